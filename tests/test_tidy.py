@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -201,3 +202,38 @@ def test_no_test_forks_itself() -> None:
 def test_private_accesses_only_fall() -> None:
     """Tests use what is public; accesses to private members of other objects may only become fewer."""
     assert figures.private_accesses() <= PRIVATE_ACCESSES_MAX
+
+
+def test_no_class_forwards_by_getattr() -> None:
+    """A class lists its attributes: only a module may define `__getattr__`, to import lazily."""
+    found = [
+        f"{file} {node.name}"
+        for file in imports.files()
+        for node in ast.walk(imports.tree(file))
+        if isinstance(node, ast.ClassDef)
+        for each in node.body
+        if isinstance(each, ast.FunctionDef) and each.name in {"__getattr__", "__getattribute__"}
+    ]
+    assert found == []
+
+
+def test_no_mixin_has_one_user() -> None:
+    """A class that is combined with another base by inheritance serves two classes or more."""
+    classes = [
+        node
+        for file in imports.files()
+        for node in ast.walk(imports.tree(file))
+        if isinstance(node, ast.ClassDef)
+    ]
+    assert mixins_with_one_user(classes) == []
+    example = ast.parse("class One: ...\nclass Two: ...\nclass Three(One, Two): ...\nclass Four(Two): ...")
+    assert mixins_with_one_user(list(ast.walk(example))) == ["One"]
+
+
+def mixins_with_one_user(nodes: Sequence[ast.AST]) -> list[str]:
+    """Return the given classes that only one class inherits, together with another of them."""
+    classes = [node for node in nodes if isinstance(node, ast.ClassDef)]
+    names = {each.name for each in classes}
+    bases = [[ast.unparse(base) for base in each.bases if ast.unparse(base) in names] for each in classes]
+    users = Counter(base for each in bases for base in each)
+    return sorted({base for each in bases if len(each) > 1 for base in each if users[base] == 1})

@@ -16,7 +16,7 @@ from unittest import mock
 import anyio
 import httpx
 import pytest
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
 from google.protobuf.json_format import MessageToDict, Parse
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
@@ -530,7 +530,7 @@ def test_what_is_not_divided_is_refused(walls: Walls) -> None:
     with pytest.raises(NotFoundError):
         lake.trace(OF_B)
     with pytest.raises(LookupError):
-        http_policy.RequestLake.of(walls.lake).url  # noqa: B018  of no request
+        anyio.run(http_policy.request_lake, Request({"type": "http", "app": walls.app}))
 
 
 def test_outlines_of_every_workspace_are_noticed(walls: Walls) -> None:
@@ -554,7 +554,7 @@ LIKE = span_texts.texts_of
 @pytest.mark.parametrize(
     ("broken", "part"),
     [
-        (Broken("the lake of a request", http_policy.RequestLake.__getattr__, "workspace is None", "True"), "services"),
+        (Broken("the lake of a request", http_policy.request_lake, "workspace is None", "True"), "services"),
         (Broken("SQL", SEES._sql_over, "{table_within(table.name, rows, workspace)}", "{rows}"), "services"),
         (Broken("sums", builtin.table_within, "name == TABLE_TRACES.name", "False"), "/api/v1/traces"),
         (Broken("spans of a trace", SEES.whole, ", workspace)", ", None)"), TRACE),

@@ -15,9 +15,8 @@ from fastapi import APIRouter, Depends, Query, Response
 from tracelake import limits
 from tracelake.access.audit import since_ns
 from tracelake.access.keys import ALL_WORKSPACES, Role, expiry_ns
-from tracelake.lake.lake import Lake
 from tracelake.server.audit import AuditWriter, audit, tell_object
-from tracelake.server.http_policy import AUDIT, KEYS, SESSIONS
+from tracelake.server.http_policy import AUDIT, KEYS, SESSIONS, RequestLake
 from tracelake.server.key_ring import KeyRing
 from tracelake.server.request_body import body_in_openapi, json_body
 from tracelake.server.traces import Text, json_response
@@ -41,16 +40,16 @@ class NewExpiry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     expires_in: str | None
 
 
-def keys_api(lake: Lake, ring: KeyRing) -> APIRouter:
+def keys_api(ring: KeyRing) -> APIRouter:
     """Return the routes for keys."""
     router = APIRouter(prefix=KEYS)
 
     @router.get("", summary="List keys, the oldest first; no token is ever shown again")
-    def keys() -> Response:
+    def keys(lake: RequestLake) -> Response:
         return json_response({"keys": lake.keys.all()})
 
     @router.post("", summary="Make a key; the answer has its token", openapi_extra=body_in_openapi(WantedKey))
-    def create(body: Annotated[WantedKey, Depends(json_body(WantedKey))]) -> Response:
+    def create(lake: RequestLake, body: Annotated[WantedKey, Depends(json_body(WantedKey))]) -> Response:
         new_key = lake.keys.create(
             body.name,
             body.role,
@@ -70,7 +69,7 @@ def keys_api(lake: Lake, ring: KeyRing) -> APIRouter:
         return response
 
     @router.delete("/{key_id}", summary="Revoke a key, for good")
-    def revoke(key_id: str) -> Response:
+    def revoke(lake: RequestLake, key_id: str) -> Response:
         key = lake.keys.revoke(key_id)
         ring.forget(key.id)
         return json_response({"key": key})
@@ -78,7 +77,9 @@ def keys_api(lake: Lake, ring: KeyRing) -> APIRouter:
     @router.post(
         "/{key_id}/expiry", summary="Let a key end after a while", openapi_extra=body_in_openapi(NewExpiry)
     )
-    def expire(key_id: str, body: Annotated[NewExpiry, Depends(json_body(NewExpiry))]) -> Response:
+    def expire(
+        lake: RequestLake, key_id: str, body: Annotated[NewExpiry, Depends(json_body(NewExpiry))]
+    ) -> Response:
         key = lake.keys.expire(key_id, expiry_ns(body.expires_in, time.time_ns()))
         ring.forget(None if key.standing == "active" else key.id)
         return json_response({"key": key})
@@ -86,16 +87,16 @@ def keys_api(lake: Lake, ring: KeyRing) -> APIRouter:
     return router
 
 
-def sessions_api(lake: Lake, ring: KeyRing) -> APIRouter:
+def sessions_api(ring: KeyRing) -> APIRouter:
     """Return the routes for sessions."""
     router = APIRouter(prefix=SESSIONS)
 
     @router.get("", summary="List sessions of people who signed in by a provider, the oldest first")
-    def sessions() -> Response:
+    def sessions(lake: RequestLake) -> Response:
         return json_response({"sessions": lake.sessions.all()})
 
     @router.delete("/{session_id}", summary="End a session, for good")
-    def end(session_id: str) -> Response:
+    def end(lake: RequestLake, session_id: str) -> Response:
         session = lake.sessions.revoke(session_id)
         ring.forget(session.id)
         return json_response({"session": session})
@@ -106,12 +107,14 @@ def sessions_api(lake: Lake, ring: KeyRing) -> APIRouter:
 Records = Annotated[int, Query(ge=1, le=limits.AUDIT_SHOWN_MAX)]
 
 
-def audit_api(lake: Lake, auditing: AuditWriter) -> APIRouter:
+def audit_api(auditing: AuditWriter) -> APIRouter:
     """Return the audit route."""
     router = APIRouter()
 
     @router.get(AUDIT, summary="Who did what, the newest first; `since` is a duration such as 7d")
-    def audit(since: Text = None, key: Text = None, limit: Records = limits.AUDIT_SHOWN_DEFAULT) -> Response:
+    def audit(
+        lake: RequestLake, since: Text = None, key: Text = None, limit: Records = limits.AUDIT_SHOWN_DEFAULT
+    ) -> Response:
         auditing.settle()
         return json_response({"records": lake.audit.newest(limit, since_ns(since, time.time_ns()), key)})
 

@@ -31,7 +31,7 @@ from tracelake.server.admission import AdmissionControl
 from tracelake.server.archive import ArchiveService, archive_api, archive_pages
 from tracelake.server.audit import AuditWriter
 from tracelake.server.guard import Allowed, Guard, refusal_of
-from tracelake.server.http_policy import RequestLake, status_of
+from tracelake.server.http_policy import status_of
 from tracelake.server.key_ring import KeyRing
 from tracelake.server.locations import HttpLocations
 from tracelake.server.metrics import Requests, add_metrics
@@ -109,27 +109,27 @@ def create_app(
     _add_otlp(app, traces, requests)
     # For gRPC, which uses a separate port.
     app.state.otlp = OtlpDoor(traces, requests, ring, auditing)
-    # From here on, routes reach the lake only through their request.
+    # Routes reach the lake only through `RequestLake`, so none of them gets it here.
+    app.state.lake, sessions = lake, lake.sessions
     locations, disks = HttpLocations(lake.url, allowed.locations), disks_of(lake)
-    sessions, lake = lake.sessions, RequestLake.of(lake)
-    app.include_router(api_routes(lake))
-    app.include_router(page_routes(lake, templates))
-    app.include_router(search_pages(lake, templates))
-    app.include_router(versions_api(lake))
-    app.include_router(transactions_api(lake))
-    app.include_router(sources_api(lake, locations))
-    app.include_router(pipeline_api(lake, beside))
-    app.include_router(pipeline_pages(lake, beside, templates))
-    app.include_router(archive_api(lake, archiving, locations))
-    app.include_router(archive_pages(lake, archiving, templates))
-    app.include_router(mlflow_api(lake))
+    app.include_router(api_routes())
+    app.include_router(page_routes(templates))
+    app.include_router(search_pages(templates))
+    app.include_router(versions_api())
+    app.include_router(transactions_api())
+    app.include_router(sources_api(locations))
+    app.include_router(pipeline_api(beside))
+    app.include_router(pipeline_pages(beside, templates))
+    app.include_router(archive_api(archiving, locations))
+    app.include_router(archive_pages(archiving, templates))
+    app.include_router(mlflow_api())
     # Before the read routes, one of which accepts any trace id in the place of a name.
-    app.include_router(mlflow_traces(lake))
-    app.include_router(mlflow_search(lake))
-    app.include_router(versions_pages(lake, templates))
-    app.include_router(keys_api(lake, ring))
-    app.include_router(sessions_api(lake, ring))
-    app.include_router(audit_api(lake, auditing))
+    app.include_router(mlflow_traces())
+    app.include_router(mlflow_search())
+    app.include_router(versions_pages(templates))
+    app.include_router(keys_api(ring))
+    app.include_router(sessions_api(ring))
+    app.include_router(audit_api(auditing))
     # Users who sign in are not authenticated yet, so these pages get only the sessions.
     app.include_router(sign_in_pages(ring, auditing, templates, sessions, openid is not None))
     if openid is not None:

@@ -25,7 +25,7 @@ from tracelake.archive.retention import ArchiveOutcome
 from tracelake.archive.scheduler import ARCHIVE_POLL_S, ARCHIVE_STOP_MAX_S, ArchiveLoop, Marks
 from tracelake.durations import duration_ns
 from tracelake.lake.lake import Lake
-from tracelake.server.http_policy import status_of
+from tracelake.server.http_policy import RequestLake, status_of
 from tracelake.server.locations import HttpLocations
 from tracelake.server.operations import Operations, Result, ServerOperation, Tell
 from tracelake.server.request_body import body_in_openapi, json_body
@@ -355,31 +355,35 @@ class NewRetention(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     workspace: str | None = None
 
 
-def archive_api(lake: Lake, archiving: ArchiveService, locations: HttpLocations) -> APIRouter:
+def archive_api(archiving: ArchiveService, locations: HttpLocations) -> APIRouter:
     """Return the routes of the JSON API for the archive."""
     router = APIRouter(prefix=OVERVIEW)
-    _add_reads(router, lake, archiving)
-    _add_retention(router, lake, locations)
+    _add_reads(router, archiving)
+    _add_retention(router, locations)
     _add_operations(router, archiving)
     return router
 
 
-def _add_reads(router: APIRouter, lake: Lake, archiving: ArchiveService) -> None:
+def _add_reads(router: APIRouter, archiving: ArchiveService) -> None:
     @router.get(
         "", summary="What is hot and what is archived, what failed, and what the next pass would take"
     )
-    def overview(limit: Limit = limits.ARCHIVE_LISTED_DEFAULT) -> Response:
+    def overview(lake: RequestLake, limit: Limit = limits.ARCHIVE_LISTED_DEFAULT) -> Response:
         return json_response(archive_overview(lake, archiving, limit))
 
     @router.get("/plan", summary="What a pass would take, of experiments with hot traces, the most first")
     def plan(
-        experiment: Text = None, older_than: Text = None, limit: Limit = limits.PAGE_ROWS_DEFAULT
+        lake: RequestLake,
+        experiment: Text = None,
+        older_than: Text = None,
+        limit: Limit = limits.PAGE_ROWS_DEFAULT,
     ) -> Response:
         due = lake.archive.plan(experiment, older_than, limit + 1)
         return json_response({"experiments": due[:limit], "more": len(due) > limit})
 
     @router.get("/traces", summary="Archived traces, the last first, or those that are marked as malformed")
     def traces(
+        lake: RequestLake,
         state: Annotated[Literal["archived", "failed"], Query()] = "archived",
         limit: Limit = limits.PAGE_ROWS_DEFAULT,
     ) -> Response:
@@ -396,11 +400,11 @@ def _add_reads(router: APIRouter, lake: Lake, archiving: ArchiveService) -> None
         return json_response(archiving.operations.get(operation_id).to_dict())
 
 
-def _add_retention(router: APIRouter, lake: Lake, locations: HttpLocations) -> None:
+def _add_retention(router: APIRouter, locations: HttpLocations) -> None:
     @router.get(
         "/retention", summary="How the lake archives, and how long traces of each experiment stay hot"
     )
-    def retention() -> Response:
+    def retention(lake: RequestLake) -> Response:
         return json_response(resolved_retention(lake))
 
     @router.post(
@@ -408,7 +412,9 @@ def _add_retention(router: APIRouter, lake: Lake, locations: HttpLocations) -> N
         summary="Change how the lake archives; what is null stays",
         openapi_extra=body_in_openapi(NewRetention),
     )
-    def configure(body: Annotated[NewRetention, Depends(json_body(NewRetention))]) -> Response:
+    def configure(
+        lake: RequestLake, body: Annotated[NewRetention, Depends(json_body(NewRetention))]
+    ) -> Response:
         retention = "" if body.retention == "none" else body.retention
         if (body.experiment, body.workspace) != (None, None):
             if retention is None or (body.layout, body.location, body.allowlist) != (None, None, None):
@@ -469,13 +475,15 @@ def _add_operations(router: APIRouter, archiving: ArchiveService) -> None:
         return answer(archiving.begin_sweep(body.grace_minutes * 60))
 
 
-def archive_pages(lake: Lake, archiving: ArchiveService, templates: Jinja2Templates) -> APIRouter:
+def archive_pages(archiving: ArchiveService, templates: Jinja2Templates) -> APIRouter:
     """Return the route of the archive page over `lake`."""
     router = APIRouter(include_in_schema=False)
-    page = page_maker(lake, templates)
+    page = page_maker(templates)
 
     @router.get("/archive")
-    def archive(request: Request, limit: Limit = limits.ARCHIVE_LISTED_DEFAULT) -> Response:
+    def archive(
+        lake: RequestLake, request: Request, limit: Limit = limits.ARCHIVE_LISTED_DEFAULT
+    ) -> Response:
         view = None if not lake.hot.is_there else archive_overview(lake, archiving, limit)
         return page(request, "archive.html", OVERVIEW, view=view)
 

@@ -1,9 +1,8 @@
 """HTTP policy of the server: status codes of errors, access rules of routes, workspace isolation, and names of hosts.
 
-Routes are created once, over a `RequestLake`. It forwards each call to the workspace of the current request, which
-the guard sets before any route runs. So no route can bypass isolation, and a route without an admitted request gets
-no lake. A route that no rule names, including future ones, needs an admin key for all workspaces. The rules and names
-are pure data and functions.
+A route takes the lake as a `RequestLake`: all of it, or the view of the workspace that the guard set before any route
+runs. So no route can bypass isolation, and a route without an admitted request gets no lake. A route that no rule
+names, including future ones, needs an admin key for all workspaces. The rules and names are pure data and functions.
 """
 
 from __future__ import annotations
@@ -14,7 +13,9 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, Final, cast
+from typing import Annotated, Final, TypeAlias, cast
+
+from fastapi import Depends, Request
 
 from tracelake import limits
 from tracelake._errors import (
@@ -83,21 +84,18 @@ def requested_workspace() -> str | None:
     return _WORKSPACE.get()
 
 
-class RequestLake:
-    """Lake restricted to the workspace of the current request's key."""
+async def request_lake(request: Request) -> Lake:
+    """Return the lake as the request's key may see it: all of it, or the view of one workspace.
 
-    def __init__(self, lake: Lake) -> None:
-        self._lake = lake
+    Raises LookupError if the request was not admitted.
+    """
+    lake: Lake = request.app.state.lake
+    workspace = requested_workspace()
+    return lake if workspace is None else cast("Lake", lake.within(workspace))
 
-    @classmethod
-    def of(cls, lake: Lake) -> Lake:
-        """Return it typed as a `Lake`, for routes."""
-        return cast("Lake", cls(lake))
 
-    def __getattr__(self, name: str) -> Any:
-        """Return an attribute of the lake or of its workspace view. Raises LookupError without an admitted request."""
-        workspace = requested_workspace()
-        return getattr(self._lake if workspace is None else self._lake.within(workspace), name)
+RequestLake: TypeAlias = Annotated[Lake, Depends(request_lake)]
+"""Parameter type of routes that use the lake."""
 
 
 _GET: Final = ("GET", "HEAD")

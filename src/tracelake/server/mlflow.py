@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import wraps
-from typing import Any, Final, ParamSpec
+from typing import Annotated, Any, Final, ParamSpec
 
 import msgspec
 import pyarrow as pa
@@ -48,7 +48,7 @@ from tracelake.limits import (
     TRACKING_PREVIEW_MAX_CHARS,
 )
 from tracelake.otlp.encode import encode
-from tracelake.server.http_policy import status_of
+from tracelake.server.http_policy import RequestLake, status_of
 from tracelake.server.json_pieces import document, enclosed, in_pieces
 from tracelake.server.key_ring import ACTOR
 from tracelake.server.request_body import json_body
@@ -125,13 +125,13 @@ class Assessed(msgspec.Struct, frozen=True):
     assessment: dict[str, Any]
 
 
-def mlflow_api(lake: Lake) -> APIRouter:
+def mlflow_api() -> APIRouter:
     """Return the routes for tags, assessments and experiments."""
     router = APIRouter(include_in_schema=False)
     for prefix in _VERSIONS:
-        _add_traces(router, prefix, lake)
-        _add_assessments(router, prefix, lake)
-        _add_experiments(router, prefix, lake)
+        _add_traces(router, prefix)
+        _add_assessments(router, prefix)
+        _add_experiments(router, prefix)
     return router
 
 
@@ -153,41 +153,47 @@ def answered(handler: Callable[P, object]) -> Callable[P, Response]:
     return respond
 
 
-def _add_traces(router: APIRouter, prefix: str, lake: Lake) -> None:
+def _add_traces(router: APIRouter, prefix: str) -> None:
     @router.get(f"{prefix}/traces/{{trace_id}}/tags")
     @answered
-    def tags(trace_id: str) -> object:
+    def tags(lake: RequestLake, trace_id: str) -> object:
         return {"tags": lake.annotations.tags(trace_id)}
 
     @router.patch(f"{prefix}/traces/{{trace_id}}/tags")
     @answered
-    def set_tag(trace_id: str, body: TraceTag = Depends(json_body(TraceTag))) -> object:  # noqa: B008
+    def set_tag(
+        lake: RequestLake, trace_id: str, body: Annotated[TraceTag, Depends(json_body(TraceTag))]
+    ) -> object:
         lake.annotations.set_tag(trace_id, body.key, body.value)
         return {}
 
     @router.delete(f"{prefix}/traces/{{trace_id}}/tags")
     @answered
-    def delete_tag(trace_id: str, body: TraceTagKey = Depends(json_body(TraceTagKey))) -> object:  # noqa: B008
+    def delete_tag(
+        lake: RequestLake, trace_id: str, body: Annotated[TraceTagKey, Depends(json_body(TraceTagKey))]
+    ) -> object:
         lake.annotations.delete_tag(trace_id, body.key)
         return {}
 
 
-def _add_assessments(router: APIRouter, prefix: str, lake: Lake) -> None:
+def _add_assessments(router: APIRouter, prefix: str) -> None:
     of_trace = f"{prefix}/traces/{{trace_id}}/assessments"
 
     @router.get(of_trace)
     @answered
-    def assessments(trace_id: str) -> object:
+    def assessments(lake: RequestLake, trace_id: str) -> object:
         return {"assessments": lake.annotations.assessments(trace_id)}
 
     @router.post(of_trace)
     @answered
-    def log(trace_id: str, body: Assessed = Depends(json_body(Assessed))) -> object:  # noqa: B008
+    def log(
+        lake: RequestLake, trace_id: str, body: Annotated[Assessed, Depends(json_body(Assessed))]
+    ) -> object:
         return {"assessment": lake.annotations.log_assessment(trace_id, body.assessment)}
 
     @router.get(f"{of_trace}/{{assessment_id}}")
     @answered
-    def assessment(trace_id: str, assessment_id: str) -> object:
+    def assessment(lake: RequestLake, trace_id: str, assessment_id: str) -> object:
         for each in lake.annotations.assessments(trace_id):
             if each["assessment_id"] == assessment_id:
                 return {"assessment": each}
@@ -196,23 +202,26 @@ def _add_assessments(router: APIRouter, prefix: str, lake: Lake) -> None:
     @router.patch(f"{of_trace}/{{assessment_id}}")
     @answered
     def update(
+        lake: RequestLake,
         trace_id: str,
         assessment_id: str,
-        body: Assessed = Depends(json_body(Assessed)),  # noqa: B008
+        body: Annotated[Assessed, Depends(json_body(Assessed))],
     ) -> object:
         return {"assessment": lake.annotations.update_assessment(trace_id, assessment_id, body.assessment)}
 
     @router.delete(f"{of_trace}/{{assessment_id}}")
     @answered
-    def remove(trace_id: str, assessment_id: str) -> object:
+    def remove(lake: RequestLake, trace_id: str, assessment_id: str) -> object:
         lake.annotations.delete_assessment(trace_id, assessment_id)
         return {}
 
 
-def _add_experiments(router: APIRouter, prefix: str, lake: Lake) -> None:
+def _add_experiments(router: APIRouter, prefix: str) -> None:
     @router.post(f"{prefix}/experiments/create")
     @answered
-    def create(request: Request, body: NewExperiment = Depends(json_body(NewExperiment))) -> object:  # noqa: B008
+    def create(
+        lake: RequestLake, request: Request, body: Annotated[NewExperiment, Depends(json_body(NewExperiment))]
+    ) -> object:
         # Check everything before creating anything.
         if len({tag.key for tag in body.tags}) > ANNOTATIONS_MAX:
             raise LimitError(f"an experiment has at most {ANNOTATIONS_MAX:,} tags; give fewer.")
@@ -227,28 +236,34 @@ def _add_experiments(router: APIRouter, prefix: str, lake: Lake) -> None:
 
     @router.post(f"{prefix}/experiments/search")
     @answered
-    def search(body: ExperimentQuery = Depends(json_body(ExperimentQuery))) -> object:  # noqa: B008
+    def search(
+        lake: RequestLake, body: Annotated[ExperimentQuery, Depends(json_body(ExperimentQuery))]
+    ) -> object:
         return _searched(lake, body)
 
     @router.get(f"{prefix}/experiments/get")
     @answered
-    def get(experiment_id: str) -> object:
+    def get(lake: RequestLake, experiment_id: str) -> object:
         return {"experiment": _experiment_json(lake.annotations.experiment(experiment_id))}
 
     @router.get(f"{prefix}/experiments/get-by-name")
     @answered
-    def get_by_name(experiment_name: str) -> object:
+    def get_by_name(lake: RequestLake, experiment_name: str) -> object:
         return {"experiment": _experiment_json(lake.annotations.experiment_named(experiment_name))}
 
     @router.post(f"{prefix}/experiments/set-experiment-tag")
     @answered
-    def set_tag(body: ExperimentTag = Depends(json_body(ExperimentTag))) -> object:  # noqa: B008
+    def set_tag(
+        lake: RequestLake, body: Annotated[ExperimentTag, Depends(json_body(ExperimentTag))]
+    ) -> object:
         lake.annotations.set_experiment_tag(body.experiment_id, body.key, body.value)
         return {}
 
     @router.post(f"{prefix}/experiments/delete-experiment-tag")
     @answered
-    def delete_tag(body: ExperimentTagKey = Depends(json_body(ExperimentTagKey))) -> object:  # noqa: B008
+    def delete_tag(
+        lake: RequestLake, body: Annotated[ExperimentTagKey, Depends(json_body(ExperimentTagKey))]
+    ) -> object:
         lake.annotations.delete_experiment_tag(body.experiment_id, body.key)
         return {}
 
@@ -322,18 +337,18 @@ class TraceQuery(msgspec.Struct, frozen=True):
     page_token: str | None = None
 
 
-def mlflow_search(lake: Lake) -> APIRouter:
+def mlflow_search() -> APIRouter:
     """Return the routes for searching and reading traces."""
     router = APIRouter(include_in_schema=False)
     for prefix in ("/api/2.0/mlflow", "/api/3.0/mlflow"):
-        _add(router, prefix, lake)
+        _add(router, prefix)
     return router
 
 
-def _add(router: APIRouter, prefix: str, lake: Lake) -> None:
+def _add(router: APIRouter, prefix: str) -> None:
     @router.post(f"{prefix}/traces/search")
     @answered
-    def search(body: TraceQuery = Depends(json_body(TraceQuery))) -> object:  # noqa: B008
+    def search(lake: RequestLake, body: Annotated[TraceQuery, Depends(json_body(TraceQuery))]) -> object:
         page = lake.hot.find_traces(
             _experiments(body), body.filter, _page_size(body.max_results), body.order_by, body.page_token
         )
@@ -343,19 +358,19 @@ def _add(router: APIRouter, prefix: str, lake: Lake) -> None:
 
     @router.get(f"{prefix}/traces/batchGet")
     @answered
-    def batch(trace_ids: list[str] = Query(default=[])) -> object:  # noqa: B008
+    def batch(lake: RequestLake, trace_ids: list[str] = Query(default=[])) -> object:  # noqa: B008
         if len(trace_ids) > MLFLOW_BATCH_TRACES_MAX:
             raise LimitError(f"{len(trace_ids)} traces at once, of {MLFLOW_BATCH_TRACES_MAX} at most.")
         return {"traces": _traces(lake, whole(trace_ids))}
 
     @router.get(f"{prefix}/traces/get")
     @answered
-    def get(trace_id: str) -> object:
+    def get(lake: RequestLake, trace_id: str) -> object:
         return _trace(lake, trace_id)
 
     @router.get(f"{prefix}/traces/{{trace_id}}")
     @answered
-    def info(trace_id: str) -> object:
+    def info(lake: RequestLake, trace_id: str) -> object:
         return {"trace": {"trace_info": _info_alone(lake, bare(trace_id))}}
 
 
@@ -586,7 +601,7 @@ class Deletion(msgspec.Struct, frozen=True):
     max_traces: int | None = None
 
 
-def mlflow_traces(lake: Lake) -> APIRouter:
+def mlflow_traces() -> APIRouter:
     """Return the routes for starting and deleting traces."""
     router = APIRouter(include_in_schema=False)
 
@@ -596,14 +611,14 @@ def mlflow_traces(lake: Lake) -> APIRouter:
 
     @router.post("/api/3.0/mlflow/traces")
     @answered
-    def start(body: NewTrace = Depends(json_body(NewTrace))) -> object:  # noqa: B008
+    def start(lake: RequestLake, body: Annotated[NewTrace, Depends(json_body(NewTrace))]) -> object:
         return {"trace": {"trace_info": _start(lake, body.trace.trace_info)}}
 
     for prefix in ("/api/2.0/mlflow", "/api/3.0/mlflow"):
 
         @router.post(f"{prefix}/traces/delete-traces")
         @answered
-        def delete(body: Deletion = Depends(json_body(Deletion))) -> object:  # noqa: B008
+        def delete(lake: RequestLake, body: Annotated[Deletion, Depends(json_body(Deletion))]) -> object:
             deleted = _delete(lake, body)
             return {"traces_deleted": deleted, "removed": DELETION_REMOVED, "kept": DELETION_KEPT}
 

@@ -24,6 +24,7 @@ from tracelake._errors import BackPressureError
 from tracelake.journal.protocol import ClientRequest
 from tracelake.lake.explicit_transactions import ClientTransactionInfo
 from tracelake.lake.lake import Lake
+from tracelake.server.http_policy import RequestLake
 from tracelake.server.locations import HttpLocations
 from tracelake.server.pipeline_host import PipelineHost, host_error
 from tracelake.server.render import with_query
@@ -49,21 +50,23 @@ class NoDetails(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 Nothing = Annotated[NoDetails, Depends(json_body(NoDetails))]
 
 
-def transactions_api(lake: Lake) -> APIRouter:
+def transactions_api() -> APIRouter:
     """Return the routes of the JSON API for explicit transactions."""
     router = APIRouter(prefix=TRANSACTIONS)
 
     @router.get("", summary="The explicit transaction that was begun last: there is one at a time")
-    def current() -> Response:
+    def current(lake: RequestLake) -> Response:
         info = lake.transactions.current()
         return json_response({"transactions": [] if info is None else [info]})
 
     @router.get("/{transaction_id}", summary="How an explicit transaction stands")
-    def one(transaction_id: str) -> Response:
+    def one(lake: RequestLake, transaction_id: str) -> Response:
         return json_response(lake.transactions.get(transaction_id))
 
     @router.post("", summary="Begin one", openapi_extra=body_in_openapi(NewTransaction))
-    def begin(body: Annotated[NewTransaction, Depends(json_body(NewTransaction))]) -> Response:
+    def begin(
+        lake: RequestLake, body: Annotated[NewTransaction, Depends(json_body(NewTransaction))]
+    ) -> Response:
         begun = lake.transactions.begin(when_gone=body.when_gone, timeout_s=body.timeout_s, id=body.id)
         return _answer(lake.transactions.get(begun.id), 201)
 
@@ -72,7 +75,7 @@ def transactions_api(lake: Lake) -> APIRouter:
         summary="Say that its client lives",
         openapi_extra=body_in_openapi(NoDetails),
     )
-    def seen(transaction_id: str, _body: Nothing) -> Response:
+    def seen(lake: RequestLake, transaction_id: str, _body: Nothing) -> Response:
         lake.transactions.alive(transaction_id, lambda _: None)
         return json_response(lake.transactions.get(transaction_id))
 
@@ -81,13 +84,13 @@ def transactions_api(lake: Lake) -> APIRouter:
         summary="Commit all that it has and all that waits",
         openapi_extra=body_in_openapi(NoDetails),
     )
-    def commit(transaction_id: str, _body: Nothing) -> Response:
+    def commit(lake: RequestLake, transaction_id: str, _body: Nothing) -> Response:
         return _end(lake, transaction_id, "commit")
 
     @router.post(
         "/{transaction_id}/abort", summary="Publish nothing of it", openapi_extra=body_in_openapi(NoDetails)
     )
-    def abort(transaction_id: str, _body: Nothing) -> Response:
+    def abort(lake: RequestLake, transaction_id: str, _body: Nothing) -> Response:
         return _end(lake, transaction_id, "abort")
 
     return router
@@ -128,22 +131,26 @@ def pipeline_overview(
     }
 
 
-def pipeline_api(lake: Lake, beside: PipelineHost | None) -> APIRouter:
+def pipeline_api(beside: PipelineHost | None) -> APIRouter:
     """Return the routes of the JSON API for the pipeline."""
     router = APIRouter(prefix=PIPELINE)
     replaying = threading.Lock()
 
     @router.get("", summary="Replicas, what waits, and a page of transactions, the newest first")
-    def overview(limit: Limit = limits.PAGE_ROWS_DEFAULT, before: Number = None) -> Response:
+    def overview(
+        lake: RequestLake, limit: Limit = limits.PAGE_ROWS_DEFAULT, before: Number = None
+    ) -> Response:
         return json_response(pipeline_overview(lake, beside, limit, before))
 
     @router.get("/transactions", summary="A page of transactions, the newest first")
-    def transactions(limit: Limit = limits.PAGE_ROWS_DEFAULT, before: Number = None) -> Response:
+    def transactions(
+        lake: RequestLake, limit: Limit = limits.PAGE_ROWS_DEFAULT, before: Number = None
+    ) -> Response:
         page = pipeline_overview(lake, beside, limit, before)
         return json_response({"transactions": page["transactions"], "next": page["next"]})
 
     @router.get("/transactions/{transaction}", summary="Which input made a transaction, and what came of it")
-    def explain(transaction: int) -> Response:
+    def explain(lake: RequestLake, transaction: int) -> Response:
         return json_response(lake.journal.explain(transaction))
 
     @router.post(
@@ -151,7 +158,9 @@ def pipeline_api(lake: Lake, beside: PipelineHost | None) -> APIRouter:
         summary="Read its recorded input again, and compare",
         openapi_extra=body_in_openapi(NoDetails),
     )
-    def replay(transaction: int, _body: Annotated[NoDetails, Depends(json_body(NoDetails))]) -> Response:
+    def replay(
+        lake: RequestLake, transaction: int, _body: Annotated[NoDetails, Depends(json_body(NoDetails))]
+    ) -> Response:
         if not replaying.acquire(blocking=False):
             raise BackPressureError(
                 "a transaction is being replayed on this server; ask again when that is over"
@@ -165,21 +174,21 @@ def pipeline_api(lake: Lake, beside: PipelineHost | None) -> APIRouter:
     return router
 
 
-def pipeline_pages(lake: Lake, beside: PipelineHost | None, templates: Jinja2Templates) -> APIRouter:
+def pipeline_pages(beside: PipelineHost | None, templates: Jinja2Templates) -> APIRouter:
     """Return the routes of the pipeline's pages over `lake`."""
     router = APIRouter(include_in_schema=False)
-    page = page_maker(lake, templates)
+    page = page_maker(templates)
 
     @router.get("/pipeline")
     def pipeline(
-        request: Request, limit: Limit = limits.PAGE_ROWS_DEFAULT, before: Number = None
+        lake: RequestLake, request: Request, limit: Limit = limits.PAGE_ROWS_DEFAULT, before: Number = None
     ) -> Response:
         view = pipeline_overview(lake, beside, limit, before)
         next_url = with_query(request, before=view["next"]) if view["next"] is not None else None
         return page(request, "pipeline.html", PIPELINE, view=view, next_url=next_url)
 
     @router.get("/pipeline/{transaction}")
-    def transaction(request: Request, transaction: int) -> Response:
+    def transaction(lake: RequestLake, request: Request, transaction: int) -> Response:
         account = lake.journal.explain(transaction)
         shown = limits.PAGE_ROWS_DEFAULT
         twin = f"{PIPELINE}/transactions/{transaction}"
@@ -201,12 +210,12 @@ class Pause(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     on: bool = True
 
 
-def sources_api(lake: Lake, locations: HttpLocations) -> APIRouter:
+def sources_api(locations: HttpLocations) -> APIRouter:
     """Return the routes of the JSON API for sources."""
     router = APIRouter(prefix="/api/v1/sources")
 
     @router.get("", summary="List sources: state, lag, and how fast each is taken")
-    def sources() -> Response:
+    def sources(lake: RequestLake) -> Response:
         return json_response({"sources": lake.sources.all()})
 
     @router.post(
@@ -214,7 +223,7 @@ def sources_api(lake: Lake, locations: HttpLocations) -> APIRouter:
         summary="Let every pipeline take what appears somewhere",
         openapi_extra=body_in_openapi(NewSource),
     )
-    def add(body: Annotated[NewSource, Depends(json_body(NewSource))]) -> Response:
+    def add(lake: RequestLake, body: Annotated[NewSource, Depends(json_body(NewSource))]) -> Response:
         locations.check_source(body.address)
         return json_response({"source": lake.sources.add(body.name, body.address)}, 201)
 
@@ -223,12 +232,12 @@ def sources_api(lake: Lake, locations: HttpLocations) -> APIRouter:
         summary="Take nothing of a source that appears from now on; `on` false resumes it",
         openapi_extra=body_in_openapi(Pause),
     )
-    def pause(name: str, body: Annotated[Pause, Depends(json_body(Pause))]) -> Response:
+    def pause(lake: RequestLake, name: str, body: Annotated[Pause, Depends(json_body(Pause))]) -> Response:
         change = lake.sources.pause if body.on else lake.sources.resume
         return json_response({"source": change(name)})
 
     @router.delete("/{name}", summary="Forget a source; what is recorded of it is finished")
-    def remove(name: str) -> Response:
+    def remove(lake: RequestLake, name: str) -> Response:
         lake.sources.remove(name)
         return json_response({"source": name})
 

@@ -12,13 +12,12 @@ from fastapi.templating import Jinja2Templates
 
 from tracelake import limits
 from tracelake._errors import EmbeddingError, QueryError, UsageError
-from tracelake.lake.lake import Lake
 from tracelake.search.facets import DAY
 from tracelake.search.query_parser import clause_of, narrowed, widened
 from tracelake.search.results import Hit, SearchResults
 from tracelake.search.searcher import Sort
 from tracelake.search.semantic_search import Mode
-from tracelake.server.http_policy import status_of
+from tracelake.server.http_policy import RequestLake, status_of
 from tracelake.server.render import with_query
 from tracelake.server.traces import Hits, Text, page_maker, search
 from tracelake.tables.page_tokens import PageToken, token_of
@@ -68,14 +67,15 @@ class SearchLink:
     chosen: bool
 
 
-def search_pages(lake: Lake, templates: Jinja2Templates) -> APIRouter:
+def search_pages(templates: Jinja2Templates) -> APIRouter:
     """Return the route of the search page over `lake`."""
     router = APIRouter(include_in_schema=False)
     templates.env.filters["neighbours"] = neighbours
-    show = page_maker(lake, templates)
+    show = page_maker(templates)
 
     @router.get("/search")
     def search_page(
+        lake: RequestLake,
         request: Request,
         q: str = "",
         limit: Hits = limits.SEARCH_HITS_DEFAULT,

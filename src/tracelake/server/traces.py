@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import astuple, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Protocol, TypeAlias, get_args
+from typing import Annotated, Any, Final, Literal, TypeAlias, get_args
 
 import msgspec
 from fastapi import APIRouter, Depends, Query, Request, Response
@@ -36,7 +36,7 @@ from tracelake.search.results import SearchResults
 from tracelake.search.searcher import Sort
 from tracelake.search.semantic_search import Mode
 from tracelake.server import render
-from tracelake.server.http_policy import may_open
+from tracelake.server.http_policy import RequestLake, may_open
 from tracelake.server.json_pieces import document, in_pieces
 from tracelake.server.key_ring import ACTOR, KeyHolder
 from tracelake.server.render import duration, span_query
@@ -353,12 +353,12 @@ def _trace_filter(
 Wanted = Annotated[TraceFilter, Depends(_trace_filter)]
 
 
-def api_routes(lake: Lake) -> APIRouter:
+def api_routes() -> APIRouter:
     """Return the routes of the JSON API over `lake`."""
     router = APIRouter(prefix="/api/v1")
 
     @router.get("/traces", summary="List traces")
-    def traces(wanted: Wanted) -> Response:
+    def traces(lake: RequestLake, wanted: Wanted) -> Response:
         page = list_traces(lake, wanted)
         bounds = {"limit": wanted.limit, "offset": wanted.offset}
         pages = {"next_page": page.next_page, "previous_page": page.previous_page}
@@ -367,11 +367,12 @@ def api_routes(lake: Lake) -> APIRouter:
         )
 
     @router.get("/services", summary="List the services that traces begin in")
-    def services() -> Response:
+    def services(lake: RequestLake) -> Response:
         return json_response({"services": list_services(lake)})
 
     @router.get("/traces/{trace_id}", summary="One trace with its spans by pages; format=otlp for OTLP/JSON")
     def trace(
+        lake: RequestLake,
         trace_id: str,
         format: Annotated[str, Query(pattern="^(rows|otlp)$")] = "rows",
         tiers: Annotated[bool, Query(description="whether each span says its tier, hot or lake")] = False,
@@ -383,15 +384,18 @@ def api_routes(lake: Lake) -> APIRouter:
         return in_pieces(read_page(lake, trace_id, limit, page, tiers=tiers))
 
     @router.get("/hot-tier", summary="Whether the lake has a tracking store, and what waits in its outbox")
-    def hot_tier() -> Response:
+    def hot_tier(lake: RequestLake) -> Response:
         return json_response(lake.hot.describe())
 
     @router.get("/traces/{trace_id}/spans/{span_id}", summary="One span")
-    def span(trace_id: str, span_id: str, workspace: Text = None, kind: Text = None) -> Response:
+    def span(
+        lake: RequestLake, trace_id: str, span_id: str, workspace: Text = None, kind: Text = None
+    ) -> Response:
         return json_response(find_span(lake, trace_id, span_id, workspace, kind))
 
     @router.get("/search", summary="Search over spans by words or meaning, with total, facets and pages")
     def search_spans(
+        lake: RequestLake,
         q: Annotated[str, Query(min_length=1)],
         service: Text = None,
         limit: Hits = SEARCH_HITS_DEFAULT,
@@ -406,7 +410,7 @@ def api_routes(lake: Lake) -> APIRouter:
         return json_response({"query": q, **results.to_dict()})
 
     @router.get("/search/completions", summary="Queries that go on where one that is being typed ends")
-    def complete(q: Annotated[str, Query(max_length=QUERY_MAX_CHARS)]) -> Response:
+    def complete(lake: RequestLake, q: Annotated[str, Query(max_length=QUERY_MAX_CHARS)]) -> Response:
         return json_response({"query": q, "completions": lake.completions(q)})
 
     return router
@@ -504,14 +508,6 @@ ROOMS = (
 )
 
 
-class HasUrl(Protocol):
-    """Object with a URL."""
-
-    @property
-    def url(self) -> str:
-        """URL of the object."""
-
-
 def page_templates() -> Jinja2Templates:
     """Return the templates, with the formatting filters of `render`."""
     environment = Environment(
@@ -549,25 +545,25 @@ def _rooms(request: Request) -> dict[str, Any]:
     }
 
 
-def page_maker(lake: HasUrl, templates: Jinja2Templates) -> Callable[..., Response]:
+def page_maker(templates: Jinja2Templates) -> Callable[..., Response]:
     """Return a function that renders a template for a request, given the path of its JSON twin and the context."""
 
     def page(request: Request, name: str, twin: str, status_code: int = 200, **context: Any) -> Response:
         json_url = f"{twin}?{request.url.query}" if request.url.query else twin
-        context |= {"json_url": json_url, "lake_url": lake.url}
+        context |= {"json_url": json_url, "lake_url": request.app.state.lake.url}
         return templates.TemplateResponse(request, name, context, status_code=status_code)
 
     return page
 
 
-def page_routes(lake: Lake, templates: Jinja2Templates) -> APIRouter:
+def page_routes(templates: Jinja2Templates) -> APIRouter:
     """Return the routes of the pages over `lake`."""
     router = APIRouter(include_in_schema=False)
 
-    page = page_maker(lake, templates)
+    page = page_maker(templates)
 
     @router.get("/")
-    def traces(request: Request, wanted: Wanted) -> Response:
+    def traces(lake: RequestLake, request: Request, wanted: Wanted) -> Response:
         listing = list_traces(lake, wanted)
         return page(
             request,
@@ -588,6 +584,7 @@ def page_routes(lake: Lake, templates: Jinja2Templates) -> APIRouter:
 
     @router.get("/traces/{trace_id}")
     def trace_page(
+        lake: RequestLake,
         request: Request,
         trace_id: str,
         first: Offset = 0,

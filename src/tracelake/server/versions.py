@@ -19,6 +19,7 @@ from tracelake import limits
 from tracelake._errors import ConflictError
 from tracelake.lake.lake import Lake
 from tracelake.results import BranchInfo, CommitInfo, DatasetInfo, EntryChange
+from tracelake.server.http_policy import RequestLake
 from tracelake.server.render import with_query
 from tracelake.server.request_body import json_body
 from tracelake.server.traces import Limit, Name, Text, cut, json_response, page_maker
@@ -146,28 +147,29 @@ def list_datasets(lake: Lake, ref: str) -> list[DatasetInfo]:
     return [replace(each, description=cut(each.description)) for each in lake.datasets.all(ref)]
 
 
-def versions_api(lake: Lake) -> APIRouter:
+def versions_api() -> APIRouter:
     """Return the routes of the JSON API for history and datasets."""
     router = APIRouter(prefix="/api/v1")
-    _add_reads(router, lake)
-    _add_names(router, lake)
-    _add_commits(router, lake)
+    _add_reads(router)
+    _add_names(router)
+    _add_commits(router)
     return router
 
 
-def _add_reads(router: APIRouter, lake: Lake) -> None:
+def _add_reads(router: APIRouter) -> None:
     @router.get("/branches", summary="List branches and tags")
-    def branches() -> Response:
+    def branches(lake: RequestLake) -> Response:
         return json_response({"branches": lake.branches(), "tags": lake.tags()})
 
     @router.get("/commits", summary="List commits, newest first")
-    def commits(ref: Name = "main", limit: Limit = limits.PAGE_ROWS_DEFAULT) -> Response:
+    def commits(lake: RequestLake, ref: Name = "main", limit: Limit = limits.PAGE_ROWS_DEFAULT) -> Response:
         return json_response(list_commits(lake, ref, limit))
 
     @router.get(
         "/diff", summary="The entries that differ between two commits; without `from`, from the first parent"
     )
     def diff(
+        lake: RequestLake,
         before: Annotated[Text, Query(alias="from")] = None,
         after: Annotated[Name, Query(alias="to")] = "main",
         limit: Limit = limits.PAGE_ROWS_MAX,
@@ -177,21 +179,27 @@ def _add_reads(router: APIRouter, lake: Lake) -> None:
         return json_response({"from": before, "to": after, "changes": changes, "more": page.more})
 
     @router.get("/datasets", summary="List datasets")
-    def datasets(ref: Name = "main") -> Response:
+    def datasets(lake: RequestLake, ref: Name = "main") -> Response:
         return json_response({"datasets": list_datasets(lake, ref)})
 
     @router.get("/datasets/{name}", summary="Examples of a dataset")
     def dataset(
-        name: str, ref: Name = "main", after: Text = None, limit: Limit = limits.PAGE_ROWS_DEFAULT
+        lake: RequestLake,
+        name: str,
+        ref: Name = "main",
+        after: Text = None,
+        limit: Limit = limits.PAGE_ROWS_DEFAULT,
     ) -> Response:
         page = list_examples(lake, name, ref, after or "", limit)
         return json_response({"name": name, "ref": ref, **asdict(page)})
 
 
-def _add_names(router: APIRouter, lake: Lake) -> None:
+def _add_names(router: APIRouter) -> None:
     @router.post("/branches", summary="Make a branch")
     def create_branch(
-        body: Annotated[NewBranch, Depends(json_body(NewBranch))], request_id: RequestId = None
+        lake: RequestLake,
+        body: Annotated[NewBranch, Depends(json_body(NewBranch))],
+        request_id: RequestId = None,
     ) -> Response:
         branch = lake.create_branch(body.name, body.at, request_id=request_id)
         return json_response({"branch": branch.name, "commit": branch.head}, 201)
@@ -199,29 +207,31 @@ def _add_names(router: APIRouter, lake: Lake) -> None:
     @router.delete(
         "/branches/{name:path}", summary="Delete a branch; with `force`, also what is staged on it"
     )
-    def delete_branch(name: str, force: bool = False) -> Response:
+    def delete_branch(lake: RequestLake, name: str, force: bool = False) -> Response:
         lake.delete_branch(name, force=force)
         return json_response({"branch": name})
 
     @router.post("/protections", summary="Let a branch take merges and pipelines only, or end that")
-    def protect(body: Annotated[Protection, Depends(json_body(Protection))]) -> Response:
+    def protect(lake: RequestLake, body: Annotated[Protection, Depends(json_body(Protection))]) -> Response:
         lake.branch(body.branch).protect(body.on)
         return json_response({"branch": body.branch, "protected": body.on})
 
     @router.post("/tags", summary="Give a commit a name that never moves")
-    def tag(body: Annotated[NewTag, Depends(json_body(NewTag))]) -> Response:
+    def tag(lake: RequestLake, body: Annotated[NewTag, Depends(json_body(NewTag))]) -> Response:
         return json_response({"tag": body.name, "commit": lake.tag(body.name, body.ref)}, 201)
 
     @router.delete("/tags/{name:path}", summary="Take a tag away; its commit stays")
-    def delete_tag(name: str) -> Response:
+    def delete_tag(lake: RequestLake, name: str) -> Response:
         lake.delete_tag(name)
         return json_response({"tag": name})
 
 
-def _add_commits(router: APIRouter, lake: Lake) -> None:
+def _add_commits(router: APIRouter) -> None:
     @router.post("/commits", summary="Commit what is staged on a branch")
     def commit(
-        body: Annotated[NewCommit, Depends(json_body(NewCommit))], request_id: RequestId = None
+        lake: RequestLake,
+        body: Annotated[NewCommit, Depends(json_body(NewCommit))],
+        request_id: RequestId = None,
     ) -> Response:
         branch = lake.branch(body.branch)
         commit = branch.commit(
@@ -231,7 +241,9 @@ def _add_commits(router: APIRouter, lake: Lake) -> None:
 
     @router.post("/merges", summary="Merge a commit into a branch; 409 with the conflicts")
     def merge(
-        body: Annotated[NewMerge, Depends(json_body(NewMerge))], request_id: RequestId = None
+        lake: RequestLake,
+        body: Annotated[NewMerge, Depends(json_body(NewMerge))],
+        request_id: RequestId = None,
     ) -> Response:
         branch = lake.branch(body.into)
         try:
@@ -245,7 +257,9 @@ def _add_commits(router: APIRouter, lake: Lake) -> None:
 
     @router.post("/reverts", summary="Take back what a commit changed")
     def revert(
-        body: Annotated[NewRevert, Depends(json_body(NewRevert))], request_id: RequestId = None
+        lake: RequestLake,
+        body: Annotated[NewRevert, Depends(json_body(NewRevert))],
+        request_id: RequestId = None,
     ) -> Response:
         commit = lake.branch(body.branch).revert(
             body.ref, body.message, committer=body.committer, request_id=request_id
@@ -254,7 +268,9 @@ def _add_commits(router: APIRouter, lake: Lake) -> None:
 
     @router.post("/cherry-picks", summary="Make the change of a commit once more, on a branch")
     def cherry_pick(
-        body: Annotated[NewRevert, Depends(json_body(NewRevert))], request_id: RequestId = None
+        lake: RequestLake,
+        body: Annotated[NewRevert, Depends(json_body(NewRevert))],
+        request_id: RequestId = None,
     ) -> Response:
         commit = lake.branch(body.branch).cherry_pick(
             body.ref, body.message, committer=body.committer, request_id=request_id
@@ -262,13 +278,15 @@ def _add_commits(router: APIRouter, lake: Lake) -> None:
         return json_response({"branch": body.branch, "commit": commit}, 201)
 
 
-def versions_pages(lake: Lake, templates: Jinja2Templates) -> APIRouter:
+def versions_pages(templates: Jinja2Templates) -> APIRouter:
     """Return the routes of the pages for history and datasets."""
     router = APIRouter(include_in_schema=False)
-    page = page_maker(lake, templates)
+    page = page_maker(templates)
 
     @router.get("/versions")
-    def versions(request: Request, ref: Name = "main", limit: Limit = limits.PAGE_ROWS_DEFAULT) -> Response:
+    def versions(
+        lake: RequestLake, request: Request, ref: Name = "main", limit: Limit = limits.PAGE_ROWS_DEFAULT
+    ) -> Response:
         branches, tags = lake.branches(), lake.tags()
         listing = list_commits(lake, ref, limit)
         return page(
@@ -285,6 +303,7 @@ def versions_pages(lake: Lake, templates: Jinja2Templates) -> APIRouter:
 
     @router.get("/diff")
     def diff(
+        lake: RequestLake,
         request: Request,
         before: Annotated[Text, Query(alias="from")] = None,
         after: Annotated[Name, Query(alias="to")] = "main",
@@ -299,7 +318,7 @@ def versions_pages(lake: Lake, templates: Jinja2Templates) -> APIRouter:
         )  # fmt: skip
 
     @router.get("/datasets")
-    def datasets(request: Request, ref: Name = "main") -> Response:
+    def datasets(lake: RequestLake, request: Request, ref: Name = "main") -> Response:
         return page(
             request, "datasets.html", "/api/v1/datasets",
             ref=ref, datasets=list_datasets(lake, ref), branches=lake.branches(), tags=lake.tags(),
@@ -307,6 +326,7 @@ def versions_pages(lake: Lake, templates: Jinja2Templates) -> APIRouter:
 
     @router.get("/datasets/{name}")
     def dataset(
+        lake: RequestLake,
         request: Request,
         name: str,
         ref: Name = "main",
