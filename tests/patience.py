@@ -27,7 +27,7 @@ class Patience:
         if state != self._state:
             self._state, self._moved_s = state, now_s
         still_s, total_s = now_s - self._moved_s, now_s - self._began_s
-        assert still_s < self._still_max_s, f"nothing has moved for {still_s:.0f} s: {told()}"
+        assert still_s < self._still_max_s, f"no progress for {still_s:.0f} s: {told()}"
         assert total_s < self._total_max_s, f"it moves, and is not over after {total_s:.0f} s: {told()}"
 
 

@@ -118,7 +118,7 @@ def test_a_record_of_another_place_is_damage() -> None:
     assert decode(Thing, data, "thing a", 3, "things/a") == Thing("a")
     assert turned(turned(data, "things/b"), "things/b") == data
     for place in ("", "things/b", "things/a2"):
-        with pytest.raises(DamageError, match="thing a cannot be read: its checksum does not fit"):
+        with pytest.raises(DamageError, match="thing a cannot be read: its checksum does not match"):
             decode(Thing, data, "thing a", 3, place)
     for at, bit in itertools.product(range(len(data)), range(8)):
         flipped = bytearray(data)

@@ -70,7 +70,7 @@ class NothingToCommitError(UsageError):
 
     def __init__(self, branch: str, head: str) -> None:
         super().__init__(
-            f"nothing to commit on branch {branch}: what was staged or asked for is there already"
+            f"nothing to commit on branch {branch}: the branch already has every staged or requested entry"
             + (f", in {head[:12]} or before." if head else ".")
         )
         self.head = head
@@ -214,7 +214,7 @@ class DamagedRecordsError(DamageError):
     other."""
 
     def __init__(self, whole: list[Any], problems: list[tuple[str, DamageError]]) -> None:
-        more = f" {len(problems) - 1} more are damaged beside it." if len(problems) > 1 else ""
+        more = f" {len(problems) - 1} more are damaged." if len(problems) > 1 else ""
         super().__init__(f"{problems[0][1]}{more}")
         self.whole = whole
         self.problems = problems
@@ -244,7 +244,7 @@ class DeathsError(TaskError):
     def __init__(self, runs: int, doing: str) -> None:
         """Set the number of crashed runs and their work."""
         super().__init__(
-            f"{runs} runs ended without a word while they {doing}: for want of memory, or killed from outside."
+            f"{runs} runs ended without an error while they {doing}: they ran out of memory, or were killed."
         )
 
 

@@ -193,7 +193,7 @@ def find_vectors(
     if settings.vectors is not None:
         return settings.vectors, dimensions, metric
     if (dimensions, metric) != (None, None):
-        raise UsageError("dimensions and metric are of vectors in an attribute; say which, with vectors.")
+        raise UsageError("dimensions and metric need an attribute with vectors; name it with vectors.")
     return None
 
 

@@ -70,7 +70,7 @@ def encode(record: Versioned, place: str = "") -> bytes:
         decoder(type(record)).decode(data)
     except (*MALFORMED, TypeError, ValueError, OverflowError) as error:
         what = type(record).__name__.lower()
-        raise UsageError(f"this {what} could not be read again, and is not written: {error}") from error
+        raise UsageError(f"this {what} could not be read back, so it was not written: {error}") from error
     return turned(data[:-1] + _checksum(data[:-1]), place)
 
 
@@ -108,8 +108,8 @@ def decode(kind: type[VersionedT], data: bytes, what: str, version: int, place: 
     """
     if not is_whole(data, place):
         raise DamageError(
-            f"{what} cannot be read: its checksum does not fit its {len(data)} bytes and its place. "
-            "Restore it from a backup."
+            f"{what} cannot be read: its checksum does not match its {len(data)} bytes and its place. Restore "
+            "it from a backup."
         )
     plain = data[:-_FIELD_BYTES] + b"}"
     try:

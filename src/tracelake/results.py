@@ -62,7 +62,10 @@ class SetAsideInput:
         why = self.reason.rstrip(".")
         if self.state != "set aside":
             return f"{what} is {self.state}{' again to the next run' * (self.state == 'offered')}: {why}."
-        todo = "Mend it, or the software, and run `tracelake pipeline retry {0}`; or give it up by `… discard {0}`."
+        todo = (
+            "Fix it, or the software, and run `tracelake pipeline retry {0}`; or discard it with `… discard "
+            "{0}`."
+        )
         return f"{what} is set aside after {self.tries} tries: {why}. {todo.format(self.transaction)}"
 
 

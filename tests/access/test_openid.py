@@ -67,7 +67,7 @@ def check_admissions() -> None:
         {"plan": 1},
     ]
     for claims in nobody:
-        with pytest.raises(ForbiddenError, match="nobody has let them in"):
+        with pytest.raises(ForbiddenError, match="no rule admits them"):
             decide_admission(SETTINGS, {"sub": "1"} | claims)
     with pytest.raises(ForbiddenError):
         decide_admission(OpenId("https://id.example", "tracelake", ()), ada | {"groups": ["keepers"]})
@@ -250,7 +250,7 @@ def test_sessions_are_bounded(
     first, second, third = (
         lake.sessions.begin(f"ada{each}, 1", "read", "*", person).key.id for each in range(3)
     )
-    assert f"session {first} 'ada0, 1' ended: who began it has more than 2" in caplog.text
+    assert f"session {first} 'ada0, 1' ended: its user has more than 2 sessions" in caplog.text
     standing = {each.id: each.standing for each in lake.sessions.all()}
     assert [standing[each] for each in (first, second, third)] == ["revoked", "active", "active"]
     lake.sessions.begin("ben, 2", "read", "*")

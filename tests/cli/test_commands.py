@@ -262,7 +262,7 @@ def test_replicas_are_shown_with_what_is_wrong(cli: RunCli) -> None:
         assert "1 (1.5 kB" in out
         assert "b is stuck: disk full" in out
         assert "b is the name of two: process 7 on h" in out
-        assert re.search(r"c is gone: no sign of life for \d{2,} s", out)
+        assert re.search(r"c is gone: no heartbeat for \d{2,} s", out)
     assert "1 segment waits in the inbox (1.5 kB)" in status.out
     told = json.loads(cli("pipeline", "status", "--json").out)
     assert [(info["name"], info["status"]) for info in told["replicas"]] == [

@@ -120,8 +120,8 @@ def test_a_limit_that_is_reached_is_told(cli: RunCli) -> None:
     ("args", "why"),
     [
         (("create", "a/b"), "cannot be the name"),
-        (("add", "refunds"), "say which spans"),
-        (("add", "refunds", "--where", "true", "--span", "ab"), "say which spans"),
+        (("add", "refunds"), "choose the spans"),
+        (("add", "refunds", "--where", "true", "--span", "ab"), "choose the spans"),
         (("add", "refunds", "--where", "no_such = 1"), "no_such"),
         (("add", "refunds", "--where", "true", "--metadata", "novalue"), "KEY=VALUE"),
         (("add", "refunds", "--where", "true", "--limit", "0"), "--limit"),

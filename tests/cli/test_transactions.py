@@ -40,7 +40,7 @@ def test_files_of_several_calls_are_one_commit(
     assert cli("transaction", "seen", "nightly").code == 0
     again = cli("transaction", "begin", "--id", "nightly", "--json")  # as by a client that lost the answer
     assert json.loads(again.out)["id"] == "nightly"
-    assert "another client has begun" in cli("transaction", "begin").err
+    assert "another client has a transaction" in cli("transaction", "begin").err
     assert cli("transaction", "commit", "nightly").out == "nightly is transaction 0.\n"
     assert len(json.loads(cli("log", "--json").out)) == 1
 
@@ -55,7 +55,7 @@ def test_who_is_late_takes_nothing(cli: RunCli, lake: Path, monkeypatch: pytest.
         (("ingest", "1.jsonl", "--transaction", "a"), "transaction a is over"),
         (("ingest", "1.jsonl", "--transaction", "b"), "no explicit transaction 'b'"),
         (("transaction", "commit", "a"), "was discarded"),
-        (("transaction", "begin", "--id", "a"), "was ended before"),
+        (("transaction", "begin", "--id", "a"), "has already ended"),
         (("transaction", "begin", "--id", "a/b"), "is no id of a transaction"),
         (("transaction", "begin", "--timeout-s", "0"), "timeout_s lies between"),
     ):

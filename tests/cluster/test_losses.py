@@ -103,7 +103,7 @@ def test_a_task_that_takes_too_much_memory(on: Make) -> None:
         runner.run(hold, [4_096], lambda _: None)
     assert failed.value.kind == "MemoryError"
     for what in ("worker", "executor"):
-        with pytest.raises(TaskError, match=r"want of memory.*spark\.executor\.memoryOverhead") as failed:
+        with pytest.raises(TaskError, match=r"ran out of memory.*spark\.executor\.memoryOverhead") as failed:
             runner.run(die, [what], lambda _: None)
         assert (failed.value.kind, failed.value.ended) == (None, False)
     assert runner.run(hold, [1], lambda _: None) == [1 << 20]

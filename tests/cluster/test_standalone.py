@@ -201,7 +201,7 @@ def test_a_master_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
     runner = Spark(f"spark://127.0.0.1:{free_port()}")
     try:
-        with pytest.raises(TaskError, match="run again once that is mended"):
+        with pytest.raises(TaskError, match="run again once that is fixed"):
             runner.run(abs, [1], lambda _: None)
     finally:
         runner.stop()

@@ -113,7 +113,7 @@ CASES: dict[str, tuple[bytes, int, int | None, int | None, str]] = {
         "truncated: the message at byte",
     ),
     "empty.jsonl": (b"", 0, None, None, "empty file"),
-    "blank.jsonl": (b"\n \n\n", 0, None, 0, "nothing but white space"),
+    "blank.jsonl": (b"\n \n\n", 0, None, 0, "only white space"),
     "page.html": (
         b"<html><body>502 Bad Gateway</body></html>",
         0,

@@ -176,10 +176,10 @@ def test_damaged_segment(file: Path) -> None:
     [
         (b"", Problem("empty file")),
         (gzip.compress(b"", mtime=0), Problem("empty file")),
-        (b"\n\n  \n", Problem("nothing but white space", offset=0)),
+        (b"\n\n  \n", Problem("only white space", offset=0)),
         (
             framed(b"\x0a\x00") + bytes(9),
-            Problem("a message of no bytes: is there a hole in the file?", offset=6),
+            Problem("a message of zero bytes; the file may have a hole", offset=6),
         ),
         (
             framed(b"\x0a\x00") + b"\0\0",
@@ -203,7 +203,7 @@ def test_neither_json_nor_protobuf(file: Path, data: bytes) -> None:
 @pytest.mark.parametrize("nuls", [4, 5_000, 3 * 1024 * 1024])
 def test_nuls_of_a_rotated_log(file: Path, nuls: int) -> None:
     """A run of NUL bytes before a line is one problem, and the following lines are payloads."""
-    skipped = f"{nuls} NUL bytes, as in a log that was cut off while a program wrote it: they were skipped"
+    skipped = f"{nuls} NUL bytes were skipped; a log has them if it was truncated while a program wrote it"
     line = b'{"n":1}\n'
     assert read(file, bytes(nuls)) == [Problem(skipped, offset=0)]
     assert read(file, bytes(nuls) + line + bytes(nuls) + line + bytes(nuls)) == [

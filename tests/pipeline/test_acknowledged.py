@@ -300,7 +300,7 @@ def test_only_traces_that_lack_spans_say_so(lake: tracelake.Lake) -> None:
                 check_lacking,
             ),
             (
-                Broken("nobody knows", OutboxSource.let_go, "if is_same else", "if True else"),
+                Broken("it is unknown", OutboxSource.let_go, "if is_same else", "if True else"),
                 check_read_before,
             ),
         )

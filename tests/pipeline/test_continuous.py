@@ -113,7 +113,7 @@ def test_a_changed_source_stays_stuck_until_it_is_put_back(lake: Lake, tmp_path:
         with pytest.raises(tracelake.SourceChangedError):
             pipeline.run_once()
         assert (pipeline.replica().status, lake.log()) == ("stuck", [])
-        assert "Put it back" in pipeline.replica().reason
+        assert "Restore its content" in pipeline.replica().reason
     path.write_bytes(a_line(a_span(0, 0)))
     assert pipeline.run_once() is not None
     assert (pipeline.replica().status, lake.table("spans").info().rows) == ("idle", 1)

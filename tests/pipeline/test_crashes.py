@@ -203,7 +203,8 @@ def test_j11_a_file_changed_under_the_journal_is_loud(tmp_path: Path) -> None:
         else:
             now = r"now: \d+ bytes, sha256" if change == "changed" else "now: cannot be read: No such file"
             with pytest.raises(
-                SourceChangedError, match=rf"transaction 0: .*0\.jsonl has changed.*{now}.*Put it back"
+                SourceChangedError,
+                match=rf"transaction 0: .*0\.jsonl has changed.*{now}.*Restore its content",
             ):
                 world.run()
             assert world.contents() == []

@@ -104,7 +104,7 @@ def test_what_kills_each_run_is_set_aside(lake: Lake, stage: str) -> None:
     assert names(lake) == {0, 1, 3}
     (aside,) = lake.quarantine.all()
     assert (aside.path, aside.state, aside.tries) == ("inbox/2.segment", "set aside", TRANSACTION_TRIES_MAX)
-    assert "ended without a word" in aside.reason
+    assert "ended without an error" in aside.reason
     assert [info.path for info in lake.objects.list("inbox/")] == ["inbox/2.segment"]
     assert notes(lake) == []
     assert lake.verify().ok
@@ -214,7 +214,7 @@ def test_a_machine_on_which_no_task_works_sets_nothing_aside(
     for _ in range(TRANSACTION_TRIES_MAX):
         assert not run(lake, tasks)
     monkeypatch.setattr("tracelake.pipeline.staging.tasks_work", lambda *_: False)
-    with pytest.raises(tracelake.TracelakeError, match="ended without a word"):
+    with pytest.raises(tracelake.TracelakeError, match="ended without an error"):
         run(lake, tasks)
     assert lake.quarantine.all() == []
     tasks.mended = True

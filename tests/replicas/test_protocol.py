@@ -37,7 +37,7 @@ STILL = NOW - REPLICA_STUCK_S - 5
         (replace(CALM, waiting_inputs=2, failing=True, last_error="disk full"), "stuck", "disk full"),
         (replace(CALM, waits_for="source a: away"), "waiting", "for source a: away"),
         (replace(CALM, waits_for="source a: away", failing=True, last_error="full"), "stuck", "full"),
-        (replace(CALM, waits_for="source a: away", moved_s=STILL), "stuck", "nothing has moved"),
+        (replace(CALM, waits_for="source a: away", moved_s=STILL), "stuck", "no progress"),
         (replace(CALM, failures=9, last_error="an old one"), "idle", ""),
         (
             replace(CALM, moved_s=STILL, doing="writing transaction 3"),
@@ -45,7 +45,7 @@ STILL = NOW - REPLICA_STUCK_S - 5
             "125 s: writing transaction 3",
         ),
         (replace(CALM, moved_s=STILL, waiting_inputs=1), "stuck", "between two looks"),
-        (replace(CALM, moved_s=STILL), "stuck", "nothing has moved"),
+        (replace(CALM, moved_s=STILL), "stuck", "no progress"),
         (replace(CALM, heartbeat_s=NOW - REPLICA_GONE_S - 1), "gone", "13 s"),
         (replace(CALM, heartbeat_s=NOW - REPLICA_GONE_S - 1, failing=True), "gone", "killed, paused"),
     ],

@@ -139,7 +139,7 @@ def test_nobody_is_let_in_by_default(site: Site) -> None:
     eve = site.person("eve")
     answer = eve.sign_in()
     assert (answer.status_code, eve.cookies, site.lake.sessions.all()) == (403, {}, [])
-    assert "nobody has let them in here; ask who keeps the lake" in answer.text
+    assert "no rule admits them here; ask the lake" in answer.text
 
 
 def check_states(site: Site) -> None:
@@ -156,7 +156,7 @@ def check_states(site: Site) -> None:
     for browser in (site.person("eve"), ben):  # one that began nothing, and one that began another sign-in
         answer = browser.get(back)
         assert (answer.status_code, browser.cookies) == (400, {})
-        assert "not begun in this browser" in answer.text
+        assert "started in another browser" in answer.text
     assert ada.get(back).status_code == 200
     assert ada.get(back).status_code == 400
     thief = site.person("ada")

@@ -270,7 +270,7 @@ def check_bad_answers(told: Site, answers: Answers) -> None:
         ("/keys", 302, b"", 502, "answers 302"),
         ("/token", 200, b"[]", 502, "answers 200"),
         ("/token", 200, b"{}", 502, "without an id token"),
-        ("/token", 200, b'{"id_token": "a.b.c"}', 401, "does not count"),
+        ("/token", 200, b'{"id_token": "a.b.c"}', 401, "is invalid"),
         ("/token", 400, b'{"error": "invalid_grant"}', 401, "sign in again"),
         ("/token", 200, huge, 502, "bytes"),
         ("/userinfo", 200, b'{"sub": "eve", "groups": ["keepers"]}', 401, "somebody else"),
@@ -332,7 +332,7 @@ def test_a_provider_that_is_down(told: Site, answers: Answers, monkeypatch: pyte
     answers.changed = {
         "/.well-known/openid-configuration": (200, json.dumps({"issuer": "http://other"}).encode())
     }
-    assert "set oidc_issuer to the same letters" in here.get("/sign-in/provider").text
+    assert "set oidc_issuer to exactly the provider" in here.get("/sign-in/provider").text
     monkeypatch.setattr(limits, "PROVIDER_WAIT_S", 0.0)
     assert "does not answer (TimeoutError)" in here.get("/sign-in/provider").text
 
@@ -430,7 +430,7 @@ def test_who_is_refused_is_told(told: Site, answers: Answers, caplog: pytest.Log
     lines = [each.getMessage() for each in caplog.records if each.name.startswith("tracelake")]
     for beginning in (
         f"session {session.id} 'ada' began",
-        "refused: to sign in by the provider: ada is known",
+        "refused: to sign in by the provider: the provider knows ada",
         "refused: to sign in by a key",
         "session s",
     ):

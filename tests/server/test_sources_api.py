@@ -42,7 +42,7 @@ def test_sources_are_changed_over_http(tmp_path: Path) -> None:
         assert samples["tracelake_source_waiting", "drops"] == 1
         assert samples["tracelake_source_taken_inputs_total", "drops"] == 1
         assert samples["tracelake_source_taken_bytes_total", "drops"] == path.stat().st_size
-        assert ("tracelake_source_waiting", "outbox") not in samples, "nobody knows"
+        assert ("tracelake_source_waiting", "outbox") not in samples, "it is unknown"
         assert client.post(f"{URL}/drops/pause", json={}).json()["source"]["state"] == "paused"
         assert client.post(f"{URL}/drops/pause", json={"on": False}).json()["source"]["state"] == "active"
         for response in (

@@ -90,10 +90,10 @@ def test_a_lost_beginning_is_named() -> None:
     path = rolled(key_value, objects)
     data = objects.get(path)
     objects.put(path, data.replace(b'"rows":1', b'"rows":2', 1))
-    with pytest.raises(DamageError, match=r"states/.*is not what was written"):
+    with pytest.raises(DamageError, match=r"states/.*is damaged"):
         Shard("s", key_value, objects).state()
     objects.delete(path)
-    with pytest.raises(DamageError, match=r"states/.*which its state names, is gone"):
+    with pytest.raises(DamageError, match=r"states/.*which its state references, is missing"):
         Shard("s", key_value, objects).state()
     objects.put(path, data)
     assert Shard("s", key_value, objects).state().upper == 400

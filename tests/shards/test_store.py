@@ -107,8 +107,8 @@ def test_a_damaged_batch_record_is_named() -> None:
     shard.compare_and_append(a_batch(0, "a", a_part("p0")))
     path = shard.state().batches[0].path
     objects.put(path, objects.get(path).replace(b'"rows":5', b'"rows":6'))
-    with pytest.raises(DamageError, match=f"{re.escape(path)} is not what was written"):
+    with pytest.raises(DamageError, match=f"{re.escape(path)} is damaged"):
         shard.snapshot(0)
     objects.delete(path)
-    with pytest.raises(DamageError, match=f"{re.escape(path)} is gone"):
+    with pytest.raises(DamageError, match=f"{re.escape(path)} is missing"):
         shard.snapshot(0)

@@ -140,7 +140,7 @@ class ReleasesScenario(PipelineScenario):
             try:
                 pipeline.run([[item] for item in inputs])
             except SourceChangedError as error:
-                require("was begun by another release" in str(error), f"{error}")
+                require("was started by another release" in str(error), f"{error}")
                 process.notes["refused"] = True
             else:
                 if is_old(process) and number >= ROUNDS_OF_OLD:

@@ -147,7 +147,7 @@ def test_a_column_that_cannot_order_rows_is_refused(lake: Lake, tmp_path: Path) 
     for further, options, match in (
         ({}, {"orderBy": "at"}, "no column 'at' to order rows by"),
         ({}, {"orderBy": "gone", "tombstone": "gone"}, "people has no column 'gone' to order rows by"),
-        ({"at": ArrayType(LongType())}, {"orderBy": "at"}, "'at' is list<.*, which has no order"),
+        ({"at": ArrayType(LongType())}, {"orderBy": "at"}, "'at' is list<.*, which cannot be ordered"),
         ({}, {"orderBy": "who", "key": ""}, "people has no key"),
     ):
         with pytest.raises(UsageError, match=match):

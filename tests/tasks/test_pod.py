@@ -43,7 +43,7 @@ def it_is_as_described() -> None:
     }
     for name in POD:
         if not name.startswith(("SPARK_JAVA", "SPARK_CONF")):
-            with pytest.raises(UsageError, match=f"^{name} not set: Spark starts this"):
+            with pytest.raises(UsageError, match=f"^{name} not set: only Spark starts this"):
                 java.command_of(POD | {name: ""}, Path("/java"), Path("/spark"))
 
 

@@ -161,13 +161,13 @@ ENTRIES: list[Any] = [
 @pytest.mark.parametrize("parts", ENTRIES, ids=repr)
 @pytest.mark.parametrize("count", [1, 100])
 def test_entries_that_could_not_be_read_again(lake: Lake, parts: Any, count: int) -> None:
-    """Entries that could not be read again are neither staged nor committed, in the request or in separate objects."""
+    """Entries that could not be read back are neither staged nor committed, in the request or in separate objects."""
     repository: Repository = lake._opened.repository
     head = repository.head()
     kind, *fields = parts
     entries = {f"odd/{number}": kind(*fields) for number in range(count)}
-    with pytest.raises(UsageError, match="could not be read again"):
+    with pytest.raises(UsageError, match="could not be read back"):
         repository.commit_entries(entries)
-    with pytest.raises(UsageError, match="could not be read again"):
+    with pytest.raises(UsageError, match="could not be read back"):
         repository.stage(entries)
     assert (repository.head(), repository.staged()) == (head, ())

@@ -134,9 +134,9 @@ class Audit:
         # The times in keys fall as keys rise; `since_ns` itself is included.
         for entry in self._entries(place, _key(place, since_ns - 1), limit):
             try:
-                yield decode(AuditRecord, entry.value, f"record {entry.key} of the audit", AUDIT_VERSION)
+                yield decode(AuditRecord, entry.value, f"audit record {entry.key}", AUDIT_VERSION)
             except DamageError as error:
-                logger.warning("%s It is left out.", error)
+                logger.warning("%s The record is skipped.", error)
 
     def _entries(self, place: str, stop: str, at_once: int) -> Iterator[Entry]:
         """Yield the entries of a key prefix up to a key, page by page, newest first."""
@@ -147,7 +147,7 @@ class Audit:
             page = whole_of(
                 scan,
                 PARTITION,
-                lambda _, problem: logger.warning("%s It is left out of the audit.", problem),
+                lambda _, problem: logger.warning("%s The record is skipped in the audit.", problem),
             )
             yield from page
             if len(page) < page_records:

@@ -176,11 +176,11 @@ def check_token(record: KeyRecord | None, token: str, now_ns: int) -> KeyRecord:
     """Return the key of a token. Raises NoKeyError if the key is unknown or not active."""
     if record is None or not hmac.compare_digest(record.secret_sha256, hash_token(token)):
         if is_session(parse_key_id(token) or ""):
-            raise NoKeyError("this session is over; sign in again")
-        raise NoKeyError("this key is not one of the lake; ask who keeps the lake for one")
+            raise NoKeyError("this session has ended; sign in again")
+        raise NoKeyError("unknown API key; ask the lake's administrator for one")
     standing = key_status(record, now_ns)
     if standing != "active":
-        then = "sign in again" if is_session(record.id) else "ask who keeps the lake for another"
+        then = "sign in again" if is_session(record.id) else "ask the lake's administrator for a new one"
         raise NoKeyError(f"{display_name(record.id)} is {standing}; {then}")
     return record
 
@@ -199,16 +199,17 @@ def check_all_workspaces(key_id: str, workspace: str | None) -> None:
     """Raise ForbiddenError if a key of one workspace requests data of the whole lake."""
     if workspace is not None:
         raise ForbiddenError(
-            f"{display_name(key_id)} is of workspace {workspace!r}, and this is of the whole lake; ask with a key of "
-            "all "
-            "workspaces, which `tracelake key create` makes without --workspace"
+            f"{display_name(key_id)} belongs to workspace {workspace!r}, and this request concerns the whole "
+            "lake; use a key for all workspaces, which `tracelake key create` makes without --workspace"
         )
 
 
 def check_need(key_id: str, role: Role, need: Need) -> None:
     """Raise ForbiddenError if a role lacks the permission that a route requires."""
     if need not in GRANTS[role]:
-        raise ForbiddenError(f"{display_name(key_id)} has role {role}, and this needs a key that may {need}")
+        raise ForbiddenError(
+            f"{display_name(key_id)} has role {role}, and this request needs a key that may {need}"
+        )
 
 
 @dataclass
@@ -271,7 +272,7 @@ class KeyRecords:
         """Return all keys, oldest first, including ended ones; log the damaged ones."""
         records, problems = self.whole_records()
         for problem in problems:
-            logger.warning("%s Nobody can use it.", problem)
+            logger.warning("%s The key cannot be used.", problem)
         return [_shown(each) for each in sorted(records.values(), key=lambda each: each.created_ns)]
 
     def revoke(self, key_id: str) -> KeyInfo:
@@ -313,7 +314,7 @@ class KeyRecords:
             entry = self._records().get(self.partition, key_id) if key_id else None
             if entry is None:
                 shown = key_id[: limits.NAME_QUOTED_MAX_CHARS]
-                raise NotFoundError(f"nothing has the id {shown!r}; `{self.list_command}` names all")
+                raise NotFoundError(f"no record has the id {shown!r}; `{self.list_command}` lists all")
             record = decoded(entry)
             changed = change(record)
             if changed == record:  # unchanged, or our own write whose reply was lost
@@ -321,7 +322,7 @@ class KeyRecords:
             outcome = self._records().set_if(self.partition, key_id, encode(changed), entry.version)
             if isinstance(outcome, Done):
                 return _shown(changed)
-        raise ContentionError(f"others changed {display_name(key_id)} again and again; try again")
+        raise ContentionError(f"{display_name(key_id)} changed too often at the same time; try again")
 
 
 class Keys(KeyRecords):
@@ -346,7 +347,9 @@ class Keys(KeyRecords):
         """
         _check(name, role, workspace, expires_ns, spans_per_s, bytes_per_day)
         if sum(map(len, self.whole_records())) >= limits.KEYS_MAX:
-            raise LimitError(f"the lake has {limits.KEYS_MAX} keys; revoked ones count too, so use one again")
+            raise LimitError(
+                f"the lake already has {limits.KEYS_MAX} keys, including revoked ones; use an existing key"
+            )
         key_id = secrets.token_hex(ID_BYTES)
         token = format_token(key_id, secrets.token_bytes(SECRET_BYTES))
         record = KeyRecord(
@@ -399,16 +402,16 @@ def _check(name: str, role: str, workspace: str, expires_ns: int | None, *number
     for what, text in (("name", name), ("workspace", workspace)):
         if not text.strip() or len(text) > limits.KEY_NAME_MAX_CHARS or not text.isprintable():
             raise UsageError(
-                f"a key's {what} has 1 to {limits.KEY_NAME_MAX_CHARS} characters that can be printed, "
-                f"not {text[: limits.NAME_QUOTED_MAX_CHARS]!r}"
+                f"a key's {what} must have 1 to {limits.KEY_NAME_MAX_CHARS} printable characters, not "
+                f"{text[: limits.NAME_QUOTED_MAX_CHARS]!r}"
             )
     if role not in get_args(Role):
         raise UsageError(
-            f"{role[: limits.NAME_QUOTED_MAX_CHARS]!r} is no role; choose {', '.join(get_args(Role))}"
+            f"{role[: limits.NAME_QUOTED_MAX_CHARS]!r} is not a role; choose {', '.join(get_args(Role))}"
         )
     _check_time(expires_ns)
     if any(number is not None and not 1 <= number <= limits.QUOTA_MAX for number in numbers):
-        raise UsageError(f"a quota is a number from 1 to {limits.QUOTA_MAX}")
+        raise UsageError(f"a quota must be a number from 1 to {limits.QUOTA_MAX}")
 
 
 def _check_time(expires_ns: int | None) -> None:

@@ -76,13 +76,14 @@ class OpenId:
         """Raise UsageError with a remedy if these settings can admit no user."""
         check_url(self.issuer, "oidc_issuer")
         if not self.client_id:
-            raise UsageError("oidc_issuer needs oidc_client_id: what the provider calls this server")
+            raise UsageError("oidc_issuer needs oidc_client_id, the id that the provider gave this server")
         if not self.admissions:
             raise UsageError(
-                "oidc_issuer lets nobody in without [[oidc_admit]] in tracelake.toml: claim, value, role, workspace"
+                "oidc_issuer admits no users without [[oidc_admit]] in tracelake.toml: claim, value, "
+                "role, workspace"
             )
         if "openid" not in self.scopes:
-            raise UsageError("oidc_scopes must have openid")
+            raise UsageError("oidc_scopes must contain openid")
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +127,8 @@ def discover_endpoints(document: Mapping[str, Any], issuer: str) -> Endpoints:
     if document.get("issuer") != issuer:
         said = str(document.get("issuer"))[: limits.QUOTED_MAX_CHARS]
         raise ProviderError(
-            f"the provider calls itself {said!r}, not {issuer!r}: set oidc_issuer to the same letters"
+            f"the provider's issuer is {said!r}, not {issuer!r}: set oidc_issuer to exactly the "
+            "provider's value"
         )
     methods = document.get("token_endpoint_auth_methods_supported", ["client_secret_basic"])
     names = ("authorization_endpoint", "token_endpoint", "jwks_uri", "userinfo_endpoint")
@@ -137,9 +139,9 @@ def discover_endpoints(document: Mapping[str, Any], issuer: str) -> Endpoints:
         try:
             check_url(url if isinstance(url, str) else "", name)
             if issuer.startswith("https:") and not str(url).startswith("https:"):
-                raise UsageError(f"{name} must be a URL with https, as the provider has itself")
+                raise UsageError(f"{name} must be an https URL, because the provider's issuer is one")
         except UsageError as error:
-            raise ProviderError(f"what the provider says of itself cannot be used: {error}") from None
+            raise ProviderError(f"the provider's configuration cannot be used: {error}") from None
     in_body = (
         isinstance(methods, list) and "client_secret_basic" not in methods and "client_secret_post" in methods
     )
@@ -161,7 +163,7 @@ def check_url(url: str, what: str) -> None:
         or parts.fragment
     ):
         raise UsageError(
-            f"{what} must be a URL with https (http on this machine alone), not {url[: limits.QUOTED_MAX_CHARS]!r}"
+            f"{what} must be an https URL (http only on this machine), not {url[: limits.QUOTED_MAX_CHARS]!r}"
         )
 
 
@@ -190,14 +192,15 @@ def check_back(openid: OpenId, begun: SignInSecret, code: str, state: str, error
     """
     if not begun.secret or not hmac.compare_digest(state.encode(), begun.state.encode()):
         raise UsageError(
-            "this sign-in was not begun in this browser, or too long ago, or is over; sign in again"
+            "this sign-in was started in another browser, or has expired, or is already complete; sign in "
+            "again"
         )
     if issuer != openid.issuer:
-        raise UsageError("another provider than that of this server led back here; sign in again")
+        raise UsageError("the reply comes from another provider than the one of this server; sign in again")
     if error:
-        raise ForbiddenError(f"the provider let nobody in: {error[: limits.QUOTED_MAX_CHARS]!r}")
+        raise ForbiddenError(f"the provider refused the sign-in: {error[: limits.QUOTED_MAX_CHARS]!r}")
     if not 0 < len(code) <= limits.SIGN_IN_CODE_MAX_CHARS:
-        raise UsageError("the provider gave no code that can be used; sign in again")
+        raise UsageError("the provider sent no valid code; sign in again")
 
 
 def joined(claims: Mapping[str, Any], told: Mapping[str, Any]) -> dict[str, Any]:
@@ -223,8 +226,8 @@ def decide_admission(openid: OpenId, claims: Mapping[str, Any]) -> Admission:
         if admission.value in ([said] if isinstance(said, str) else _texts(said)):
             return admission
     raise ForbiddenError(
-        f"{name_of(claims)} is known to the provider, and nobody has let them in here; ask who keeps the lake for a "
-        "line in oidc_admit, or for a key"
+        f"the provider knows {name_of(claims)}, but no rule admits them here; ask the lake's administrator "
+        "for a rule in oidc_admit, or for a key"
     )
 
 
@@ -289,8 +292,8 @@ def verified_claims(
         return None
     except (JoseError, ValueError, TypeError, KeyError, RecursionError) as error:
         raise NoKeyError(
-            f"what the provider says of you does not count: {str(error)[: limits.QUOTED_MAX_CHARS]}; sign in again, "
-            "and tell who keeps the lake if it stays so"
+            f"the provider's id token is invalid: {str(error)[: limits.QUOTED_MAX_CHARS]}; sign in again, and "
+            "tell the lake's administrator if it happens again"
         ) from None
     return claims
 
@@ -301,7 +304,7 @@ def _key_of(header: Mapping[str, Any], keys: Sequence[Mapping[str, Any]]) -> RSA
     kind = ALGORITHMS.get(algorithm) if isinstance(algorithm, str) else None
     if kind is None:
         raise ValueError(
-            f"it is signed by {str(algorithm)[: limits.NAME_QUOTED_MAX_CHARS]!r}, which counts for nothing"
+            f"it is signed with {str(algorithm)[: limits.NAME_QUOTED_MAX_CHARS]!r}, which is not accepted"
         )
     fitting = [
         each
@@ -314,7 +317,7 @@ def _key_of(header: Mapping[str, Any], keys: Sequence[Mapping[str, Any]]) -> RSA
     if not fitting:
         return None
     if len(fitting) > 1:
-        raise ValueError("it does not say which of the provider's keys signed it")
+        raise ValueError("it does not name the provider's key that signed it")
     if kind is RSAKey:
         modulus = int.from_bytes(base64.urlsafe_b64decode(str(fitting[0]["n"]) + "=="))
         if not limits.RSA_MIN_BITS <= modulus.bit_length() <= limits.RSA_MAX_BITS:
@@ -337,14 +340,15 @@ def _check(claims: Claims, issuer: str, client_id: str, nonce: str, now_s: float
         iat={"essential": True},
     ).validate(claims)
     if not isinstance(claims["nonce"], str):
-        raise ValueError("its nonce is no text")
+        raise ValueError("its nonce is not a string")
     several = isinstance(claims["aud"], list) and len(claims["aud"]) > 1
     if claims.get("azp", None if several else client_id) != client_id:
         raise ValueError("it was issued for another client (azp)")
     subject = claims["sub"]
     if len(subject) > limits.SUBJECT_MAX_CHARS or not subject.isprintable():
         raise ValueError(
-            f"it calls you by more than {limits.SUBJECT_MAX_CHARS} characters, or by some that cannot be printed"
+            f"its subject has more than {limits.SUBJECT_MAX_CHARS} characters, or characters that cannot "
+            "be printed"
         )
 
 
@@ -426,12 +430,12 @@ class LakeSecret:
                     return decode(SecretRecord, entry.value, "the secret of sign-in", SECRET_VERSION).secret
             except DamageError as error:
                 # Only pending sign-ins depend on it.
-                logger.warning("%s It is replaced; who is signing in begins again.", error)
+                logger.warning("%s It is replaced; sign-ins in progress must start again.", error)
                 expected = error.version or expected
             record = SecretRecord(secrets.token_urlsafe(SECRET_BYTES))
             # Ignore the outcome: the next read decides.
             records.set_if(PARTITION, NAME, encode(record), expected)
-        raise ContentionError("the secret of sign-in is changed again and again; sign in again")
+        raise ContentionError("the sign-in secret changed too often at the same time; sign in again")
 
 
 def _signature(body: str, by: str, place: str) -> str:

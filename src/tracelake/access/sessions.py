@@ -114,7 +114,7 @@ class Sessions(KeyRecords):
             with suppress(NotFoundError):  # another server removed it
                 self.revoke(record.id)
             audit.info(
-                "session %s %r ended: who began it has more than %d",
+                "session %s %r ended: its user has more than %d sessions",
                 record.id,
                 record.name,
                 limits.SESSIONS_EACH_MAX,

@@ -69,7 +69,7 @@ class Selection:
         by_id, by_text = bool(self.traces or self.spans), self.where is not None or self.search is not None
         if by_id == by_text:
             raise UsageError(
-                "say which spans to add: traces or spans by their ids, or else a condition, a search, or both."
+                "choose the spans to add: traces or spans by id, or a condition, a search, or both."
             )
         most = DATASET_ADD_MAX if self.search is None else SEARCH_HITS_MAX
         if not 1 <= self.limit <= most:
@@ -183,8 +183,8 @@ class Dataset:
         entry = self._find([spec_path(self.name)]).get(spec_path(self.name))
         if not isinstance(entry, FileAt):
             raise DatasetNotFoundError(
-                f"no dataset {self.name!r} at {self.at}; `tracelake dataset create {self.name}` makes one, and "
-                "`tracelake dataset list` shows those that there are."
+                f"no dataset {self.name!r} at {self.at}; `tracelake dataset create {self.name}` creates it, "
+                "and `tracelake dataset list` shows the existing ones."
             )
         return entry
 
@@ -369,8 +369,8 @@ class Dataset:
     def _check_branch(self) -> None:
         if not self.on_branch:
             raise UsageError(
-                f"{self.at!r} is no branch: examples are staged on a branch, and elsewhere only read. Name one, or "
-                f"make it: `tracelake branch create NAME {self.at}`."
+                f"{self.at!r} is not a branch, and examples can only be staged on a branch. Name one, or "
+                f"create it: `tracelake branch create NAME {self.at}`."
             )
 
     def _check_writable(self) -> None:
@@ -459,7 +459,7 @@ def create(
         return
     path = spec_path(dataset.name)
     if dataset._find([path]) and path not in dataset._staged_before(request_id):
-        raise UsageError(f"there is a dataset {dataset.name} on branch {dataset.at} already; add to it.")
+        raise UsageError(f"dataset {dataset.name} already exists on branch {dataset.at}; add to it.")
     files = [(path, model.to_bytes(spec))]
     stage_files(dataset._repository, dataset._objects, dataset.at, files, lambda some: [some])
     dataset._commit_staged(message, committer, request_id)

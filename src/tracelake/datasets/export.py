@@ -39,7 +39,7 @@ def format_of(path: str | os.PathLike[str], asked: str | None) -> str:
     chosen = asked or Path(path).suffix.removeprefix(".")
     if chosen not in FORMATS:
         raise UsageError(
-            f"{os.fspath(path)!r}: choose a format, jsonl or parquet, or end the name in one of them."
+            f"{os.fspath(path)!r}: choose a format, jsonl or parquet, or use one as the file extension."
         )
     return chosen
 

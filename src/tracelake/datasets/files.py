@@ -53,9 +53,9 @@ def read_file(objects: ObjectStore, file: FileAt) -> bytes:
     try:
         data = objects.get(path)
     except NotFoundError as error:
-        raise DamageError(f"{path} is gone; restore it from a backup.") from error
+        raise DamageError(f"{path} is missing; restore it from a backup.") from error
     if hashlib.sha256(data).hexdigest() != file.sha256:
-        raise DamageError(f"{path} is not what was written: its content has another checksum.")
+        raise DamageError(f"{path} is damaged: its checksum does not match. Restore it from a backup.")
     return data
 
 

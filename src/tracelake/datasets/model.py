@@ -82,7 +82,8 @@ def check_name(name: str) -> None:
     """Raise UsageError if the name is not allowed for a dataset."""
     if not _NAME.fullmatch(name):
         raise UsageError(
-            f"{name!r} cannot be the name of a dataset: use up to 63 letters, digits, and . _ - between."
+            f"{name!r} cannot be the name of a dataset: use up to 63 letters and digits, with . _ - "
+            "between them."
         )
 
 

@@ -154,7 +154,7 @@ def run_merge_task(task: MergeTask) -> None:
             vectors=rows.vectors,
         )
     except DamageError as error:
-        logger.warning("parts of the index are built of their rows, not merged: %s", error)
+        logger.warning("the index parts could not be merged; rebuilding them from their rows: %s", error)
         run_index_task(rows)
 
 
@@ -213,7 +213,7 @@ class IndexBuilder:
             if may_publish(begun.epoch, Repository(self.key_value, self.objects).epoch()):
                 raise
             raise ExpiredError(
-                "garbage was collected twice while parts of the index were built, and what was built with it. Nothing "
+                "garbage collection ran twice while parts of the index were built, and deleted them. Nothing "
                 "was changed; run it again."
             ) from error
 

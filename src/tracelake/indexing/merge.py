@@ -105,7 +105,7 @@ class IndexMerger:
                     break
         except TracelakeError as error:
             again.ended(standing.transaction if standing is not None else -self.fan_out)
-            logger.warning("the index was not merged: %s. It will be tried again.", error)
+            logger.warning("the index was not merged: %s. The merge will be retried.", error)
         else:
             if standing is not None and behind.has_passed:
                 again.left(standing.transaction)
@@ -141,7 +141,7 @@ class IndexMerger:
             if not self._again.passes_by(error):
                 raise
             logger.warning(
-                "the index was not merged of transactions %d to %d: %s. It will be tried again.",
+                "the index of transactions %d to %d was not merged: %s. The merge will be retried.",
                 run[0].lower,
                 run[-1].upper - 1,
                 error,
@@ -266,7 +266,8 @@ def publish_merged(
         if _commit(repository, objects, begun, build, draft, standing, message):
             return True
     raise ContentionError(
-        f"{CONDITIONAL_WRITE_TRIES_MAX} transactions in a row were faster than the commit of merged parts."
+        f"the merged parts lost the commit race to {CONDITIONAL_WRITE_TRIES_MAX} transactions in a row; "
+        "the next maintenance tries again."
     )
 
 

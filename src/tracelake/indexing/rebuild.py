@@ -136,7 +136,7 @@ class IndexRebuild:
         head = self._repository.head()
         reference = self._repository.find(head, [TABLE_ENTRY]).get(TABLE_ENTRY) if head else None
         if not isinstance(reference, TableAt):
-            raise UsageError("the lake is still empty: there is nothing to index. Ingest something first.")
+            raise UsageError("the lake is empty, so there is nothing to index. Ingest traces first.")
         lower, upper = self._upper, end or reference.as_of + 1
         if lower:
             # The name has the previous build's name as a prefix. Garbage collection finds the manifests of a
@@ -226,6 +226,6 @@ class IndexRebuild:
 
 def _outrun() -> ContentionError:
     return ContentionError(
-        f"the index was built anew, and {CONDITIONAL_WRITE_TRIES_MAX} transactions in a row were faster than its "
-        "commit; try again when fewer come in."
+        f"the rebuilt index lost the commit race to {CONDITIONAL_WRITE_TRIES_MAX} transactions in a row; try "
+        "again when fewer arrive."
     )

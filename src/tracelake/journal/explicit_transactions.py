@@ -89,18 +89,18 @@ def begin_transaction(standing: ClientTransaction | None, wanted: ClientTransact
     if standing is None:
         return wanted
     if find_ended(standing, wanted.id) is not None:
-        raise UsageError(f"transaction {wanted.id} was ended before. Choose another id.")
+        raise UsageError(f"transaction {wanted.id} has already ended. Choose another id.")
     if standing.is_over and standing.id != wanted.id:
         return replace(
             wanted, upper=standing.upper, before=(*standing.before, _ended(standing))[-CLIENTS_ENDED_MAX:]
         )
     if standing.id != wanted.id:
         raise UsageError(
-            f"another client has begun a transaction ({standing.id}, {standing.wish}). Wait until it is over: "
-            "see `tracelake transaction list`."
+            f"another client has a transaction ({standing.id}, {standing.wish}). Wait until it ends: see "
+            "`tracelake transaction list`."
         )
     if standing.wish != "open":
-        raise UsageError(f"transaction {wanted.id} was ended before. Choose another id.")
+        raise UsageError(f"transaction {wanted.id} has already ended. Choose another id.")
     return replace(standing, seen_s=max(standing.seen_s, wanted.seen_s))
 
 
@@ -111,13 +111,13 @@ def on_end(standing: ClientTransaction | None, of: str, wish: ClientRequest) -> 
     """
     ended = None if standing is None else find_ended(standing, of)
     if standing is None or (standing.id != of and ended is None):
-        raise UsageError(f"there is no transaction {of} any more: it was over, and others have begun.")
+        raise UsageError(f"transaction {of} is no longer recorded: it ended, and later ones have begun.")
     if standing.id == of and standing.wish in ("open", wish):
         return replace(standing, wish=wish)
     if ended is not None and ended.wish == wish:
         return standing
     told = ended or standing
-    why = f", since nothing was seen of its client for {told.timeout_s:g} s" if told.is_gone else ""
+    why = f", because its client was silent for {told.timeout_s:g} s" if told.is_gone else ""
     done = "was discarded" if told.wish == "abort" else "is committed"
     raise UsageError(f"transaction {of} {done}{why}. Begin another.")
 
@@ -244,8 +244,8 @@ class ExplicitTransactions:
             if has_tried:
                 return standing
             raise UsageError(
-                "what was begun last can be read: end it by `tracelake transaction commit`, or `abort`. See `tracelake "
-                "transaction list`."
+                "the record of the last transaction is readable: end the transaction with `tracelake "
+                "transaction commit`, or `abort`. See `tracelake transaction list`."
             )
         raise self._contention()
 
@@ -270,7 +270,8 @@ class ExplicitTransactions:
 
     def _contention(self) -> ContentionError:
         return ContentionError(
-            f"{self._partition}/{_KEY}: {CONDITIONAL_WRITE_TRIES_MAX} conditional writes in a row were lost."
+            f"{self._partition}/{_KEY}: {CONDITIONAL_WRITE_TRIES_MAX} conditional writes in a row were "
+            "lost to other writers. Try again."
         )
 
     def _read(self) -> tuple[Entry | None, ClientTransaction | None]:
@@ -281,8 +282,8 @@ class ExplicitTransactions:
             standing = None if entry is None else decode(ClientTransaction, entry.value, what, FORMAT_VERSION)
         except DamageError as error:
             told = DamageError(
-                f"nobody knows whether a client has a transaction open, and nothing is taken, for nobody may see that "
-                f"before its end: {error} Or `tracelake transaction forget`: what is recorded of it is committed then."
+                f"it is unknown whether a client has an open transaction, so no input is ingested: {error} Or "
+                "run `tracelake transaction forget`, which commits the input recorded so far."
             )
             told.version = error.version if entry is None else entry.version
             raise told from error

@@ -344,7 +344,7 @@ def advance(state: State | None, event: Event) -> tuple[State, Action]:  # noqa:
             return Live(t), Abandon(t) if event.held else QuarantineInputs(t)
         case ((Finalizing(t) | Skipping(t)), LostRace()):
             return Live(t), ReadState(t)
-    raise AssertionError(f"the pipeline answered {event!r} in state {state!r}; this is a bug in Tracelake")
+    raise AssertionError(f"the pipeline reported {event!r} in state {state!r}; this is a bug in Tracelake")
 
 
 def _fed(
@@ -354,8 +354,8 @@ def _fed(
     difference = compare(step.sources, sources)
     if difference is not None:
         return _fail(
-            f"transaction {t}: {difference}; or take its inputs as they are now, by `tracelake pipeline "
-            f"retry {t}`; or give up those that changed, by `tracelake pipeline discard {t}`"
+            f"transaction {t}: {difference}; or ingest its inputs in their current state, with `tracelake "
+            f"pipeline retry {t}`; or discard those that changed, with `tracelake pipeline discard {t}`"
         )
     if more:
         return Replaying(t, more, sealed), Feed(more[0])
@@ -405,10 +405,10 @@ def _of_another_release(step: Step, transform: str, *, held: bool) -> tuple[Stat
     """Refuse a step of another release. Once a table has its rows, the outputs derived from them must be of that
     release too."""
     t = step.transaction
-    anew = "" if held else f"; or let this one take its inputs anew: `tracelake pipeline retry {t}`"
+    anew = "" if held else f"; or ingest its inputs again with this release: `tracelake pipeline retry {t}`"
     return _fail(
-        f"transaction {t} was begun by another release (transform {step.transform}, now {transform}). "
-        f"Finish it with that release by `tracelake pipeline run --once`, then upgrade{anew}"
+        f"transaction {t} was started by another release (transform {step.transform}, now {transform}). "
+        f"Finish it with that release: run `tracelake pipeline run --once`, then upgrade{anew}"
     )
 
 
@@ -448,10 +448,13 @@ def compare(
             return f"source {source}: the journal names {len(before)} inputs, and {len(again)} were read"
         for taken, now in zip(before, again, strict=True):
             if (difference := _differs(taken, now)) is not None:
-                return f"source {source}: {taken.path} {difference}. Put it back as it was and run again"
+                return f"source {source}: {taken.path} {difference}. Restore its content and run again"
         # A range records only sums. They differ if the same bytes gave other records.
         if (difference := _gave(totals({source: ranges}), totals({source: read[source]}))) is not None:
-            return f"source {source}: its {len(before)} inputs {difference}. Finish it with the release that began it"
+            return (
+                f"source {source}: its {len(before)} inputs {difference}. Finish it with the release that "
+                "started it"
+            )
     return None
 
 

@@ -233,7 +233,8 @@ class QuarantineStore:
             if isinstance(outcome, Done):
                 return wanted
         raise ContentionError(
-            f"{self._partition}/{key}: {CONDITIONAL_WRITE_TRIES_MAX} conditional writes in a row were lost."
+            f"{self._partition}/{key}: {CONDITIONAL_WRITE_TRIES_MAX} conditional writes in a row were "
+            "lost to other writers. Try again."
         )
 
     def forget(self, taken: Mapping[str, RecordedInput | None]) -> None:

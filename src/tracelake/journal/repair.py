@@ -38,7 +38,7 @@ def repair(journal: Journal, t: int, sealed_at: str, spans: int) -> RepairKind:
     for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
         if _is_whole(journal, t):
             raise UsageError(
-                f"the records of transaction {t} are whole. `tracelake verify` names what is damaged."
+                f"the records of transaction {t} are intact. `tracelake verify` lists all damage."
             )
         steps = journal.steps_before_damage(t)
         seal = seal_of(t, steps, sealed_at, spans)
@@ -50,7 +50,8 @@ def repair(journal: Journal, t: int, sealed_at: str, spans: int) -> RepairKind:
         if journal.replace_damaged_seal(seal, len(steps)) and _is_whole(journal, t):
             return "seal"
     raise ContentionError(
-        f"transaction {t}: its records changed {CONDITIONAL_WRITE_TRIES_MAX} times in a row."
+        f"transaction {t}: its records changed {CONDITIONAL_WRITE_TRIES_MAX} times during the repair. Try "
+        "again."
     )
 
 
@@ -81,4 +82,7 @@ def _is_whole(journal: Journal, t: int) -> bool:
 
 def repairable(t: int) -> str:
     """Say which command repairs the records of a transaction that has a commit."""
-    return f"Transaction {t} is committed, and its tables are whole: `tracelake pipeline repair {t}` mends its records."
+    return (
+        f"Transaction {t} is committed, and its tables are intact: `tracelake pipeline repair {t}` repairs "
+        "its records."
+    )

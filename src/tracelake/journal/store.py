@@ -127,9 +127,9 @@ class Journal:
         first = self._store.keys(self._partition, limit=1)
         if first and first[0].isdecimal():
             raise FormatError(
-                f"the journal has format 2; this release reads {FORMAT_VERSION}. It is not damaged: tables can be "
-                "read, and to ingest or verify use a development version before commit 5e076f8f (22 November 2026), or "
-                "make a new lake from the same inputs."
+                f"the journal has format 2; this release reads {FORMAT_VERSION}. It is not damaged: tables "
+                "can be read, and to ingest or verify use a development version before commit 5e076f8f (22 "
+                "November 2026), or create a new lake from the same inputs."
             )
 
     def raise_floor(self, floor: int) -> None:
@@ -142,7 +142,8 @@ class Journal:
             if isinstance(outcome, Done):
                 return
         raise ContentionError(
-            f"{self._partition}/{_FLOOR}: {CONDITIONAL_WRITE_TRIES_MAX} conditional writes in a row were lost."
+            f"{self._partition}/{_FLOOR}: {CONDITIONAL_WRITE_TRIES_MAX} conditional writes in a row were "
+            "lost to other writers. Try again."
         )
 
     def erase_below(self, floor: int) -> None:
@@ -236,7 +237,8 @@ class Journal:
                 return settled.current
             # The reply and the write were lost: no record exists yet.
         raise ContentionError(
-            f"{partition}/{key}: {CONDITIONAL_WRITE_TRIES_MAX} conditional writes in a row were lost."
+            f"{partition}/{key}: {CONDITIONAL_WRITE_TRIES_MAX} conditional writes in a row were lost to "
+            "other writers. Try again."
         )
 
 
@@ -269,13 +271,15 @@ def _whole(t: int, records: Sequence[tuple[int, JournalRecord]]) -> TransactionR
     if seal is not None and not steps:
         raise DamageError(f"{_gap(t, 0, None)} Restore it from a backup.")
     if seal is not None and not sealed_totals_agree(merge_steps(steps), seal):
-        raise DamageError(f"the seal of transaction {t} does not carry the totals of its steps.")
+        raise DamageError(
+            f"the seal of transaction {t} does not match the totals of its steps. Restore it from a backup."
+        )
     return TransactionRecord(tuple(steps), seal)
 
 
 def _gap(t: int, number: int, seal: Seal | None) -> str:
     if seal is not None:
-        return f"the journal has a record of transaction {t} behind its seal."
+        return f"the journal has a record of transaction {t} after its seal."
     return f"the journal has no step {number} of transaction {t}."
 
 

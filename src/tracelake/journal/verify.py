@@ -16,7 +16,7 @@ from tracelake.storage.verify import check_records
 
 _STEPS: Final = "journal/main"
 _ASIDES: Final = "asides/main"
-_MISSING: Final = "committed, and not recorded and sealed"
+_MISSING: Final = "committed, but not recorded and sealed"
 _PARTITIONS: Final = (_STEPS, "inputs/main", _ASIDES, "suspects/main", "receipts/main", "written/main")
 
 
@@ -46,7 +46,11 @@ def check_transactions(
         try:
             recorded = journal.read(t)
             if t in aside and journal.aside(t) is None:
-                find("missing", t, "its commit says that it was set aside, and the record of that is gone")
+                find(
+                    "missing",
+                    t,
+                    "its commit says that it was quarantined, but the quarantine record is missing",
+                )
         except TrimmedError:
             continue
         except DamageError as error:
@@ -72,7 +76,8 @@ def _missing(transactions: Sequence[int]) -> Iterator[Finding]:
         detail = f"they are {_MISSING}"
         if stretch[0] == 0:
             detail += (
-                ": perhaps only the record of the floor is gone, which the next `tracelake gc` writes anew"
+                ": perhaps only the record of the floor is missing, which the next `tracelake gc` writes "
+                "again"
             )
         yield Finding("missing", "journal", f"transactions {stretch[0]} to {stretch[-1]}", detail)
 

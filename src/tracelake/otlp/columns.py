@@ -452,8 +452,8 @@ class SpanChecks:
         if self._expanded_bytes + expanded > SPANS_EXPANDED_MAX_BYTES:
             # A payload of 64 MiB can repeat a large resource or scope for a million spans.
             raise RefusedError(
-                f"resource of {resource_bytes} bytes, scope of {scope_bytes}: with them the payload's spans take more "
-                f"than {SPANS_EXPANDED_MAX_BYTES} bytes; send fewer spans at once"
+                f"resource of {resource_bytes} bytes, scope of {scope_bytes}: with copies of them the "
+                f"payload's spans take more than {SPANS_EXPANDED_MAX_BYTES} bytes; send fewer spans at once"
             )
         if not self._expanded_bytes:
             self.approx_bytes += self._arrow_bytes

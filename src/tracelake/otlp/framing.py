@@ -195,7 +195,7 @@ def _skipped_nuls(stream: Stream, share: _Share) -> Iterator[Problem]:
     if count := stream.skip_nuls():
         if share.has_next():
             yield Problem(
-                f"{count} NUL bytes, as in a log that was cut off while a program wrote it: they were skipped",
+                f"{count} NUL bytes were skipped; a log has them if it was truncated while a program wrote it",
                 offset=start,
             )
         share.number += 1
@@ -213,7 +213,7 @@ def _unknown(stream: Stream, head: bytes) -> Problem:
     if not head:
         return Problem("empty file")
     if not head.strip():
-        return Problem("nothing but white space", offset=0)
+        return Problem("only white space", offset=0)
     return Problem(f"neither OTLP JSON lines nor OTLP protobuf: it begins with {head[:16]!r}", offset=0)
 
 
@@ -276,7 +276,7 @@ def _messages(stream: Stream, share: _Share) -> _Items:
     while stream.peek(1):
         start = stream.offset
         if stream.peek(4) == bytes(4):
-            return Problem("a message of no bytes: is there a hole in the file?", offset=start)
+            return Problem("a message of zero bytes; the file may have a hole", offset=start)
         item = _framed(stream, start, "protobuf", share.has_next())
         if isinstance(item, Problem):
             return item
@@ -438,7 +438,7 @@ def segment_payloads(data: bytes) -> Iterator[Payload]:
 def segment_problem(data: bytes) -> Problem | None:
     """Return the first problem in the bytes of an inbox segment, or None if it is intact."""
     if not data.startswith(ZSTD_MAGIC):
-        return Problem("it is no segment")
+        return Problem("it is not a segment")
     items = _read_open(BytesIO(data), _Share(0, 1))
     while True:
         try:

@@ -73,7 +73,8 @@ def incomplete_reason(size_bytes: int | None, seen: Sequence[InputDigest]) -> st
         lost = next((whole.problem for whole in seen if not whole.sha256), None)
         how = f" ({lost.reason})" if lost is not None else ""
         return (
-            f"changed while it was read{how}, and nothing of it was taken: leave it as it is, and run again"
+            f"changed while it was read{how}, so nothing of it was ingested: stop writing to it, and run "
+            "again"
         )
     return None
 

@@ -98,12 +98,13 @@ def _parse(kind: type[Message], data: bytes, offset: int, notes: list[str]) -> M
     with suppress(ProtobufDecodeError, WireError, RecursionError):
         message = kind.FromString(replace_bad_text(memoryview(data), kind.DESCRIPTOR))
         notes.append(
-            f"the {kind.__name__} of {len(data)} bytes from byte {offset} has text that is not UTF-8: it is taken "
-            "with U+FFFD in place of the wrong bytes"
+            f"the {kind.__name__} of {len(data)} bytes from byte {offset} has text that is not UTF-8; the "
+            "invalid bytes are replaced by U+FFFD"
         )
         return message
     return RefusedError(
-        f"the {len(data)} bytes from byte {offset} are no protobuf {kind.__name__}: damaged, or nested too deeply"
+        f"the {len(data)} bytes from byte {offset} are not a protobuf {kind.__name__}: damaged, or nested "
+        "too deeply"
     )
 
 
@@ -117,7 +118,9 @@ def json_groups(data: Any) -> list[ResourceGroup]:
     if not isinstance(data, dict):
         raise DecodeError(f"not OTLP: {_json_type(data)}, must be an object with resourceSpans")
     if data and "resourceSpans" not in data:  # for example metrics: no data is dropped silently
-        raise DecodeError(f"not OTLP traces: no resourceSpans in it, but {ascii(', '.join(data))[1:-1]:.100}")
+        raise DecodeError(
+            f"not OTLP traces: it has no resourceSpans, but {ascii(', '.join(data))[1:-1]:.100}"
+        )
     return [_json_resource(item) for item in _list_of(data, "resourceSpans")]
 
 
@@ -220,7 +223,7 @@ def _check_utf8(payload: bytes) -> None:
     try:
         payload.decode()
     except UnicodeDecodeError as error:
-        raise DecodeError(f"neither JSON nor UTF-8: byte {error.start} is wrong") from None
+        raise DecodeError(f"neither JSON nor UTF-8: byte {error.start} is invalid") from None
 
 
 def replace_bad_bytes(payload: bytes) -> tuple[bytes, list[str]]:
@@ -231,8 +234,8 @@ def replace_bad_bytes(payload: bytes) -> tuple[bytes, list[str]]:
         repaired = payload.decode("utf-8", "replace").encode()
         count = repaired.count(_REPLACEMENT) - payload.count(_REPLACEMENT)
         note = (
-            f"{count} places are not UTF-8, the first at byte {error.start}: the text is taken with U+FFFD in place of "
-            "the wrong bytes"
+            f"{count} places are not UTF-8, the first at byte {error.start}; the invalid bytes are replaced "
+            "by U+FFFD"
         )
         return repaired, [note]
     return payload, []

@@ -183,7 +183,7 @@ def add_rows(data: bytes, columns: SpanColumns) -> None:
     """
     decoded = decode_protobuf(data, columns)
     if decoded.rejected:
-        raise InputError(f"spans that were taken once are refused: {'; '.join(decoded.reasons)}")
+        raise InputError(f"spans that were accepted before are rejected now: {'; '.join(decoded.reasons)}")
 
 
 def _framed(tag: bytes, pieces: Sequence[bytes]) -> list[bytes]:
@@ -196,7 +196,7 @@ def _framed(tag: bytes, pieces: Sequence[bytes]) -> list[bytes]:
     return [bytes(digits), *pieces]
 
 
-_LEFT_OUT: Final = "{} spans name another workspace than {!r}, into which this key writes"
+_LEFT_OUT: Final = "{} spans name another workspace than {!r}, the workspace of this key"
 
 
 @dataclass(frozen=True, slots=True)

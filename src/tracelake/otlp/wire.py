@@ -186,8 +186,8 @@ def _fields(data: memoryview, base: int) -> Iterator[tuple[int, int, int, int]]:
                 raise WireError(f"byte {base + field}: wire type {other} is not protobuf of OTLP")
         if position > len(data):
             raise WireError(
-                f"truncated: the field at byte {base + field} ends at byte {base + position}, "
-                f"but only {base + len(data)} bytes are there"
+                f"truncated: the field at byte {base + field} ends at byte {base + position}, but there are "
+                f"only {base + len(data)} bytes"
             )
         if not groups:
             yield number, start, value, position

@@ -152,14 +152,14 @@ def status(replica: Replica, now_s: float) -> ReplicaReport:
     silent_s = now_s - replica.heartbeat_s
     if silent_s > REPLICA_GONE_S:
         return ReplicaReport(
-            "gone", f"no sign of life for {silent_s:.0f} s: it was killed, paused or cut off"
+            "gone", f"no heartbeat for {silent_s:.0f} s: it was killed, paused or disconnected"
         )
     if replica.failing:
         return ReplicaReport("stuck", replica.last_error or "it fails")
     still_s = now_s - replica.moved_s
     if still_s > REPLICA_STUCK_S:
         return ReplicaReport(
-            "stuck", f"nothing has moved for {still_s:.0f} s: {replica.doing or 'between two looks'}"
+            "stuck", f"no progress for {still_s:.0f} s: {replica.doing or 'between two looks'}"
         )
     if replica.waits_for is not None:
         return ReplicaReport("waiting", f"for {replica.waits_for}")

@@ -179,7 +179,7 @@ def _group_bytes(part: Part, footer: pq.FileMetaData) -> list[int]:
     told = (footer.metadata or {}).get(GROUP_BYTES, b"")
     sizes = [int(size) for size in told.split(b",") if size]
     if len(sizes) != footer.num_row_groups:
-        raise DamageError(f"part {part.path} does not tell how large its row groups are, as parts do.")
+        raise DamageError(f"part {part.path} lacks the sizes of its row groups. Restore it from a backup.")
     return sizes
 
 
@@ -282,7 +282,7 @@ def run_compact_task(task: CompactTask) -> CompactReceipt:
             return _Compaction(task, objects, folder).run()
     except duckdb.Error as error:
         raise StorageError(
-            f"bucket {task.bucket} of table {task.shard} was not compacted, and nothing was changed: {error}"
+            f"bucket {task.bucket} of table {task.shard} was not compacted; nothing was changed: {error}"
         ) from error
 
 

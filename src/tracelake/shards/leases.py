@@ -199,7 +199,9 @@ def moment(shard: str, objects: ObjectStore, machine: str) -> Moment:
     objects.put(path, b"")
     info = objects.head(path)
     if info is None:
-        raise StorageError(f"{path} is not there after it was written: check the store, then collect again.")
+        raise StorageError(
+            f"{path} is missing right after it was written: check the store, then collect again."
+        )
     return Moment(machine, time.monotonic(), info.modified_s)
 
 

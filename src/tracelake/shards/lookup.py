@@ -274,9 +274,7 @@ class _PartReader:
             try:
                 by_start[start] = self._objects.get_range(path, start, end - start)
             except NotFoundError as error:
-                raise DamageError(
-                    f"part {path} is gone. `tracelake verify` names all that is wrong."
-                ) from error
+                raise DamageError(f"part {path} is missing. `tracelake verify` lists all damage.") from error
             inside = {bounds: place for bounds, place in chunks.items() if start <= bounds[0] < end}
             self._check(number, inside, start, memoryview(by_start[start]))
         return by_start

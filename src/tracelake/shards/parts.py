@@ -224,11 +224,10 @@ def check_part(file: str, part: Part) -> None:
             else:
                 is_same = hashlib.file_digest(opened, "sha256").hexdigest() == part.sha256
     except FileNotFoundError as error:
-        raise DamageError(f"part {part.path} is gone. `tracelake verify` names all that is wrong.") from error
+        raise DamageError(f"part {part.path} is missing. `tracelake verify` lists all damage.") from error
     if not is_same:
         raise DamageError(
-            f"part {part.path} is not what was written: its checksum differs. "
-            "`tracelake verify` names all that is wrong."
+            f"part {part.path} is damaged: its checksum does not match. `tracelake verify` lists all damage."
         )
     if len(_checked) >= _CHECKED_PARTS_MAX:
         _checked.clear()
@@ -326,7 +325,7 @@ def _read_footer(objects: ObjectStore, part: Part) -> Footer:
     try:
         data = objects.get_range(part.path, part.size_bytes - part.footer_bytes, part.footer_bytes)
     except NotFoundError as error:
-        raise DamageError(f"part {part.path} is gone. `tracelake verify` names all that is wrong.") from error
+        raise DamageError(f"part {part.path} is missing. `tracelake verify` lists all damage.") from error
     if not part.footer_bytes or xxhash.xxh3_128_hexdigest(data) != part.footer_xxh3:
         raise damage(part, "the checksum of its footer differs")
     return Footer(pq.read_metadata(pa.BufferReader(data)), hashes_before(data))
@@ -334,9 +333,7 @@ def _read_footer(objects: ObjectStore, part: Part) -> Footer:
 
 def damage(part: Part, what: str) -> DamageError:
     """Return the error for a part that differs from what was written."""
-    return DamageError(
-        f"part {part.path} is not what was written: {what}. `tracelake verify` names all that is wrong."
-    )
+    return DamageError(f"part {part.path} is damaged: {what}. `tracelake verify` lists all damage.")
 
 
 def _size(footer: Footer) -> int:

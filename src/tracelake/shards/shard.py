@@ -97,7 +97,8 @@ class States:
             batches, retired = (*beginning.batches, *state.batches), (*beginning.retired, *state.retired)
             return replace(state, batches=batches, retired=retired), entry.version
         raise DamageError(
-            f"shard {self._shard}: {missing}, which its state names, is gone. Restore it from a backup."
+            f"shard {self._shard}: {missing}, which its state references, is missing. Restore it from a "
+            "backup."
         )
 
     def swap(self, state: ShardState, version: Version | None) -> bool | None:
@@ -119,7 +120,10 @@ class States:
         if known is None or known[0] != rolled:
             data = self._objects.get(rolled.path)
             if hashlib.sha256(data).hexdigest() != rolled.sha256:
-                raise DamageError(f"shard {self._shard}: {rolled.path} is not what was written.")
+                raise DamageError(
+                    f"shard {self._shard}: {rolled.path} is damaged: its checksum does not match. Restore it "
+                    "from a backup."
+                )
             self._known = known = rolled, from_bytes(Beginning, data, rolled.path)
         return known[1]
 
@@ -180,7 +184,8 @@ class Writes:
             if isinstance(settled, Done):
                 return
         raise ContentionError(
-            f"table {self._table}: {CONDITIONAL_WRITE_TRIES_MAX} writes of {WRITES_PARTITION}/{key} in a row were lost."
+            f"table {self._table}: {CONDITIONAL_WRITE_TRIES_MAX} conditional writes of "
+            f"{WRITES_PARTITION}/{key} in a row were lost to other writers. Try again."
         )
 
     def _key(self, name: str) -> str:
@@ -258,15 +263,15 @@ class Shard:
         state = state or self.state()
         if 0 <= as_of < state.since or (as_of == -1 and state.since):
             raise ExpiredError(
-                f"table {self.name} as of transaction {as_of} is forgotten: it can be read from "
-                f"{state.since} on. Read a newer commit."
+                f"table {self.name} cannot be read as of transaction {as_of}: its history begins at "
+                f"{state.since}. Read a newer commit."
             )
         try:
             refs = visible(state, as_of)
         except ValueError as error:
             raise DamageError(
-                f"shard {self.name}: its state in the metadata does not reach back or up to what a commit "
-                f"names: {error}. Restore it from a backup."
+                f"shard {self.name}: its state in the metadata does not cover the transaction that a commit "
+                f"references: {error}. Restore it from a backup."
             ) from error
         batches = [self.batch(ref) for ref in refs]
         whole = not refs or refs[-1].upper <= as_of + 1
@@ -287,7 +292,9 @@ class Shard:
         """Read a batch record and check it against the checksum in the state."""
         batch = self.batch_if_there(ref)
         if batch is None:
-            raise DamageError(f"shard {self.name}: batch record {ref.path} is gone.")
+            raise DamageError(
+                f"shard {self.name}: batch record {ref.path} is missing. Restore it from a backup."
+            )
         return batch
 
     def batch_if_there(self, ref: BatchRef) -> Batch | None:
@@ -297,7 +304,10 @@ class Shard:
         except NotFoundError:
             return None
         if hashlib.sha256(data).hexdigest() != ref.sha256:
-            raise DamageError(f"shard {self.name}: batch record {ref.path} is not what was written.")
+            raise DamageError(
+                f"shard {self.name}: batch record {ref.path} is damaged: its checksum does not match. Restore "
+                "it from a backup."
+            )
         return from_bytes(Batch, data, f"batch {ref.path}")
 
     def batch_at(self, time: int) -> Batch | None:
@@ -330,8 +340,8 @@ class Shard:
             decision = append(state, batch.lower, batch.upper, ref, batch.epoch, write, away)
             if isinstance(decision, UpperMismatch) and attempted and not told:
                 raise IndeterminateError(
-                    f"shard {self.name}: nobody can tell whether the batch at {batch.lower} was appended; "
-                    "read the table to see."
+                    f"shard {self.name}: it is unknown whether the batch at {batch.lower} was appended; read "
+                    "the table to find out."
                 )
             attempted = attempted or isinstance(decision, Swap)
             return decision
@@ -377,14 +387,15 @@ class Shard:
                     continue
             return decision, unsure
         raise ContentionError(
-            f"shard {self.name}: {CONDITIONAL_WRITE_TRIES_MAX} conditional writes in a row were lost."
+            f"shard {self.name}: {CONDITIONAL_WRITE_TRIES_MAX} conditional writes in a row were lost to "
+            "other writers. Try again."
         )
 
     def _refuse_if_late(self, decision: object) -> None:
         if isinstance(decision, TooLate):
             raise ExpiredError(
-                f"shard {self.name}: the parts of this batch were uploaded too long ago, and may have been "
-                "collected since. Nothing was appended; run again, which uploads them anew."
+                f"shard {self.name}: the parts of this batch were uploaded too long ago, and garbage "
+                "collection may have deleted them. Nothing was appended; run again to upload new parts."
             )
 
     def _write_record(self, batch: Batch, level: int) -> BatchRef:

@@ -89,14 +89,17 @@ class ShardCheck:
             return
         self.rows_read += len(rows)
         if len(rows) != part.rows:
-            detail = f"it has {len(rows)} rows, and its batch says {part.rows}"
+            detail = f"it has {len(rows)} rows, and its batch record says {part.rows}"
             yield Finding("mismatch", "part", part.path, detail)
         if part in batch.retractions:
             return
         for (time, bucket), count in rows_by_time(part, rows).items():
             self._inserted[time][bucket] += count
             if not batch.lower <= time < batch.upper:
-                detail = f"it has rows of transaction {time}, and its batch those of [{batch.lower}, {batch.upper})"
+                detail = (
+                    f"it has rows of transaction {time}, outside of the range [{batch.lower}, {batch.upper}) "
+                    "of its batch"
+                )
                 yield Finding("mismatch", "part", part.path, detail)
 
     def _read(self, part: Part) -> pa.Table | Finding:
@@ -104,15 +107,18 @@ class ShardCheck:
         try:
             data = self._objects.get(part.path)
         except NotFoundError:
-            detail = f"a part of table {name} with {part.rows} rows is gone"
+            detail = f"a part of table {name} with {part.rows} rows is missing"
             return Finding("missing", "part", part.path, detail)
         except DamageError as error:
             return Finding("damaged", "part", part.path, str(error))
         self.bytes_read += len(data)
         if len(data) != part.size_bytes or hashlib.sha256(data).hexdigest() != part.sha256:
-            detail = f"a part of table {name} is not what was written: {len(data)} bytes, {part.size_bytes} written"
+            detail = (
+                f"a part of table {name} is damaged: it has {len(data)} bytes, and {part.size_bytes} were "
+                "written"
+            )
             if len(data) == part.size_bytes:
-                detail = f"a part of table {name} is not what was written: its checksum differs"
+                detail = f"a part of table {name} is damaged: its checksum does not match"
             return Finding("damaged", "part", part.path, detail)
         return pq.read_table(io.BytesIO(data))
 

@@ -64,7 +64,7 @@ class Options:
             raise UsageError('name a table: .load("spans"), .save("mine"), or .option("table", "mine").')
         changes = options.get("changes")
         if changes not in _CHANGES:
-            raise UsageError(f"option changes is all or insertions, not {changes!r}.")
+            raise UsageError(f"option changes must be all or insertions, not {changes!r}.")
         since = options.get("since", "-1")
         if since != "latest":
             number(options, "since", -1)
@@ -108,7 +108,7 @@ def number(options: Mapping[str, str], name: str, default: int) -> int:
     try:
         return int(text)
     except ValueError as error:
-        raise UsageError(f"option {name} is a whole number, not {text!r}.") from error
+        raise UsageError(f"option {name} must be a whole number, not {text!r}.") from error
 
 
 def _columns(options: Mapping[str, str]) -> tuple[str, ...] | None:

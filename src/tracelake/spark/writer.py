@@ -96,8 +96,8 @@ def make_stream_writer(
     """Return the writer of a streaming query. Raises UsageError if the options do not allow it."""
     if not (query := options.get("writeId")):
         raise UsageError(
-            "a streaming query needs option writeId, a name of its own that stays with its checkpoint: a micro-batch "
-            "is told by it and by its number, and written once."
+            "a streaming query needs option writeId, a unique name that stays with its checkpoint: it and the "
+            "batch number identify a micro-batch, so that each is written once."
         )
     return StreamWriter(make_writer(told, options, schema, overwrite=overwrite), query)
 
@@ -116,7 +116,7 @@ def make_writer(told: Options, options: Mapping[str, str], schema: StructType, *
     write_id = WriteId(given_id) if given_id is not None else None
     columns = to_arrow(schema)
     if tombstone is not None and tombstone not in columns.names:
-        raise UsageError(f"there is no column {tombstone!r} to tell which keys to delete.")
+        raise UsageError(f"there is no column {tombstone!r} to mark the keys to delete.")
     order = RowOrder(column=options.get("orderBy"))
     if order.column is not None and order.column not in columns.names:
         raise UsageError(f"there is no column {order.column!r} to order rows by.")
@@ -124,7 +124,7 @@ def make_writer(told: Options, options: Mapping[str, str], schema: StructType, *
     with told.opened() as lake:
         spec = _spec(lake, table, columns, key, tombstone, number(options, "buckets", lake.config.buckets))
         if tombstone is not None and not spec.key:
-            raise UsageError(f"table {table} has no key, so no row of it can be deleted by one.")
+            raise UsageError(f"table {table} has no key, so its rows cannot be deleted by key.")
         order.check(spec)
         epoch = lake.shard(table).state().epoch
         return Writer(told, lake.objects.url, spec, epoch, tombstone, order, write_id)
@@ -147,7 +147,7 @@ def _spec(
         return make_spec(table, pa.schema(fields), key, buckets)
     if key and key != spec.key:
         raise UsageError(
-            f"the key of table {table} is {', '.join(spec.key) or 'none'}, and not {', '.join(key)}; leave option key "
-            "out, or choose another table."
+            f"the key of table {table} is {', '.join(spec.key) or 'none'}, not {', '.join(key)}; leave option "
+            "key out, or choose another table."
         )
     return spec

@@ -266,9 +266,9 @@ def _wait_for(info: Path, process: subprocess.Popen[bytes], log: Path) -> None:
             why = (
                 f"ended with code {process.returncode}"
                 if ended
-                else f"said nothing in {JAVA_START_TIMEOUT_S:g} s"
+                else f"printed nothing for {JAVA_START_TIMEOUT_S:g} s"
             )
-            raise JavaError(f"Spark's JVM {why}. Its last words:\n{said}\nCheck JAVA_HOME and free memory.")
+            raise JavaError(f"Spark's JVM {why}. Its last output:\n{said}\nCheck JAVA_HOME and free memory.")
         time.sleep(_JAVA_POLL_S)
 
 
@@ -304,7 +304,7 @@ def command_of(environment: Mapping[str, str], java: Path, home: Path) -> list[s
     missing = [name for name in (*_ARGUMENTS.values(), _MEMORY) if not environment.get(name)]
     if missing:
         raise UsageError(
-            f"{', '.join(missing)} not set: Spark starts this command by itself, in the pods of executors whose image "
+            f"{', '.join(missing)} not set: only Spark starts this command, in executor pods whose image "
             "spark.kubernetes.container.image names. See docs/how-to/run-on-a-cluster.md."
         )
     options = sorted(

@@ -17,24 +17,26 @@ from tracelake._errors import TaskError, TracelakeError
 from tracelake.limits import PROBLEM_MAX_CHARS
 
 JVM_ENDED: Final = (
-    "Spark's JVM has ended, perhaps for want of memory. Nothing was published; the next run starts another."
+    "Spark's JVM has ended, perhaps because it ran out of memory. Nothing was published; the next run "
+    "starts another."
 )
 _HOW_TO: Final = "see docs/how-to/run-on-a-cluster.md"
 _WORKERS: Final = (
     (
         re.compile(r"No module named 'tracelake"),
-        "the Python of Spark's workers has no tracelake: install the version of this process there and name that "
-        f"Python by `--conf spark.pyspark.python=PATH`, or send an environment along; {_HOW_TO}",
+        "the Python of Spark's workers has no tracelake: install the version of this process there and name "
+        f"that Python with `--conf spark.pyspark.python=PATH`, or ship an environment; {_HOW_TO}",
     ),
     (
         re.compile(r'Cannot run program "([^"]*)"'),
-        r"Spark's workers have no program \1: name their Python by `--conf spark.pyspark.python=PATH`, or send an "
-        f"environment along; {_HOW_TO}",
+        r"Spark's workers have no program \1: name their Python with `--conf spark.pyspark.python=PATH`, or "
+        f"ship an environment; {_HOW_TO}",
     ),
     (
         re.compile(r"PYTHON_VERSION_MISMATCH\]? ?(.*)", re.DOTALL),
-        "Spark's workers run another minor version of Python than this process, so they cannot read its tasks: name "
-        f"one that is the same by `--conf spark.pyspark.python=PATH`, or send an environment along; {_HOW_TO}",
+        "Spark's workers run another minor version of Python than this process, so they cannot read its "
+        "tasks: name a Python of the same version with `--conf spark.pyspark.python=PATH`, or ship an "
+        f"environment; {_HOW_TO}",
     ),
     (
         re.compile(r"RuntimeError: (a worker has tracelake .*)"),
@@ -44,15 +46,15 @@ _WORKERS: Final = (
         re.compile(
             r"Cannot call methods on a stopped SparkContext|SparkContext was shut down|Master removed our app"
         ),
-        "the cluster has ended this process's Spark application, as it does when executors cannot start again and "
-        "again: its master's page and the log of its workers say why",
+        "the cluster has ended this process's Spark application, for example because executors repeatedly "
+        "failed to start: see the master's page and the workers' logs",
     ),
 )
 """Failures that no input causes: a pattern in Spark's message, and the remedy."""
 _DIED: Final = re.compile(r"Python worker exited unexpectedly|ExecutorLostFailure|Python worker.*crashed")
 _MEMORY: Final = (
-    "its process has died, perhaps for want of memory: give executors more by "
-    "`--conf spark.executor.memoryOverhead=2g`, or make transactions smaller by `--transaction-mb`"
+    "its process has died, perhaps because it ran out of memory: give executors more with `--conf "
+    "spark.executor.memoryOverhead=2g`, or make transactions smaller with `--transaction-mb`"
 )
 """Remedy for a dead worker process, which an input can cause by needing much memory."""
 
@@ -63,7 +65,7 @@ def task_error(error: Exception, *, ended: bool = False) -> TaskError:
     for pattern, advice in _WORKERS:
         if match := pattern.search(said) or pattern.search(str(error)):
             text = match.expand(advice).strip().rstrip(".")
-            return TaskError(f"{text}. Nothing was published; run again once that is mended.", ended=True)
+            return TaskError(f"{text}. Nothing was published; run again once that is fixed.", ended=True)
     if kind is None and (died := _DIED.search(str(error))):
         said = f"{died[0]}: {_MEMORY}"
     return TaskError(task_message(said), kind=None if ended else kind, ended=ended)
@@ -72,16 +74,16 @@ def task_error(error: Exception, *, ended: bool = False) -> TaskError:
 def task_message(said: str) -> str:
     """Return the message of a task that failed for this reason."""
     return (
-        f"a task failed on an executor: {said.strip().rstrip('.')}. Nothing was published; run again once that "
-        "is mended."
+        f"a task failed on an executor: {said.strip().rstrip('.')}. Nothing was published; run again once "
+        "that is fixed."
     )
 
 
 def nobody_works(master: str, idle_s: float) -> TaskError:
     """Return the error of a job that was cancelled because no executor took a task."""
     return TaskError(
-        f"no executor of {master} has taken a task for {idle_s:g} s: the cluster has no worker with "
-        "room, or its executors cannot start, or cannot reach this process. Nothing was published; see the master's "
+        f"no executor of {master} has accepted a task for {idle_s:g} s: the cluster has no free worker, or "
+        "its executors cannot start or cannot reach this process. Nothing was published; see the master's "
         "page, `tracelake doctor --master`, and spark.executor.memory, spark.driver.host, then run again.",
         ended=True,
     )

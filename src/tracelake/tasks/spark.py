@@ -200,7 +200,8 @@ class OnWorker(Generic[TaskT, ReceiptT]):
         here = version_here()
         if here != self.version:
             raise RuntimeError(
-                f"a worker has tracelake {here}, and this process {self.version}: install the same version on both"
+                f"a worker has tracelake {here}, and this process has {self.version}: install the same "
+                "version on both"
             )
         receipt = self.function(task)
         _keep_imports(len(sys.modules))

@@ -60,7 +60,7 @@ class RowOrder:
             return
         if not spec.key:
             raise UsageError(
-                f"table {spec.name} has no key, so no two rows of it are of one; leave option orderBy out."
+                f"table {spec.name} has no key, so its rows need no order; leave option orderBy out."
             )
         if self.column not in spec.schema.names:
             raise UsageError(
@@ -69,7 +69,8 @@ class RowOrder:
             )
         if pa.types.is_nested(kind := spec.schema.field(self.column).type):
             raise UsageError(
-                f"table {spec.name}: column {self.column!r} is {kind}, which has no order; order by another column."
+                f"table {spec.name}: column {self.column!r} is {kind}, which cannot be ordered; order by "
+                "another column."
             )
 
     def columns_of_deletions(self, spec: TableSpec) -> list[str]:
@@ -141,14 +142,17 @@ def untold(spec: TableSpec, order: RowOrder, keys: Sequence[dict[str, Any]]) -> 
     )
     more = "; and more" if len(keys) > _KEYS_TOLD_MAX else ""
     if order.column is None:
-        why = "nothing says which of them stands"
-        way_out = "Leave one for each key, or name a column by option orderBy: its greatest value stands"
+        why = "no order says which row wins"
+        way_out = (
+            "Keep one row for each key, or name a column with option orderBy: the row with its greatest value "
+            "wins"
+        )
     else:
-        why = f"column {order.column!r} does not say which of them stands: it is the same, or null"
-        way_out = f"Leave one for each key, or give them different values of {order.column!r}"
+        why = f"column {order.column!r} does not decide which row wins: its values are equal or null"
+        way_out = f"Keep one row for each key, or give them different values of {order.column!r}"
     return InputError(
-        f"table {spec.name}: rows of one key in one write differ, and {why} ({told}{more}). Nothing was written. "
-        f"{way_out}."
+        f"table {spec.name}: one write has different rows for the same key, and {why} ({told}{more}). Nothing "
+        f"was written. {way_out}."
     )
 
 
@@ -242,8 +246,8 @@ def restage(objects: ObjectStore, spec: TableSpec, staged: Pieces, epoch: int) -
             objects.copy(piece.path, path)
         except NotFoundError as error:
             raise ExpiredError(
-                f"table {spec.name}: rows were staged so long ago that they have been collected since. Nothing was "
-                "written; write again."
+                f"table {spec.name}: the rows were staged too long ago, and garbage collection has deleted "
+                "them. Nothing was written; write again."
             ) from error
         return changed(piece, path=path)
 
@@ -300,7 +304,8 @@ def _fitting(rows: pa.Table, schema: pa.Schema, table: str) -> pa.Table:
             columns.append(rows[wanted.name].cast(wanted.type))
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise InputError(
-                f"table {table}: column {wanted.name!r} is {wanted.type}, and what came is not: {error}"
+                f"table {table}: column {wanted.name!r} is {wanted.type}, and the value cannot be "
+                f"converted: {error}"
             ) from error
     for wanted, column in zip(schema, columns, strict=True):
         if not wanted.nullable and column.null_count:

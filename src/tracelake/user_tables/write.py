@@ -187,7 +187,7 @@ class WriteId:
     def __post_init__(self) -> None:
         """Raise UsageError if the text is empty."""
         if not self.text:
-            raise UsageError("the id of a write is empty; leave it out, or give the write a name of its own.")
+            raise UsageError("the id of a write is empty; leave it out, or give the write a unique name.")
 
     def to_write(self, counts: dict[str, int]) -> Write:
         """Return the record that the table stores for the write."""
@@ -329,8 +329,8 @@ def _append(
             return as_of, counts
         delete_all(stores.objects, merged.paths() - _paths(staged))
     raise ContentionError(
-        f"table {spec.name}: {_UPPER_MISMATCHES_MAX} other writers in a row were faster. Nothing was written; "
-        "try again, or let fewer write at a time."
+        f"table {spec.name}: {_UPPER_MISMATCHES_MAX} other writers in a row committed first. Nothing was "
+        "written; try again, or run fewer writers at a time."
     )
 
 
