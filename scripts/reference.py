@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import argparse
 import ast
+import dataclasses
 import inspect
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, get_type_hints
 
+import msgspec
 from typer import Typer
 from typer.main import get_command
 from typer.testing import CliRunner
 
+import tracelake.spark
+import tracelake.testing
 from scripts.floors import FLOORS
 from tracelake import _errors, limits
 from tracelake.cli import app
@@ -91,6 +95,53 @@ happened, to what, and what to do next. The last two columns are the HTTP status
 - `StorageError`: a retry may succeed. Over HTTP it is a 503 with `Retry-After`.
 - `ContentionError`: the call lost a race. Its size is not the cause.
 - `LimitError`: the input is too large. A retry does not help.
+"""
+
+_PYTHON_HEAD: Final = f"""# Python
+
+{_MADE_BY}
+
+`import tracelake` is the public API, with `tracelake.spark` and `tracelake.testing`. Other modules, and names that
+begin with an underscore, may change without notice. All names are typed. Times are nanoseconds since 1970 UTC.
+`help(tracelake.Lake.search)` and the like show the complete text of each entry.
+
+Threads may share a `Lake`, and several processes may open the same lake, also for writing. Use it in a `with` block, or
+call `close()`. A lake at `memory://name` ends with its process.
+
+## Commits by name
+
+Every read sees one commit. Parameters `at` and `ref` name it:
+
+| `at` | commit |
+|---|---|
+| `main` | the newest |
+| `4f2a91` | by the first 6 or more digits of its id |
+| `release-1` | by a tag |
+| `main~3` | three before |
+| `main@17` | of transaction 17 |
+| `main@2026-01-01T00:00Z` | the newest at that time; a date means its first moment, in UTC |
+"""
+
+_NOT_PUBLIC: Final = ("hot", "objects")
+"""Attributes of a lake whose methods are for Tracelake itself."""
+
+_OTHER_TYPES: Final = (
+    "tracelake.lake.reads.WorkspaceLake",
+    "tracelake.search.vectors.VectorSettings",
+    "tracelake.storage.ObjectStore",
+    "tracelake.tables.scan.Scan",
+)
+
+_PYTHON_TAIL: Final = """## Errors
+
+[Errors](errors.md) has them all. `TracelakeError` catches every one. `NothingToCommitError` has `head`, `ConflictError`
+has `paths`, `DamagedRecordsError` has `whole` and `problems`.
+
+## Spark format
+
+Options of format `tracelake`: `lake`, `metadata`, `at`, `columns`, `where`; for
+[changes](../how-to/query-with-other-engines.md) `changes`, `since`, `transactionsPerBatch`; for
+[writing](../how-to/keep-your-own-tables.md) `key`, `buckets`, `tombstone`, `orderBy`, `writeId`.
 """
 
 _REFUSES: Final = re.compile(r"refused|rejected|\b4\d\d\b|\b503\b|error")
@@ -204,6 +255,113 @@ def _value(name: str) -> str:
     return f"{value:,g} {unit}".strip() if isinstance(value, float) else f"{value:,} {unit}".strip()
 
 
+def python_page() -> str:
+    """Return the text of python.md: each public call with its effect, each record with its fields."""
+    exports = [getattr(tracelake, name) for name in tracelake.__all__]
+    classes = [each for each in exports if isinstance(each, type) and not issubclass(each, Exception)]
+    records = [kind for kind in classes if _is_record(kind)]
+    lines = [_PYTHON_HEAD, "## tracelake\n", *_calls("", filter(inspect.isfunction, exports))]
+    parts = _parts_of_a_lake()
+    others = sorted(
+        set(classes) - {*records, tracelake.Lake, *parts.values()}, key=lambda kind: kind.__name__
+    )
+    for heading, kind in (
+        ("Lake", tracelake.Lake),
+        *parts.items(),
+        *((kind.__name__, kind) for kind in others),
+    ):
+        lines += [
+            f"## {heading}\n",
+            f"`{kind.__name__}`: {_first_sentence(kind)}{_attributes(kind)}\n",
+            *_calls(kind.__name__, members(kind).values()),
+        ]
+    lines += ["## Records\n", "| record | fields | meaning |", "|---|---|---|"]
+    lines += [f"| `{kind.__name__}` | {_fields(kind)} | {_first_sentence(kind)} |" for kind in records]
+    for module in (tracelake.spark, tracelake.testing):
+        rows = [
+            f"| `{name}` | {_first_sentence(getattr(module, name))} |"
+            for name in module.__all__
+            if name != "DefaultSource"
+        ]
+        lines += [f"\n## {module.__name__}\n", "| name | meaning |", "|---|---|", *rows]
+    types = ", ".join(f"`{name}`" for name in _OTHER_TYPES)
+    return "\n".join([*lines, f"\nOther types of parameters and results: {types}.\n", _PYTHON_TAIL])
+
+
+def _parts_of_a_lake() -> dict[str, type]:
+    """Return the classes of the public attributes of a lake that have methods, by heading."""
+    with tracelake.init("memory://reference") as lake:
+        named: dict[str, Any] = {name: type(value) for name, value in vars(lake).items()}
+    for name, member in members(tracelake.Lake).items():
+        if function := getattr(member, "fget", getattr(member, "func", None)):
+            named[name] = get_type_hints(function)["return"]
+    return {
+        f"lake.{name}": kind
+        for name, kind in named.items()
+        if kind.__module__.startswith("tracelake")
+        and name[0] != "_"
+        and name not in _NOT_PUBLIC
+        and not _is_record(kind)
+    }
+
+
+def _is_record(kind: type) -> bool:
+    return dataclasses.is_dataclass(kind) or issubclass(kind, msgspec.Struct)
+
+
+def members(kind: type) -> dict[str, Any]:
+    """Return the public members of one of our classes: methods, properties, fields; None for an attribute."""
+    own: dict[str, Any] = {}
+    for each in reversed(kind.__mro__):
+        if each.__module__.startswith("tracelake"):
+            own |= dict.fromkeys(inspect.get_annotations(each)) | vars(each)
+            own |= dict.fromkeys(
+                re.findall(r"^ +self\.(\w+)(?:: [^=\n]+)? = ", inspect.getsource(each), re.MULTILINE)
+            )
+    return {name: member for name, member in own.items() if not name.startswith("_")}
+
+
+def _attributes(kind: type) -> str:
+    names = [f"`{name}`" for name, member in members(kind).items() if member is None]
+    return f" Attributes: {', '.join(names)}." if names else ""
+
+
+def _calls(owner: str, members: Iterable[Any]) -> list[str]:
+    """Return a table of public functions and properties."""
+    rows = []
+    for member in members:
+        function = getattr(member, "fget", getattr(member, "func", member))
+        if not inspect.isfunction(function) or function.__name__.startswith("_"):
+            continue
+        text = _signature(function, is_property=function is not member, is_method=bool(owner))
+        rows.append(f"| `{text}` | {_first_sentence(function)} |")
+    return ["| call | effect |", "|---|---|", *rows, ""] if rows else []
+
+
+def _signature(function: Any, *, is_property: bool, is_method: bool) -> str:
+    """Return a call with its defaults and the type of its result, without the types of parameters."""
+    signature = inspect.signature(function)
+    parameters = [each.replace(annotation=each.empty) for each in signature.parameters.values()][is_method:]
+    called = "" if is_property else str(inspect.Signature(parameters))
+    called = re.sub(r"<function .*? at \w+>", "…", called).replace("'", '"')
+    returned = signature.return_annotation
+    return f"{function.__name__}{called}" + (
+        f" -> {returned}" if returned not in (None, "None") else ""
+    ).replace("|", "\\|")
+
+
+def _first_sentence(documented: Any) -> str:
+    """Return the first sentence of a docstring."""
+    paragraph = " ".join((inspect.getdoc(documented) or "").split("\n\n", 1)[0].split())
+    return re.split(r"(?<=\.)\s+(?=[A-Z`])", paragraph)[0].replace("|", "\\|")
+
+
+def _fields(kind: type) -> str:
+    """Return the public fields, properties and methods of a record."""
+    names = (f"{name}()" if inspect.isfunction(member) else name for name, member in members(kind).items())
+    return ", ".join(f"`{name}`" for name in names)
+
+
 def errors() -> list[type[_errors.TracelakeError]]:
     """Return the classes of all errors, in the order of their file."""
     return [
@@ -269,6 +427,7 @@ PAGES: Final[dict[str, Page]] = {
     "reference/cli.md": cli_page,
     "reference/errors.md": errors_page,
     "reference/limits.md": limits_page,
+    "reference/python.md": python_page,
     "internals/README.md": internals_page,
 }
 """The generator of each page, by its path below `docs`."""

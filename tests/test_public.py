@@ -33,25 +33,13 @@ OF_ALL = {"annotations"}
 """Names that every module with `from __future__ import annotations` has."""
 
 
-def members(kind: type) -> dict[str, Any]:
-    """Return the public members of one of our classes: methods, properties, fields, attributes."""
-    own: dict[str, Any] = {}
-    for each in reversed(kind.__mro__):
-        if each.__module__.startswith("tracelake"):
-            own |= dict.fromkeys(inspect.get_annotations(each)) | vars(each)
-            own |= dict.fromkeys(
-                re.findall(r"^ +self\.(\w+)(?:: [^=\n]+)? = ", inspect.getsource(each), re.MULTILINE)
-            )
-    return {name: member for name, member in own.items() if not name.startswith("_")}
-
-
 def callables() -> Iterator[tuple[str, Any]]:
     """Yield each public function, and method of a public class, by its name."""
     for name, each in EXPORTS.items():
         if isinstance(each, types.FunctionType):
             yield name, each
     for owner, kind in CLASSES.items():
-        for name, member in members(kind).items():
+        for name, member in reference.members(kind).items():
             if isinstance(member, types.FunctionType):
                 yield f"{owner}.{name}", member
 
@@ -77,7 +65,7 @@ def test_every_member_is_documented() -> None:
         if row is None and is_record and name not in WITHIN:
             missing.append(name)
         words = WORDS if row is None else set(re.findall(r"\w+", row[1]))
-        missing += [f"{name}.{member}" for member in members(kind).keys() - words]
+        missing += [f"{name}.{member}" for member in reference.members(kind).keys() - words]
     assert missing == []
 
 
@@ -121,7 +109,7 @@ def hints() -> Iterator[tuple[str, str]]:
     """Yield the annotations of public functions, methods, properties and fields, as text."""
     functions = dict(callables())
     for name, kind in CLASSES.items():
-        for member, value in members(kind).items():
+        for member, value in reference.members(kind).items():
             if isinstance(value, property) and value.fget is not None:
                 functions[f"{name}.{member}"] = value.fget
         for field, hint in inspect.get_annotations(kind).items():
