@@ -48,6 +48,8 @@ POLL_S = 0.05
 EVENTS_APART_MAX_S = 30.0
 LONG_PAUSE_FROM = 20
 """Minimum kills of a campaign that ends with a pause of PAUSE_MAX_S."""
+SPARK_MASTER = "local[2]"
+"""Without a named master, the small transactions of this campaign run in the replica's process."""
 PAUSE_MAX_S = REPLICA_GONE_S + 2 * REPLICA_HEARTBEAT_S
 
 Tell = Callable[[str], None]
@@ -61,6 +63,8 @@ class Replica:
         self.name = name
         self._command = [sys.executable, "-m", program, "pipeline", "run", "--lake", str(lake)]
         self._command += ["--replica", name, "--interval", "0.2", "--json"]
+        if spark:
+            self._command += ["--master", SPARK_MASTER]
         self._log = lake.with_name(f"{lake.name}-{name}.log")
         self._process: subprocess.Popen[bytes] | None = None
         self.paused_since: float | None = None
@@ -69,6 +73,8 @@ class Replica:
         self._log_at = 0
         self.starts_s: list[float] = []
         """Durations of cold starts without a pause."""
+        self.has_run_java = False
+        """Whether a kill or pause found a JVM below it."""
 
     def start(self) -> None:
         """Start cold."""
@@ -116,6 +122,7 @@ class Replica:
         own = psutil.Process(self._process.pid)
         for process in [*([] if below_only else [own]), *own.children(recursive=True)]:
             try:
+                self.has_run_java |= process.name() == "java"
                 process.send_signal(number)
             except psutil.NoSuchProcess:
                 continue  # a worker that has just ended
@@ -162,6 +169,7 @@ class Campaign:
     ) -> None:
         self._chance = random.Random(seed)
         self._seed = seed
+        self._spark = spark
         self._tell = tell
         self._path = folder / "lake"
         self._lake = tracelake.init(self._path)
@@ -306,6 +314,7 @@ class Campaign:
 
     def _check(self) -> None:
         """Compare with a single writer, and the longest gap with the bound."""
+        assert self._spark == any(replica.has_run_java for replica in self._replicas), "Spark"
         told = check_as_of_one(self._lake, self._feeder.fed, self._path.with_name("reference"))
         events = ", ".join(f"{count} {what}" for what, count in sorted(self._events.items()))
         self._tell(f"{events}; {told}")
