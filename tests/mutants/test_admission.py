@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 from unittest import mock
 
 import pytest
 
+from tests.patience import HANG_S
 from tests.server import test_admission
+from tests.server.faults import FaultyStore
 from tests.server.test_admission import (
     check_deadline,
     check_disconnects_do_not_multiply_work,
@@ -18,11 +22,16 @@ from tests.server.test_admission import (
     served,
 )
 from tests.server.test_connection_bounds import check_strangers
+from tests.server.test_guard import Guarded, check_quota, check_refused_requests_count, make
 from tests.storage.test_descriptors import check_reserve
 from tracelake import limits
+from tracelake.access.keys import Allowance
 from tracelake.server import admission, connections
 from tracelake.server.admission import PoolSize
+from tracelake.server.key_ring import KeyHolder, KeyRing
+from tracelake.server.otlp_http import Meter
 from tracelake.storage import descriptors
+from tracelake.tracking.ingest_queue import Inbox
 
 CAUGHT = (AssertionError, TimeoutError)
 
@@ -104,6 +113,31 @@ def test_no_deadline() -> None:
     endless = PoolSize(limits.READS_AT_ONCE_MAX, limits.READS_PER_KEY_MAX, None)
     with mock.patch.dict(admission.POOLS, {"read": endless}), pytest.raises(CAUGHT), short_wait():
         served(check_deadline)
+
+
+def test_a_refused_request_is_free() -> None:
+    """If a request that is refused cost no quota, a key could send decompression bombs for ever."""
+    meter = KeyRing.meter
+
+    def lenient(self: KeyRing, holder: KeyHolder) -> Meter | None:
+        charge = meter(self, holder)
+        return charge and (lambda spans, size_bytes: charge(spans, size_bytes) if spans else None)
+
+    with mock.patch.object(KeyRing, "meter", lenient), pytest.raises(AssertionError):
+        check_with_keys(check_refused_requests_count)
+
+
+def test_a_request_is_free() -> None:
+    """If a request cost nothing, a quota would limit no key."""
+    with mock.patch.object(Allowance, "spend"), pytest.raises(AssertionError):
+        check_with_keys(check_quota)
+
+
+def check_with_keys(check: Callable[[Guarded], None]) -> None:
+    """Run a check of an application with keys."""
+    store = FaultyStore()
+    with closing(Inbox(store, ack_timeout_s=HANG_S)) as inbox:
+        check(make(store, inbox))
 
 
 def test_no_reserve_of_descriptors() -> None:

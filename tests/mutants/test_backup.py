@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pytest
 
 from tests.lake import test_backup
+from tracelake.lake import backup
 from tracelake.tracking import copying
 
 
@@ -18,3 +22,17 @@ def test_numbers_that_begin_anew_are_caught(tmp_path: Path) -> None:
         pytest.raises((AssertionError, pytest.fail.Exception)),
     ):
         test_backup.test_numbers_of_the_outbox_are_not_used_again(tmp_path)
+
+
+def test_snapshots_of_two_moments_are_caught(tmp_path: Path) -> None:
+    """If writers continue between both snapshots, the restored lake drops a row whose number its journal knows."""
+    pause = copying.paused_snapshot
+
+    @contextmanager
+    def unpaused(database: Any) -> Iterator[Any]:
+        with pause(database) as (read, resume):
+            resume()
+            yield read, resume
+
+    with mock.patch.object(backup, "paused_snapshot", unpaused), pytest.raises(AssertionError):
+        test_backup.check_snapshot(tmp_path)
