@@ -10,7 +10,7 @@ import typer
 from tracelake._errors import TracelakeError, UsageError
 from tracelake.archive.model import DELETION_KEPT, DELETION_REMOVED
 from tracelake.cli import render
-from tracelake.cli.options import JsonOption, LakeOption, MasterOption, examples, opened
+from tracelake.cli.options import JsonOption, LakeOption, MasterOption, format_examples, opened
 from tracelake.cli.output import FAILED, console, plain, print_json
 from tracelake.limits import ARCHIVE_UPLOAD_GRACE_S, PAGE_ROWS_DEFAULT, PAGE_ROWS_MAX
 
@@ -19,25 +19,21 @@ archive_app = typer.Typer(help="Archive traces out of the hot tier, and bring th
 app.add_typer(archive_app, name="archive")
 
 ExperimentOption = Annotated[
-    str | None,
-    typer.Option("--experiment", metavar="ID", help="Of this experiment only.", show_default=False),
+    str | None, typer.Option("--experiment", metavar="ID", help="Of this experiment only.")
 ]
 OlderOption = Annotated[
-    str | None,
-    typer.Option("--older-than", metavar="DURATION", help="Instead of the retention.", show_default=False),
+    str | None, typer.Option("--older-than", metavar="DURATION", help="Instead of the retention.")
 ]
 
 
 @archive_app.command(
-    "run", epilog=examples("tracelake archive run", "tracelake archive run --older-than 7d --json")
+    "run", epilog=format_examples("tracelake archive run", "tracelake archive run --older-than 7d --json")
 )
 def run(
     lake: LakeOption = None,
     experiment: ExperimentOption = None,
     older_than: OlderOption = None,
-    max_traces: Annotated[
-        int | None, typer.Option(min=1, help="Of this pass, at most.", show_default=False)
-    ] = None,
+    max_traces: Annotated[int | None, typer.Option(min=1, help="Of this pass, at most.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing; say what is due.")] = False,
     master: MasterOption = None,
     as_json: JsonOption = False,
@@ -74,7 +70,9 @@ def run(
         raise typer.Exit(FAILED)
 
 
-@archive_app.command("plan", epilog=examples("tracelake archive plan", "tracelake archive plan --json"))
+@archive_app.command(
+    "plan", epilog=format_examples("tracelake archive plan", "tracelake archive plan --json")
+)
 def plan(
     lake: LakeOption = None,
     limit: Annotated[
@@ -96,7 +94,9 @@ def plan(
         console().print("More experiments have hot traces; --limit shows them.")
 
 
-@archive_app.command("status", epilog=examples("tracelake archive status", "tracelake archive status --json"))
+@archive_app.command(
+    "status", epilog=format_examples("tracelake archive status", "tracelake archive status --json")
+)
 def status(lake: LakeOption = None, as_json: JsonOption = False) -> None:
     """Show how much is hot and how much is archived.
 
@@ -111,7 +111,9 @@ def status(lake: LakeOption = None, as_json: JsonOption = False) -> None:
         console().print(render.archive_status(settings, space))
 
 
-@archive_app.command("restore", epilog=examples("tracelake archive restore 4bf92f3577b34da6a3ce929d0e0e4736"))
+@archive_app.command(
+    "restore", epilog=format_examples("tracelake archive restore 4bf92f3577b34da6a3ce929d0e0e4736")
+)
 def restore(
     traces: Annotated[list[str], typer.Argument(help="Ids of traces.")],
     lake: LakeOption = None,
@@ -141,7 +143,9 @@ def restore(
         raise typer.Exit(FAILED)
 
 
-@archive_app.command("retry", epilog=examples("tracelake archive retry 4bf92f3577b34da6a3ce929d0e0e4736"))
+@archive_app.command(
+    "retry", epilog=format_examples("tracelake archive retry 4bf92f3577b34da6a3ce929d0e0e4736")
+)
 def retry(
     traces: Annotated[list[str], typer.Argument(help="Ids of traces.")],
     lake: LakeOption = None,
@@ -163,7 +167,9 @@ def retry(
     console().print(f"{len(marked)} of {len(set(traces))} traces were marked.")
 
 
-@archive_app.command("delete", epilog=examples("tracelake archive delete 4bf92f3577b34da6a3ce929d0e0e4736"))
+@archive_app.command(
+    "delete", epilog=format_examples("tracelake archive delete 4bf92f3577b34da6a3ce929d0e0e4736")
+)
 def delete(
     traces: Annotated[list[str], typer.Argument(help="Ids of traces.")],
     lake: LakeOption = None,
@@ -202,7 +208,7 @@ def delete(
 
 
 @archive_app.command(
-    "sweep", epilog=examples("tracelake archive sweep", "tracelake archive sweep --grace-minutes 5")
+    "sweep", epilog=format_examples("tracelake archive sweep", "tracelake archive sweep --grace-minutes 5")
 )
 def sweep(
     lake: LakeOption = None,
@@ -225,7 +231,7 @@ def sweep(
 
 @archive_app.command(
     "retention",
-    epilog=examples(
+    epilog=format_examples(
         "tracelake archive retention 30d",
         "tracelake archive retention --layout pack --location s3://bucket/archive",
         "tracelake archive retention --allow 7 --allow 9",
@@ -234,31 +240,24 @@ def sweep(
 )
 def retention(
     duration: Annotated[
-        str | None,
-        typer.Argument(help="Such as 30d, 12h or 5m; none: traces stay hot for ever.", show_default=False),
+        str | None, typer.Argument(help="Such as 30d, 12h or 5m; none: traces stay hot for ever.")
     ] = None,
     lake: LakeOption = None,
     layout: Annotated[
-        str | None,
-        typer.Option(metavar="lake|trace|pack", help="Of traces archived from now on.", show_default=False),
+        str | None, typer.Option(metavar="lake|trace|pack", help="Of traces archived from now on.")
     ] = None,
     location: Annotated[
-        str | None,
-        typer.Option(metavar="URL", help="The repository of layouts trace and pack.", show_default=False),
+        str | None, typer.Option(metavar="URL", help="The repository of layouts trace and pack.")
     ] = None,
     allow: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="ID", help="Experiments that may stay hot for longer; all of them.", show_default=False
-        ),
+        typer.Option(metavar="ID", help="Experiments that may stay hot for longer; all of them."),
     ] = None,
     experiment: Annotated[
-        str | None,
-        typer.Option(metavar="ID", help="Set it for this experiment alone.", show_default=False),
+        str | None, typer.Option(metavar="ID", help="Set it for this experiment alone.")
     ] = None,
     workspace: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Set it for this workspace alone.", show_default=False),
+        str | None, typer.Option(metavar="NAME", help="Set it for this workspace alone.")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -291,10 +290,7 @@ def retention(
             settings = open_lake.archive.settings()
         else:
             settings = open_lake.archive.configure(
-                layout=layout,
-                location=location,
-                retention=retention,
-                allowlist=allow,
+                layout=layout, location=location, retention=retention, allowlist=allow
             )
     if as_json:
         print_json(asdict(settings))

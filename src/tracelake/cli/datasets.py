@@ -20,7 +20,7 @@ from tracelake.cli.options import (
     LakeOption,
     MessageOption,
     RequestIdOption,
-    examples,
+    format_examples,
     opened,
 )
 from tracelake.cli.output import console, print_json
@@ -39,11 +39,7 @@ app.add_typer(dataset_app, name="dataset")
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The dataset.")]
 CommitOption = Annotated[
     bool,
-    typer.Option(
-        "--commit",
-        help="Commit all that is staged on the branch, this among it; -m does so too.",
-        show_default=False,
-    ),
+    typer.Option("--commit", help="Commit all that is staged on the branch, this among it; -m does so too."),
 ]
 TEXT_SHOWN = 60
 """Characters of input and output that `dataset show` prints."""
@@ -51,7 +47,7 @@ TEXT_SHOWN = 60
 
 @dataset_app.command(
     "create",
-    epilog=examples(
+    epilog=format_examples(
         'tracelake dataset create refunds --description "Questions about refunds"',
         "tracelake dataset create refunds --branch labels --commit",
     ),
@@ -59,7 +55,7 @@ TEXT_SHOWN = 60
 def create(
     name: NameArgument,
     lake: LakeOption = None,
-    description: Annotated[str, typer.Option(help="What it is for.", show_default=False)] = "",
+    description: Annotated[str, typer.Option(help="What it is for.")] = "",
     branch: BranchOption = "main",
     commit: CommitOption = False,
     message: MessageOption = None,
@@ -84,7 +80,7 @@ def create(
 
 
 @dataset_app.command(
-    "list", epilog=examples("tracelake dataset list", "tracelake dataset list --at release-1")
+    "list", epilog=format_examples("tracelake dataset list", "tracelake dataset list --at release-1")
 )
 def list_datasets(lake: LakeOption = None, at: AtOption = "main", as_json: JsonOption = False) -> None:
     """List the datasets and, on a branch, their staged examples."""
@@ -98,7 +94,8 @@ def list_datasets(lake: LakeOption = None, at: AtOption = "main", as_json: JsonO
 
 
 @dataset_app.command(
-    "show", epilog=examples("tracelake dataset show refunds", "tracelake dataset show refunds --at v1 --json")
+    "show",
+    epilog=format_examples("tracelake dataset show refunds", "tracelake dataset show refunds --at v1 --json"),
 )
 def show(
     name: NameArgument,
@@ -136,7 +133,7 @@ def show(
 
 @dataset_app.command(
     "add",
-    epilog=examples(
+    epilog=format_examples(
         'tracelake dataset add refunds --search "refund policy" --limit 50',
         "tracelake dataset add refunds --where \"service = 'airline-agent' and input is not null\"",
         "tracelake dataset add refunds --trace 096fc09a --trace 520a1cf8 --commit",
@@ -149,34 +146,25 @@ def add(
     lake: LakeOption = None,
     trace: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="ID", help="A trace: those of --span, else its first span with text.", show_default=False
-        ),
+        typer.Option(metavar="ID", help="A trace: those of --span, else its first span with text."),
     ] = None,
-    span: Annotated[list[str] | None, typer.Option(metavar="ID", help="A span.", show_default=False)] = None,
-    where: Annotated[
-        str | None, typer.Option(metavar="SQL", help="A condition on columns of spans.", show_default=False)
-    ] = None,
+    span: Annotated[list[str] | None, typer.Option(metavar="ID", help="A span.")] = None,
+    where: Annotated[str | None, typer.Option(metavar="SQL", help="A condition on columns of spans.")] = None,
     search: Annotated[
-        str | None,
-        typer.Option(metavar="QUERY", help="A full-text query, best hits first.", show_default=False),
+        str | None, typer.Option(metavar="QUERY", help="A full-text query, best hits first.")
     ] = None,
     limit: Annotated[
         int, typer.Option(min=1, max=DATASET_ADD_MAX, help="Spans at most.")
     ] = DATASET_ADD_DEFAULT,
     metadata: Annotated[
-        list[str] | None,
-        typer.Option(metavar="KEY=VALUE", help="A note on each example.", show_default=False),
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="A note on each example.")
     ] = None,
     replace: Annotated[
         bool, typer.Option("--replace", help="Take the span's text now, also for examples that are there.")
     ] = False,
     branch: BranchOption = "main",
     at: Annotated[
-        str | None,
-        typer.Option(
-            metavar="REF", help="Take spans of this commit; else of the branch.", show_default=False
-        ),
+        str | None, typer.Option(metavar="REF", help="Take spans of this commit; else of the branch.")
     ] = None,
     commit: CommitOption = False,
     message: MessageOption = None,
@@ -214,7 +202,9 @@ def add(
 
 @dataset_app.command(
     "remove",
-    epilog=examples("tracelake dataset remove refunds 096fc09a5d6c4b7e8f90a1b2c3d4e5f6-53d4f9d70441ebc0"),
+    epilog=format_examples(
+        "tracelake dataset remove refunds 096fc09a5d6c4b7e8f90a1b2c3d4e5f6-53d4f9d70441ebc0"
+    ),
 )
 def remove(
     name: NameArgument,
@@ -239,7 +229,7 @@ def remove(
     console().print(f"Dataset {name}: {len(set(ids)):,} removed; {_where(commit_id)}.")
 
 
-@dataset_app.command("delete", epilog=examples("tracelake dataset delete refunds --commit"))
+@dataset_app.command("delete", epilog=format_examples("tracelake dataset delete refunds --commit"))
 def delete(
     name: NameArgument,
     lake: LakeOption = None,
@@ -264,7 +254,7 @@ def delete(
 
 @dataset_app.command(
     "export",
-    epilog=examples(
+    epilog=format_examples(
         "tracelake dataset export refunds -o refunds.jsonl",
         "tracelake dataset export refunds --at release-1 -o refunds.parquet",
         "tracelake dataset export refunds | head -3",
@@ -275,12 +265,10 @@ def export(
     lake: LakeOption = None,
     at: AtOption = "main",
     output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", metavar="FILE", help="Else standard output.", show_default=False),
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Else standard output.")
     ] = None,
     format: Annotated[
-        str | None,
-        typer.Option(metavar="jsonl|parquet", help="Else what FILE ends in.", show_default=False),
+        str | None, typer.Option(metavar="jsonl|parquet", help="Else what FILE ends in.")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:

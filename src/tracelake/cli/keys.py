@@ -5,9 +5,8 @@ from __future__ import annotations
 import getpass
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -19,45 +18,12 @@ from tracelake._errors import TracelakeError
 from tracelake.access.audit import audit_record, since_ns, with_outcome
 from tracelake.access.keys import ALL_WORKSPACES, AuditRecord, KeyInfo, Role, display_name, expiry_ns
 from tracelake.cli import render
-from tracelake.cli.options import JsonOption, LakeOption, examples, opened
-from tracelake.cli.output import console, print_json
+from tracelake.cli.command import Renderable, Rendered, command
 
 if TYPE_CHECKING:
     from tracelake.lake.lake import Lake
 
 logger = logging.getLogger("tracelake.access")
-
-COMMAND_EPILOG = examples(
-    "tracelake key audit --since 7d", "tracelake key audit --key 1f2e3d4c5b6a --limit 1000 --json"
-)
-
-
-def list_audit(
-    since: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DURATION", help="Only of the last, such as 7d; without, all.", show_default=False
-        ),
-    ] = None,
-    key: Annotated[
-        str | None,
-        typer.Option(metavar="ID", help="Only of this key or session; without, of all.", show_default=False),
-    ] = None,
-    limit: Annotated[int, typer.Option(help="How many at most.")] = limits.AUDIT_SHOWN_DEFAULT,
-    lake: LakeOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """List audit records, newest first.
-
-    Records are changes, sign-ins, and counts of refused requests.
-    """
-    with opened(lake) as open_lake:
-        records = open_lake.audit.newest(limit, since_ns(since, time.time_ns()), key)
-    if as_json:
-        print_json([msgspec.to_builtins(record) for record in records])
-        return
-    headers = ("time", "key", "name", "workspace", "action", "object", "came of it", "times", "address")
-    console().print(render.grid(headers, map(_audit_row, records), ids=("key",)))
 
 
 @contextmanager
@@ -100,19 +66,59 @@ app.add_typer(key_app, name="key")
 session_app = typer.Typer(help="See who is signed in by a provider, and end it.", no_args_is_help=True)
 app.add_typer(session_app, name="session")
 
-key_app.command("audit", epilog=COMMAND_EPILOG)(list_audit)
+
+def _audit(records: Sequence[AuditRecord]) -> Rendered:
+    headers = ("time", "key", "name", "workspace", "action", "object", "came of it", "times", "address")
+    return render.grid(headers, map(_audit_row, records), ids=("key",))
+
+
+@command(
+    key_app,
+    "audit",
+    text=_audit,
+    json=msgspec.to_builtins,
+    examples=[
+        "tracelake key audit --since 7d",
+        "tracelake key audit --key 1f2e3d4c5b6a --limit 1000 --json",
+    ],
+)
+def list_audit(
+    lake: Lake,
+    since: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="Only of the last, such as 7d; without, all.")
+    ] = None,
+    key: Annotated[
+        str | None, typer.Option(metavar="ID", help="Only of this key or session; without, of all.")
+    ] = None,
+    limit: Annotated[int, typer.Option(help="How many at most.")] = limits.AUDIT_SHOWN_DEFAULT,
+) -> list[AuditRecord]:
+    """List audit records, newest first.
+
+    Records are changes, sign-ins, and counts of refused requests.
+    """
+    return lake.audit.newest(limit, since_ns(since, time.time_ns()), key)
+
 
 IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The id of the key, as `key list` has it.")]
 
 
-@key_app.command(
+def _created(of: dict[str, Any]) -> Iterator[Renderable]:
+    key = of["key"]
+    yield f"Key {key.id} for {key.name}, role {key.role}. It is shown this once:"
+    yield of["token"]
+
+
+@command(
+    key_app,
     "create",
-    epilog=examples(
+    text=_created,
+    examples=[
         "tracelake key create ada --role admin",
         "tracelake key create shop --role ingest --expires-in 90d --spans-per-s 2000 --bytes-per-day 5000000000",
-    ),
+    ],
 )
 def create(
+    lake: Lake,
     name: Annotated[str, typer.Argument(metavar="NAME", help="Who will use it.")],
     role: Annotated[
         str,
@@ -125,110 +131,89 @@ def create(
         str, typer.Option(help="The one workspace that it writes into and reads; * for all.")
     ] = ALL_WORKSPACES,
     expires_in: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DURATION", help="When it ends, such as 90d; without, never.", show_default=False
-        ),
+        str | None, typer.Option(metavar="DURATION", help="When it ends, such as 90d; without, never.")
     ] = None,
     spans_per_s: Annotated[
-        int | None,
-        typer.Option(
-            help="How many spans a second each server takes from it; without, any.", show_default=False
-        ),
+        int | None, typer.Option(help="How many spans a second each server takes from it; without, any.")
     ] = None,
     bytes_per_day: Annotated[
-        int | None,
-        typer.Option(help="How many bytes, decompressed, in a day; without, any.", show_default=False),
+        int | None, typer.Option(help="How many bytes, decompressed, in a day; without, any.")
     ] = None,
-    lake: LakeOption = None,
-    as_json: JsonOption = False,
-) -> None:
+) -> dict[str, Any]:
     """Create a key, and print its token this once."""
-    with opened(lake) as open_lake:
-        expires = expiry_ns(expires_in, time.time_ns())
-        with recorded(open_lake, "key create", f"name {name}, role {role}, workspace {workspace}") as objects:
-            new_key = open_lake.keys.create(
-                name, cast("Role", role), workspace, expires, spans_per_s, bytes_per_day
-            )
-            objects.append(display_name(new_key.key.id))
-    if as_json:
-        print_json({"key": asdict(new_key.key), "token": new_key.token})
-        return
-    console().print(
-        f"Key {new_key.key.id} for {new_key.key.name}, role {new_key.key.role}. It is shown this once:"
-    )
-    print(new_key.token)
+    expires = expiry_ns(expires_in, time.time_ns())
+    with recorded(lake, "key create", f"name {name}, role {role}, workspace {workspace}") as objects:
+        new_key = lake.keys.create(name, cast("Role", role), workspace, expires, spans_per_s, bytes_per_day)
+        objects.append(display_name(new_key.key.id))
+    return {"key": new_key.key, "token": new_key.token}
 
 
-@key_app.command("list", epilog=examples("tracelake key list", "tracelake key list --json"))
-def list_keys(lake: LakeOption = None, as_json: JsonOption = False) -> None:
-    """List all keys, including those that ended."""
-    with opened(lake) as open_lake:
-        keys = open_lake.keys.all()
-    if as_json:
-        print_json([asdict(key) for key in keys])
-        return
+def _keys(keys: Sequence[KeyInfo]) -> Rendered:
     headers = ("id", "name", "role", "workspace", "is", "made", "ends", "spans/s", "bytes/day")
-    console().print(render.grid(headers, map(_key_row, keys), ids=("id",)))
+    return render.grid(headers, map(_key_row, keys), ids=("id",))
 
 
-@key_app.command("revoke", epilog=examples("tracelake key revoke 1f2e3d4c5b6a"))
-def revoke(key_id: IdArgument, lake: LakeOption = None, as_json: JsonOption = False) -> None:
+@command(key_app, "list", text=_keys, examples=["tracelake key list", "tracelake key list --json"])
+def list_keys(lake: Lake) -> list[KeyInfo]:
+    """List all keys, including those that ended."""
+    return lake.keys.all()
+
+
+def _state(key: KeyInfo) -> Rendered:
+    ends = "never ends" if key.expires_ns is None else f"ends {_time(key.expires_ns)}"
+    what = display_name(key.id)
+    return f"{what[0].upper()}{what[1:]} for {key.name} is {key.standing}, and {ends}."
+
+
+@command(key_app, "revoke", text=_state, examples=["tracelake key revoke 1f2e3d4c5b6a"])
+def revoke(lake: Lake, key_id: IdArgument) -> KeyInfo:
     """Revoke a key for good; running servers refuse it within seconds."""
-    with opened(lake) as open_lake, recorded(open_lake, "key revoke", key_id):
-        _tell(open_lake.keys.revoke(key_id), as_json=as_json)
+    with recorded(lake, "key revoke", key_id):
+        return lake.keys.revoke(key_id)
 
 
-@key_app.command(
+@command(
+    key_app,
     "expire",
-    epilog=examples(
-        "tracelake key expire 1f2e3d4c5b6a --in 30d", "tracelake key expire 1f2e3d4c5b6a --in never"
-    ),
+    text=_state,
+    examples=["tracelake key expire 1f2e3d4c5b6a --in 30d", "tracelake key expire 1f2e3d4c5b6a --in never"],
 )
 def expire(
+    lake: Lake,
     key_id: IdArgument,
     ends_in: Annotated[str, typer.Option("--in", metavar="DURATION", help="Such as 30d, 12h, 0m; or never.")],
-    lake: LakeOption = None,
-    as_json: JsonOption = False,
-) -> None:
+) -> KeyInfo:
     """Set when a key expires, counted from now."""
-    with opened(lake) as open_lake, recorded(open_lake, "key expire", f"{key_id} in {ends_in}"):
-        _tell(open_lake.keys.expire(key_id, expiry_ns(ends_in, time.time_ns())), as_json=as_json)
+    with recorded(lake, "key expire", f"{key_id} in {ends_in}"):
+        return lake.keys.expire(key_id, expiry_ns(ends_in, time.time_ns()))
 
 
-@session_app.command("list", epilog=examples("tracelake session list", "tracelake session list --json"))
-def list_sessions(lake: LakeOption = None, as_json: JsonOption = False) -> None:
-    """List the sessions of users who signed in through a provider."""
-    with opened(lake) as open_lake:
-        sessions = open_lake.sessions.all()
-    if as_json:
-        print_json([asdict(session) for session in sessions])
-        return
+def _sessions(sessions: Sequence[KeyInfo]) -> Rendered:
     headers = ("id", "who", "role", "workspace", "is", "since", "ends")
-    rows = (_key_row(session)[:7] for session in sessions)
-    console().print(render.grid(headers, rows, ids=("id",)))
+    return render.grid(headers, (_key_row(session)[:7] for session in sessions), ids=("id",))
 
 
-@session_app.command("end", epilog=examples("tracelake session end s1f2e3d4c5b6a"))
+@command(
+    session_app,
+    "list",
+    text=_sessions,
+    examples=["tracelake session list", "tracelake session list --json"],
+)
+def list_sessions(lake: Lake) -> list[KeyInfo]:
+    """List the sessions of users who signed in through a provider."""
+    return lake.sessions.all()
+
+
+@command(session_app, "end", text=_state, examples=["tracelake session end s1f2e3d4c5b6a"])
 def end_session(
+    lake: Lake,
     session_id: Annotated[
         str, typer.Argument(metavar="ID", help="The id of the session, as `session list` has it.")
     ],
-    lake: LakeOption = None,
-    as_json: JsonOption = False,
-) -> None:
+) -> KeyInfo:
     """End a session for good; running servers refuse it within seconds."""
-    with opened(lake) as open_lake, recorded(open_lake, "session end", session_id):
-        _tell(open_lake.sessions.revoke(session_id), as_json=as_json)
-
-
-def _tell(key: KeyInfo, *, as_json: bool) -> None:
-    if as_json:
-        print_json(asdict(key))
-        return
-    ends = "never ends" if key.expires_ns is None else f"ends {_time(key.expires_ns)}"
-    what = display_name(key.id)
-    console().print(f"{what[0].upper()}{what[1:]} for {key.name} is {key.standing}, and {ends}.")
+    with recorded(lake, "session end", session_id):
+        return lake.sessions.revoke(session_id)
 
 
 def _key_row(key: KeyInfo) -> tuple[Any, ...]:

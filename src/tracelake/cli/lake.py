@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import platform
 import shlex
-from dataclasses import asdict
+from collections.abc import Iterator
+from dataclasses import dataclass
 from importlib.metadata import version as version_of
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,27 +15,27 @@ import typer
 
 from tracelake._errors import LakeExistsError, UsageError
 from tracelake.cli import render
+from tracelake.cli.command import Renderable, command, plain_record
 from tracelake.cli.options import (
     TEXTS,
     VECTORS,
     AtOption,
     ConfOption,
     DimensionsOption,
-    JsonOption,
     LakeOption,
     MasterOption,
     MetricOption,
-    examples,
-    opened,
     spark_conf,
 )
-from tracelake.cli.output import FAILED, console, plain, print_json, progress_bar
-from tracelake.cli.pipeline import print_replicas
+from tracelake.cli.output import console, plain, progress_bar
+from tracelake.cli.pipeline import replica_lines
 from tracelake.limits import BUCKETS_DEFAULT, BUCKETS_MAX
 
 if TYPE_CHECKING:
     from tracelake import Lake
+    from tracelake.doctor import Diagnosis
     from tracelake.lake.location import LakeConfig
+    from tracelake.results import CommitInfo, VerifyReport
 
 # ruff: noqa: PLC0415  heavy packages are imported by the commands that need them
 
@@ -52,8 +53,48 @@ _BucketsOption = Annotated[
 ]
 
 
-@app.command(
-    epilog=examples(
+@dataclass(frozen=True)
+class _InitResult:
+    """Result of `init`: a new lake, or an existing one."""
+
+    place: str
+    url: str
+    is_new: bool
+    config: LakeConfig
+    metadata: str | None
+    """The metadata location that the options and settings name."""
+    has_written: bool
+    """Whether ./tracelake.toml is written."""
+
+
+def _init_lines(it: _InitResult) -> Iterator[Renderable]:
+    yield f"Created a lake in {it.place}." if it.is_new else f"{it.place} is a lake, left as it is."
+    yield from _say_what_was_chosen(it.config, it.metadata)
+    yield from _say_how_it_is_found(it.place, wrote=it.has_written)
+
+
+def _init_json(it: _InitResult) -> dict[str, Any]:
+    from tracelake._settings import find_lake
+
+    return {
+        "lake": it.place,
+        "url": it.url,
+        "created": it.is_new,
+        "metadata": it.config.metadata,
+        "buckets": it.config.buckets,
+        "text": it.config.text,
+        "vectors": None if it.config.vectors is None else str(it.config.vectors),
+        "settings_written": it.has_written,
+        "found_by_default": find_lake() == it.place,
+    }
+
+
+@command(
+    app,
+    "init",
+    text=_init_lines,
+    json=_init_json,
+    examples=[
         "tracelake init ./lake",
         "tracelake init",
         "tracelake init --text cjk",
@@ -63,12 +104,10 @@ _BucketsOption = Annotated[
         "tracelake init s3://bucket/traces --metadata postgresql://ada@db.internal/lakes",
         "tracelake init s3://bucket/traces --buckets 64",
         "tracelake init --lake ./lake --exist-ok --json",
-    )
+    ],
 )
 def init(
-    place: Annotated[
-        str | None, typer.Argument(metavar="[DIR|URL]", help="Where; else as --lake.", show_default=False)
-    ] = None,
+    place: Annotated[str | None, typer.Argument(metavar="[DIR|URL]", help="Where; else as --lake.")] = None,
     lake: LakeOption = None,
     metadata: Annotated[
         str | None,
@@ -76,7 +115,6 @@ def init(
             metavar="URL|objects",
             help="Where its metadata is; else TRACELAKE_METADATA, else tracelake.toml, else in the lake itself: a "
             "SQLite file in a directory, objects in a bucket.",
-            show_default=False,
         ),
     ] = None,
     buckets: _BucketsOption = BUCKETS_DEFAULT,
@@ -86,7 +124,6 @@ def init(
             metavar=TEXTS,
             help="How texts become words in its full-text index; else TRACELAKE_TEXT, else tracelake.toml, else "
             "english. `tracelake index rebuild --text` changes it.",
-            show_default=False,
         ),
     ] = None,
     vectors: Annotated[
@@ -95,7 +132,6 @@ def init(
             metavar=VECTORS,
             help="Have vectors for searches by meaning, by this function or of this attribute; else TRACELAKE_VECTORS, "
             "else tracelake.toml, else none. `tracelake index rebuild --vectors` changes it.",
-            show_default=False,
         ),
     ] = None,
     dimensions: DimensionsOption = None,
@@ -104,8 +140,7 @@ def init(
         bool,
         typer.Option("--exist-ok", help="Leave a lake that is there already as it is, and call that done."),
     ] = False,
-    as_json: JsonOption = False,
-) -> None:
+) -> _InitResult:
     """Create a lake in a directory or a bucket.
 
     Writes its place to ./tracelake.toml if that file does not exist, so that other commands find the lake.
@@ -119,18 +154,7 @@ def init(
     index = {"text": text, "vectors": vectors, "dimensions": dimensions, "metric": metric}
     there, is_new = _make(where, asked, exist_ok=exist_ok, buckets=buckets, **index)
     there.close()
-    chosen = there.config
-    wrote = _write_settings(where)
-    if as_json:
-        told = {"lake": where, "url": there.url, "created": is_new, "metadata": chosen.metadata}
-        had = None if chosen.vectors is None else str(chosen.vectors)
-        place_told = {"settings_written": wrote, "found_by_default": find_lake() == where}
-        print_json({**told, "buckets": chosen.buckets, "text": chosen.text, "vectors": had, **place_told})
-        return
-    done = f"Created a lake in {where}." if is_new else f"{where} is a lake, left as it is."
-    console().print(done, soft_wrap=True)
-    _say_what_was_chosen(chosen, asked)
-    _say_how_it_is_found(where, wrote=wrote)
+    return _InitResult(where, there.url, is_new, there.config, asked, _write_settings(where))
 
 
 def _make(where: str, metadata: str | None, *, exist_ok: bool, **chosen: Any) -> tuple[Lake, bool]:
@@ -160,99 +184,104 @@ def _write_settings(where: str) -> bool:
     return True
 
 
-def _say_how_it_is_found(where: str, *, wrote: bool) -> None:
-    """Print which lake other commands in this directory use by default."""
+def _say_how_it_is_found(where: str, *, wrote: bool) -> Iterator[Renderable]:
+    """Yield which lake other commands in this directory use by default."""
     from tracelake._settings import SETTINGS_FILE, find_lake
 
-    out = console()
     if wrote:
-        out.print(f"Wrote {SETTINGS_FILE} here, so that commands in this directory use it without --lake.")
+        yield f"Wrote {SETTINGS_FILE} here, so that commands in this directory use it without --lake."
     more = "" if find_lake() == where else f" --lake {shlex.quote(where)}"
     if more:
-        out.print(f"Other commands here use {find_lake()}: give them{more}.", soft_wrap=True)
-    out.print(f"Next: tracelake ingest 'traces/*.otlp.jsonl.gz'{more}", soft_wrap=True)
+        yield f"Other commands here use {find_lake()}: give them{more}."
+    yield f"Next: tracelake ingest 'traces/*.otlp.jsonl.gz'{more}"
 
 
-def _say_what_was_chosen(chosen: LakeConfig, asked: str | None) -> None:
-    """Print the vectors of the lake, and the place of its metadata if it is outside the lake."""
-    out, kept = console(), chosen.metadata
+def _say_what_was_chosen(chosen: LakeConfig, asked: str | None) -> Iterator[Renderable]:
+    """Yield the vectors of the lake, and the place of its metadata if it is outside the lake."""
+    kept = chosen.metadata
     if chosen.vectors is not None:
-        out.print(plain(f"Spans have vectors of {chosen.vectors}."), soft_wrap=True)
+        yield plain(f"Spans have vectors of {chosen.vectors}.")
     if "://" in kept:
-        out.print(f"Its metadata is in {kept}.", soft_wrap=True)
+        yield f"Its metadata is in {kept}."
         if "://" in (asked or "") and asked != kept and kept.startswith("postgres"):
-            out.print("The password is not kept; other commands need it by PGPASSWORD or ~/.pgpass.")
+            yield "The password is not kept; other commands need it by PGPASSWORD or ~/.pgpass."
 
 
 # ruff: noqa: PLC0415  heavy packages are imported by the commands that need them
 
 
-@app.command(epilog=examples("tracelake tables", "tracelake tables --at 4f2a91 --json"))
-def tables(lake: LakeOption = None, at: AtOption = "main", as_json: JsonOption = False) -> None:
+def _tables(of: dict[str, Any]) -> Iterator[Renderable]:
+    yield render.tables(of["tables"])
+    if of["replicas"]:
+        yield ""
+        yield from replica_lines(of["replicas"])
+
+
+@command(
+    app,
+    "tables",
+    text=_tables,
+    json=lambda of: plain_record(of["tables"]),
+    examples=["tracelake tables", "tracelake tables --at 4f2a91 --json"],
+)
+def tables(lake: Lake, at: AtOption = "main", *, as_json: bool) -> dict[str, Any]:
     """List the tables, and the replicas of the pipeline.
 
     Shows rows, parts, size and `upper`, the number of the next transaction. --json has the tables only; use
     `tracelake pipeline status --json` for the replicas.
     """
-    with opened(lake) as open_lake:
-        infos = open_lake.tables(at=at)
-        replicas = [] if as_json else open_lake.replicas()
-    if as_json:
-        print_json([asdict(info) for info in infos])
-        return
-    console().print(render.tables(infos))
-    if replicas:
-        console().print()
-        print_replicas(replicas)
+    return {"tables": lake.tables(at=at), "replicas": [] if as_json else lake.replicas()}
 
 
-@app.command(epilog=examples("tracelake log", "tracelake log --limit 5", "tracelake log --at 4f2a91 --json"))
+@command(
+    app,
+    "log",
+    text=render.commits,
+    examples=["tracelake log", "tracelake log --limit 5", "tracelake log --at 4f2a91 --json"],
+)
 def log(
-    lake: LakeOption = None,
+    lake: Lake,
     at: AtOption = "main",
-    limit: Annotated[
-        int | None, typer.Option(min=1, help="At most so many, newest first.", show_default=False)
-    ] = None,
-    as_json: JsonOption = False,
-) -> None:
+    limit: Annotated[int | None, typer.Option(min=1, help="At most so many, newest first.")] = None,
+) -> list[CommitInfo]:
     """List the commits of a branch, newest first."""
-    with opened(lake) as open_lake:
-        infos = open_lake.log(at, limit=limit)
-    if as_json:
-        print_json([asdict(info) for info in infos])
-        return
-    console().print(render.commits(infos))
+    return lake.log(at, limit=limit)
 
 
-@app.command(epilog=examples("tracelake verify", "tracelake verify --lake ./lake --json"))
-def verify(lake: LakeOption = None, as_json: JsonOption = False) -> None:
+def _verified(report: VerifyReport) -> Iterator[Renderable]:
+    yield render.verify_report(report)
+    yield "The lake is whole." if report.ok else render.findings(report)
+    yield from (plain(item.explain()) for item in report.set_aside)
+    yield from map(plain, report.left_out)
+    yield from (plain(f"Not checked: {each}.") for each in report.unread)
+
+
+@command(
+    app,
+    "verify",
+    text=_verified,
+    failed=lambda report: not report.ok,
+    examples=["tracelake verify", "tracelake verify --lake ./lake --json"],
+)
+def verify(lake: Lake) -> VerifyReport:
     """Check the whole lake.
 
     Reads everything and lists what is missing, damaged or contradictory. Exits with 1 if it finds anything.
     """
-    with opened(lake) as open_lake, progress_bar() as show:
-        report = open_lake.verify(progress=show)
-    if as_json:
-        print_json(report.to_dict())
-    else:
-        console().print(render.verify_report(report))
-        console().print("The lake is whole." if report.ok else render.findings(report))
-        for line in (
-            *(item.explain() for item in report.set_aside),
-            *report.left_out,
-            *(f"Not checked: {each}." for each in report.unread),
-        ):
-            console().print(plain(line), soft_wrap=True)
-    if not report.ok:
-        raise typer.Exit(FAILED)
+    with progress_bar() as show_progress:
+        return lake.verify(progress=show_progress)
 
 
-@app.command(
-    epilog=examples(
+@command(
+    app,
+    "doctor",
+    text=render.diagnosis,
+    failed=lambda diagnosis: not diagnosis.ok,
+    examples=[
         "tracelake doctor",
         "tracelake doctor --lake ./lake --no-spark --json",
         "tracelake doctor --lake s3://bucket/traces --master spark://host:7077",
-    )
+    ],
 )
 def doctor(
     lake: LakeOption = None,
@@ -261,8 +290,7 @@ def doctor(
     ] = True,
     master: MasterOption = None,
     conf: ConfOption = None,
-    as_json: JsonOption = False,
-) -> None:
+) -> Diagnosis:
     """Check the lake's stores and this machine.
 
     Checks whether the stores respond and honour conditional writes; clock, free space, versions, Java and Spark. Each
@@ -271,21 +299,16 @@ def doctor(
     """
     from tracelake.doctor import diagnose
 
-    with progress_bar() as show:
-        diagnosis = diagnose(lake, spark=spark, master=master, conf=spark_conf(conf), progress=show)
-    if as_json:
-        print_json(diagnosis.to_dict())
-    else:
-        console().print(render.diagnosis(diagnosis))
-    if not diagnosis.ok:
-        raise typer.Exit(FAILED)
+    with progress_bar() as show_progress:
+        return diagnose(lake, spark=spark, master=master, conf=spark_conf(conf), progress=show_progress)
 
 
-@app.command(epilog=examples("tracelake version", "tracelake version --json"))
-def version(as_json: JsonOption = False) -> None:
+@command(
+    app,
+    "version",
+    text="tracelake {version} (Python {python})",
+    examples=["tracelake version", "tracelake version --json"],
+)
+def version() -> dict[str, Any]:
     """Print the version."""
-    number = version_of("tracelake")
-    if as_json:
-        print_json({"version": number, "python": platform.python_version()})
-    else:
-        print(f"tracelake {number} (Python {platform.python_version()})")
+    return {"version": version_of("tracelake"), "python": platform.python_version()}

@@ -15,7 +15,7 @@ from tracelake.cli.options import (
     JsonOption,
     LakeOption,
     MetricOption,
-    examples,
+    format_examples,
     opened,
 )
 from tracelake.cli.output import FAILED, console, plain, print_json, progress_bar
@@ -31,7 +31,7 @@ app.add_typer(index_app, name="index")
 
 
 @app.command(
-    epilog=examples(
+    epilog=format_examples(
         "tracelake compact", "tracelake compact --forget-before 4f2a91", "tracelake compact --json"
     )
 )
@@ -42,7 +42,6 @@ def compact(
         typer.Option(
             metavar="REF",
             help="Give up all tables as of commits before this one, unless a branch or tag needs them.",
-            show_default=False,
         ),
     ] = None,
     as_json: JsonOption = False,
@@ -64,7 +63,7 @@ def compact(
 
 @index_app.command(
     "rebuild",
-    epilog=examples(
+    epilog=format_examples(
         "tracelake index rebuild",
         "tracelake index rebuild --text cjk",
         "tracelake index rebuild --vectors my_vectors:embed",
@@ -74,12 +73,7 @@ def compact(
 def index_rebuild(
     lake: LakeOption = None,
     text: Annotated[
-        str | None,
-        typer.Option(
-            metavar=TEXTS,
-            help="How texts become words from now on; by default as now.",
-            show_default=False,
-        ),
+        str | None, typer.Option(metavar=TEXTS, help="How texts become words from now on; by default as now.")
     ] = None,
     vectors: Annotated[
         str | None,
@@ -87,7 +81,6 @@ def index_rebuild(
             metavar=VECTORS,
             help="Have vectors for searches by meaning from now on, by this function or of this attribute, or none; "
             "else the kind stays that there is.",
-            show_default=False,
         ),
     ] = None,
     dimensions: DimensionsOption = None,
@@ -117,7 +110,7 @@ def index_rebuild(
 
 
 @app.command(
-    epilog=examples("tracelake gc --dry-run", "tracelake gc", "tracelake gc --epoch-minutes 0 --json")
+    epilog=format_examples("tracelake gc --dry-run", "tracelake gc", "tracelake gc --epoch-minutes 0 --json")
 )
 def gc(
     lake: LakeOption = None,
@@ -162,7 +155,7 @@ def gc(
 
 
 @app.command(
-    epilog=examples(
+    epilog=format_examples(
         "tracelake backup /backup/2026-11-27", "tracelake backup /backup/today --lake ./lake --json"
     )
 )
@@ -183,7 +176,7 @@ def backup(
 
 @app.command(
     "restore-backup",
-    epilog=examples(
+    epilog=format_examples(
         "tracelake restore-backup /backup/2026-11-27 ./lake",
         "tracelake restore-backup /backup/today s3://bucket/lake --metadata postgresql://host/database --json",
     ),
@@ -194,16 +187,11 @@ def restore_backup(
     ],
     place: Annotated[str, typer.Argument(metavar="DIR|URL", help="An empty place for the lake.")],
     metadata: Annotated[
-        str | None,
-        typer.Option(metavar="URL", help="PostgreSQL for the metadata; else SQLite.", show_default=False),
+        str | None, typer.Option(metavar="URL", help="PostgreSQL for the metadata; else SQLite.")
     ] = None,
     tracking: Annotated[
         str | None,
-        typer.Option(
-            metavar="URL",
-            help="PostgreSQL for the tracking store; else where the metadata is.",
-            show_default=False,
-        ),
+        typer.Option(metavar="URL", help="PostgreSQL for the tracking store; else where the metadata is."),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:

@@ -31,26 +31,21 @@ LakeOption: TypeAlias = Annotated[
         "--lake",
         metavar="DIR|URL",
         help="The lake; else TRACELAKE_LAKE, else tracelake.toml, else ./.tracelake.",
-        show_default=False,
     ),
 ]
 TEXTS: Final = "english|whitespace|cjk"
 """Names of the text analyzers. `search.analyzers` imports too much for a list of names."""
 VECTORS: Final = "MODULE:FUNCTION|attributes.KEY|none"
 """Sources of vectors."""
-DimensionsOption: TypeAlias = Annotated[
-    int | None, typer.Option(help="Numbers of a vector in an attribute.", show_default=False)
-]
+DimensionsOption: TypeAlias = Annotated[int | None, typer.Option(help="Numbers of a vector in an attribute.")]
 MetricOption: TypeAlias = Annotated[
-    str | None,
-    typer.Option(metavar="cosine|dot", help="How vectors in an attribute are compared.", show_default=False),
+    str | None, typer.Option(metavar="cosine|dot", help="How vectors in an attribute are compared.")
 ]
 WatchOption: TypeAlias = Annotated[
     list[str] | None,
     typer.Option(
         metavar="GLOB",
         help="Take OTLP files that appear there too, objects of a bucket, or messages of a topic; may be repeated.",
-        show_default=False,
     ),
 ]
 MasterOption: TypeAlias = Annotated[
@@ -58,7 +53,6 @@ MasterOption: TypeAlias = Annotated[
     typer.Option(
         metavar="URL",
         help="Spark master, such as local[2], spark://host:7077 or sc://host:15002 (Spark Connect).",
-        show_default=False,
     ),
 ]
 ConfOption: TypeAlias = Annotated[
@@ -67,11 +61,10 @@ ConfOption: TypeAlias = Annotated[
         "--conf",
         metavar="NAME=VALUE",
         help="Setting of Spark, before those of tracelake.toml and spark-defaults.conf; may be repeated.",
-        show_default=False,
     ),
 ]
 JsonOption: TypeAlias = Annotated[
-    bool, typer.Option("--json", help="Print one JSON document on standard output.", show_default=False)
+    bool, typer.Option("--json", help="Print one JSON document on standard output.")
 ]
 AtOption: TypeAlias = Annotated[
     str,
@@ -84,13 +77,12 @@ AtOption: TypeAlias = Annotated[
 ]
 BranchOption: TypeAlias = Annotated[str, typer.Option("--branch", metavar="NAME", help="The branch.")]
 MessageOption: TypeAlias = Annotated[
-    str | None, typer.Option("--message", "-m", help="What the commit says.", show_default=False)
+    str | None, typer.Option("--message", "-m", help="What the commit says.")
 ]
 CommitterOption: TypeAlias = Annotated[
     str | None,
     typer.Option(
-        help="Who commits; else TRACELAKE_COMMITTER, else tracelake.toml, else the name of the user.",
-        show_default=False,
+        help="Who commits; else TRACELAKE_COMMITTER, else tracelake.toml, else the name of the user."
     ),
 ]
 RequestIdOption: TypeAlias = Annotated[
@@ -99,12 +91,11 @@ RequestIdOption: TypeAlias = Annotated[
         "--request-id",
         metavar="ID",
         help="Id of this request. Run again with the same id, the command makes no second commit.",
-        show_default=False,
     ),
 ]
 
 
-def examples(*lines: str) -> str:
+def format_examples(*lines: str) -> str:
     """Return the examples at the end of a help page, one a line."""
     # The backspace character tells the help formatter to keep the lines of this paragraph.
     return "\n".join(["\b", "Examples:", *(f"  {line}" for line in lines)])
@@ -141,9 +132,7 @@ PortOption: TypeAlias = Annotated[
 GrpcOption: TypeAlias = Annotated[
     bool | None,
     typer.Option(
-        "--grpc/--no-grpc",
-        help="Take OTLP/gRPC too; else TRACELAKE_GRPC, else tracelake.toml, else it does.",
-        show_default=False,
+        "--grpc/--no-grpc", help="Take OTLP/gRPC too; else TRACELAKE_GRPC, else tracelake.toml, else it does."
     ),
 ]
 GrpcPortOption: TypeAlias = Annotated[
@@ -153,7 +142,6 @@ GrpcPortOption: TypeAlias = Annotated[
         max=PORT_MAX,
         help="The port of OTLP/gRPC; else TRACELAKE_GRPC_PORT, else tracelake.toml, else 4317, or a free one with "
         "--port 0.",
-        show_default=False,
     ),
 ]
 AllowedHostOption: TypeAlias = Annotated[
@@ -163,7 +151,6 @@ AllowedHostOption: TypeAlias = Annotated[
         metavar="NAME",
         help="A name that clients use for this server; may be repeated, * for any. Else TRACELAKE_ALLOWED_HOSTS, else "
         "tracelake.toml, else those of this machine and --host.",
-        show_default=False,
     ),
 ]
 AllowedOriginOption: TypeAlias = Annotated[
@@ -173,7 +160,6 @@ AllowedOriginOption: TypeAlias = Annotated[
         metavar="ORIGIN",
         help="A site whose pages may send traces, such as https://shop.example; may be repeated, * for any. Else "
         "TRACELAKE_ALLOWED_ORIGINS, else tracelake.toml, else none.",
-        show_default=False,
     ),
 ]
 TlsCertOption: TypeAlias = Annotated[
@@ -181,7 +167,6 @@ TlsCertOption: TypeAlias = Annotated[
     typer.Option(
         metavar="FILE",
         help="Serve TLS with this certificate (PEM), on both ports; else TRACELAKE_TLS_CERT, else tracelake.toml.",
-        show_default=False,
     ),
 ]
 TlsKeyOption: TypeAlias = Annotated[
@@ -189,7 +174,6 @@ TlsKeyOption: TypeAlias = Annotated[
     typer.Option(
         metavar="FILE",
         help="The key of the certificate (PEM, no password); else TRACELAKE_TLS_KEY, else tracelake.toml.",
-        show_default=False,
     ),
 ]
 OidcIssuerOption: TypeAlias = Annotated[
@@ -199,7 +183,6 @@ OidcIssuerOption: TypeAlias = Annotated[
         metavar="URL",
         help="Let people sign in by this OpenID Connect provider; else TRACELAKE_OIDC_ISSUER, else tracelake.toml, "
         "which also says who is let in ([[oidc_admit]]).",
-        show_default=False,
     ),
 ]
 OidcClientOption: TypeAlias = Annotated[
@@ -209,7 +192,6 @@ OidcClientOption: TypeAlias = Annotated[
         metavar="ID",
         help="What the provider calls this server; else TRACELAKE_OIDC_CLIENT_ID, else tracelake.toml. Its secret "
         "comes from TRACELAKE_OIDC_CLIENT_SECRET, or the file that TRACELAKE_OIDC_CLIENT_SECRET_FILE names.",
-        show_default=False,
     ),
 ]
 PipelineOption: TypeAlias = Annotated[
@@ -221,7 +203,6 @@ PipelineHangOption: TypeAlias = Annotated[
         min=PIPELINE_HANG_MIN_S,
         help="Seconds after which a pipeline that makes no step is killed, and another begun; else "
         "TRACELAKE_PIPELINE_HANG_S, else tracelake.toml, else 3600.",
-        show_default=False,
     ),
 ]
 HotTierOption: TypeAlias = Annotated[
@@ -231,7 +212,6 @@ HotTierOption: TypeAlias = Annotated[
         help="Keep what comes in a tracking store, where it can be read at once; without, in the inbox "
         "until the pipeline takes it. By default where the lake is in a directory, has its metadata in PostgreSQL, "
         "or TRACELAKE_TRACKING names a database.",
-        show_default=False,
     ),
 ]
 IntervalOption: TypeAlias = Annotated[
@@ -244,7 +224,6 @@ SegmentWaitOption: TypeAlias = Annotated[
         max=INBOX_ACK_TIMEOUT_S / 2,
         help="Seconds a request waits at most for others that come, to be written with them; else "
         "TRACELAKE_SEGMENT_WAIT_S, else tracelake.toml, else 0.05.",
-        show_default=False,
     ),
 ]
 SegmentBytesOption: TypeAlias = Annotated[
@@ -254,7 +233,6 @@ SegmentBytesOption: TypeAlias = Annotated[
         max=INBOX_QUEUE_MAX_BYTES,
         help="Bytes of requests that are written together; else TRACELAKE_SEGMENT_MAX_BYTES, else "
         "tracelake.toml, else 32 MiB.",
-        show_default=False,
     ),
 ]
 ArchiveOption: TypeAlias = Annotated[
@@ -263,7 +241,6 @@ ArchiveOption: TypeAlias = Annotated[
         "--archive/--no-archive",
         help="Make archive passes by itself; else TRACELAKE_ARCHIVE, else tracelake.toml, else it does. Without a "
         "retention (`tracelake archive retention`) they take nothing but what is marked archiveNow.",
-        show_default=False,
     ),
 ]
 ArchiveIntervalOption: TypeAlias = Annotated[
@@ -272,6 +249,5 @@ ArchiveIntervalOption: TypeAlias = Annotated[
         min=ARCHIVE_INTERVAL_MIN_S,
         max=ARCHIVE_INTERVAL_MAX_S,
         help="Seconds between archive passes; else TRACELAKE_ARCHIVE_INTERVAL_S, else tracelake.toml, else 300.",
-        show_default=False,
     ),
 ]

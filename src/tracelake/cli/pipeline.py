@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -15,31 +15,51 @@ import typer
 
 from tracelake._errors import UnreadInputsError
 from tracelake.cli import render
-from tracelake.cli.options import (
-    ConfOption,
-    JsonOption,
-    LakeOption,
-    MasterOption,
-    WatchOption,
-    examples,
-    opened,
-    spark_conf,
-)
-from tracelake.cli.output import FAILED, console, plain, print_json, progress_bar
-from tracelake.cli.sources import print_sources
+from tracelake.cli.command import Renderable, command, plain_record, print_result
+from tracelake.cli.options import ConfOption, MasterOption, WatchOption, spark_conf
+from tracelake.cli.output import console, plain, progress_bar
+from tracelake.cli.sources import source_lines
 from tracelake.limits import PIPELINE_POLL_MIN_S, PIPELINE_POLL_S, PROGRESS_POLL_S, TRANSACTION_LEAST_MB
 from tracelake.results import IngestReport
 
 if TYPE_CHECKING:
-    from tracelake.lake.sources import OutputInfo
+    from tracelake.lake.lake import Lake
     from tracelake.pipeline.continuous import InboxPipeline, PipelineLoop
     from tracelake.results import ReplicaInfo, SetAsideInput
 
 app = typer.Typer()
 
 
-@app.command(
-    epilog=examples(
+def ingest_lines(report: IngestReport | None) -> Iterator[Renderable]:
+    """Yield the result of an ingest or a pipeline run; None means that no input was pending."""
+    if report is None:
+        yield "The inbox is empty."
+        return
+    yield render.ingest_report(report)
+    if report.bad:
+        yield render.bad_inputs(report)
+    yield from quarantine_lines(report.set_aside)
+
+
+def quarantine_lines(inputs: Sequence[SetAsideInput]) -> Iterator[Renderable]:
+    """Yield the problem, its reason and the remedy for each quarantined input."""
+    for item in inputs:
+        yield plain(item.explain())
+
+
+def replica_lines(infos: Sequence[ReplicaInfo]) -> Iterator[Renderable]:
+    """Yield the replicas, one a row, then their problems; nothing if none exists."""
+    if infos:
+        yield render.replicas(infos)
+        yield from render.replica_notes(infos)
+
+
+@command(
+    app,
+    "ingest",
+    text=ingest_lines,
+    failed=lambda report: report is not None and report.bad,
+    examples=[
         "tracelake ingest traces.otlp.jsonl.gz",
         "tracelake ingest 'traces/**/*.jsonl' 'archive/*.pb' --lake ./lake",
         "tracelake ingest big.jsonl.gz --transaction-mb 256 --json",
@@ -47,27 +67,20 @@ app = typer.Typer()
         "tracelake ingest 's3://bucket/otlp/2026-11-*/**/*.gz' gs://bucket/one.pb",
         "tracelake ingest traces.pb --lake s3://bucket/traces",
         "tracelake ingest /data/mlflow-archive s3://bucket/mlflow-archive",
-    )
+    ],
 )
 def ingest(
+    lake: Lake,
     files: Annotated[list[str], typer.Argument(help="OTLP files, objects of buckets, archive repositories.")],
-    lake: LakeOption = None,
     transaction_mb: Annotated[
-        float | None,
-        typer.Option(
-            min=TRANSACTION_LEAST_MB, help="Input, as stored, for one transaction.", show_default=False
-        ),
+        float | None, typer.Option(min=TRANSACTION_LEAST_MB, help="Input, as stored, for one transaction.")
     ] = None,
     transaction: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ID", help="Put them into this explicit transaction, or nowhere.", show_default=False
-        ),
+        str | None, typer.Option(metavar="ID", help="Put them into this explicit transaction, or nowhere.")
     ] = None,
     master: MasterOption = None,
     conf: ConfOption = None,
-    as_json: JsonOption = False,
-) -> None:
+) -> IngestReport:
     """Ingest files of OTLP traces.
 
     Each name, or quoted pattern, is a file of OTLP JSON lines or protobuf, compressed or not, local or in a bucket.
@@ -77,61 +90,56 @@ def ingest(
     While another client's transaction is open, nothing is ingested unless --transaction names it. Exits with 1 if
     some of the input could not be ingested.
     """
-    with opened(lake) as open_lake, progress_bar() as show:
-        report = open_lake.ingest(
+    with progress_bar() as show_progress:
+        return lake.ingest(
             *files,
             transaction_bytes=None if transaction_mb is None else int(transaction_mb * 1e6),
             transaction=transaction,
             master=master,
             conf=spark_conf(conf),
-            progress=show,
+            progress=show_progress,
         )
-    print_report(report, as_json=as_json)
-    if report.bad:
-        raise typer.Exit(FAILED)
-
-
-def print_report(report: IngestReport | None, *, as_json: bool) -> None:
-    """Print the result of an ingest or a pipeline run; None means that no input was pending."""
-    if as_json:
-        print_json(None if report is None else report.to_dict())
-        return
-    if report is None:
-        console().print("The inbox is empty.")
-        return
-    console().print(render.ingest_report(report))
-    if report.bad:
-        console().print(render.bad_inputs(report))
-    for item in report.set_aside:
-        console().print(plain(item.explain()), soft_wrap=True)
 
 
 # ruff: noqa: PLC0415  heavy packages are imported by the commands that need them
 
 
-TransactionArgument = Annotated[int, typer.Argument(help="Its number.", show_default=False)]
+TransactionArgument = Annotated[int, typer.Argument(help="Its number.")]
 pipeline_app = typer.Typer(help="Run the pipeline.")
 app.add_typer(pipeline_app, name="pipeline")
 _COUNTED: Final = ("spans_read", "spans_new", "spans_replaced", "spans_repeated", "input_bytes")
 
 
-@pipeline_app.command(
+def _run_lines(result: IngestReport | dict[str, Any] | None) -> Iterable[Renderable]:
+    if isinstance(result, dict):
+        return [render.replica_run(result["info"], result["totals"])]
+    return ingest_lines(result)
+
+
+def _run_json(result: IngestReport | dict[str, Any] | None) -> Any:
+    if isinstance(result, dict):
+        return {"replica": asdict(result["info"]), **result["totals"]}
+    return plain_record(result)
+
+
+@command(
+    pipeline_app,
     "run",
-    epilog=examples(
+    text=_run_lines,
+    json=_run_json,
+    failed=lambda result: isinstance(result, IngestReport) and result.bad,
+    examples=[
         "tracelake pipeline run --replica a",
         "tracelake pipeline run --replica b --watch '/data/otlp/*.jsonl.gz'",
         "tracelake pipeline run --watch 's3://bucket/otlp/**/*.gz' --watch 'gs://other/otlp/*'",
         "tracelake pipeline run --watch kafka://broker:9092/otlp_spans",
         "tracelake pipeline run --once --json",
-    ),
+    ],
 )
 def pipeline_run(
-    lake: LakeOption = None,
+    lake: Lake,
     replica: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME", help="Name of this replica; else host and process id.", show_default=False
-        ),
+        str | None, typer.Option(metavar="NAME", help="Name of this replica; else host and process id.")
     ] = None,
     watch: WatchOption = None,
     once: Annotated[bool, typer.Option("--once", help="Take what waits, then end.")] = False,
@@ -140,152 +148,106 @@ def pipeline_run(
     ] = PIPELINE_POLL_S,
     master: MasterOption = None,
     conf: ConfOption = None,
-    as_json: JsonOption = False,
-) -> None:
+    *,
+    as_json: bool,
+) -> IngestReport | dict[str, Any] | None:
     """Turn received traces and new files into tables.
 
     Runs until Ctrl-C or SIGTERM, which let the current transaction finish; with --once, runs once. Any number of
     replicas may run on one lake: give each a name, and see `tracelake pipeline status`. Progress goes to standard
     error. The pipeline retries a failure until its cause is fixed.
     """
-    with opened(lake) as open_lake:
-        pipeline = open_lake.pipeline(replica=replica, watch=watch, master=master, conf=spark_conf(conf))
-        with closing(pipeline):
-            if once:
-                pipeline.start()
-                try:
-                    report = pipeline.run_once()
-                except UnreadInputsError as error:
-                    if error.report is not None:
-                        print_report(error.report, as_json=as_json)
-                    raise
-                print_report(report, as_json=as_json)
-                if report is not None and report.bad:
-                    raise typer.Exit(FAILED)
-                return
+    with closing(
+        lake.pipeline(replica=replica, watch=watch, master=master, conf=spark_conf(conf))
+    ) as pipeline:
+        if not once:
             pipeline.start(warm=master is not None, on_namesake=_say_namesake)
-            totals = _run_on(pipeline, interval)
-            info = pipeline.replica()
-    if as_json:
-        print_json({"replica": asdict(info), **totals})
-    else:
-        console().print(render.replica_run(info, totals))
+            return {"totals": _run_on(pipeline, interval), "info": pipeline.replica()}
+        pipeline.start()
+        try:
+            return pipeline.run_once()
+        except UnreadInputsError as error:
+            if error.report is not None:  # the other inputs were ingested
+                print_result(error.report, as_json=as_json, text=ingest_lines)
+            raise
 
 
-@pipeline_app.command(
-    "status", epilog=examples("tracelake pipeline status", "tracelake pipeline status --json")
+def _status_lines(of: dict[str, Any]) -> Iterator[Renderable]:
+    yield render.inbox(of["inbox"])
+    yield from replica_lines(of["replicas"])
+    if of["sources"]:
+        yield from source_lines(of["sources"])
+    yield from quarantine_lines([item for item in of["quarantine"] if item.state != "discarded"])
+    for output in of["outputs"]:
+        yield from map(plain, output.explain())
+    if of["transactions"]:
+        yield render.transactions(of["transactions"])
+    if not of["replicas"]:
+        yield "No replica runs. Start one with `tracelake pipeline run` or `tracelake serve`."
+
+
+@command(
+    pipeline_app,
+    "status",
+    text=_status_lines,
+    failed=lambda of: any(info.status in {"waiting", "stuck", "gone"} for info in of["replicas"]),
+    examples=["tracelake pipeline status", "tracelake pipeline status --json"],
 )
-def pipeline_status(lake: LakeOption = None, as_json: JsonOption = False) -> None:
+def pipeline_status(lake: Lake) -> dict[str, Any]:
     """Show replicas, sources, inputs and the newest transactions.
 
     Includes pending and quarantined input. For each transaction: whether it is open, when it was sealed and
     committed, and the time of each stage. Exits with 1 if a replica waits for a source, is stuck or gone.
     """
-    with opened(lake) as open_lake:
-        infos, inbox, inputs = open_lake.replicas(), open_lake.inbox(), open_lake.quarantine.all()
-        sources, outputs = open_lake.sources.all(), open_lake.outputs.all()
-        newest = open_lake.journal.transactions(2)
-    if as_json:
-        shown = {
-            "replicas": [asdict(info) for info in infos],
-            "sources": [asdict(source) for source in sources],
-            "inbox": asdict(inbox),
-            "quarantine": [asdict(item) for item in inputs],
-            "outputs": [asdict(output) for output in outputs],
-            "transactions": [asdict(info) for info in newest],
-        }
-        print_json(shown)
-    else:
-        out = console()
-        out.print(render.inbox(inbox))
-        print_replicas(infos)
-        if sources:
-            print_sources(sources)
-        print_quarantine([item for item in inputs if item.state != "discarded"])
-        print_left_out(outputs)
-        if newest:
-            out.print(render.transactions(newest))
-        if not infos:
-            out.print("No replica runs. Start one with `tracelake pipeline run` or `tracelake serve`.")
-    if any(info.status in {"waiting", "stuck", "gone"} for info in infos):
-        raise typer.Exit(FAILED)
+    replicas, inbox, inputs = lake.replicas(), lake.inbox(), lake.quarantine.all()
+    return {
+        "replicas": replicas,
+        "sources": lake.sources.all(),
+        "inbox": inbox,
+        "quarantine": inputs,
+        "outputs": lake.outputs.all(),
+        "transactions": lake.journal.transactions(2),
+    }
 
 
-@pipeline_app.command(
-    "quarantine", epilog=examples("tracelake pipeline quarantine", "tracelake pipeline quarantine --json")
+def _quarantine_lines(inputs: Sequence[SetAsideInput]) -> Iterable[Renderable]:
+    return quarantine_lines(inputs) if inputs else ["Nothing is set aside."]
+
+
+@command(
+    pipeline_app,
+    "quarantine",
+    text=_quarantine_lines,
+    failed=lambda inputs: any(item.state == "set aside" for item in inputs),
+    examples=["tracelake pipeline quarantine", "tracelake pipeline quarantine --json"],
 )
-def pipeline_quarantine(lake: LakeOption = None, as_json: JsonOption = False) -> None:
+def pipeline_quarantine(lake: Lake) -> list[SetAsideInput]:
     """List quarantined inputs with their errors.
 
     Each line also has the remedy. Exits with 1 if any needs a decision.
     """
-    with opened(lake) as open_lake:
-        inputs = open_lake.quarantine.all()
-    if as_json:
-        print_json([asdict(item) for item in inputs])
-    elif inputs:
-        print_quarantine(inputs)
-    else:
-        console().print("Nothing is set aside.")
-    if any(item.state == "set aside" for item in inputs):
-        raise typer.Exit(FAILED)
+    return lake.quarantine.all()
 
 
-@pipeline_app.command("retry", epilog=examples("tracelake pipeline retry 17"))
-def pipeline_retry(
-    transaction: TransactionArgument, lake: LakeOption = None, as_json: JsonOption = False
-) -> None:
+@command(pipeline_app, "retry", text=quarantine_lines, examples=["tracelake pipeline retry 17"])
+def pipeline_retry(lake: Lake, transaction: TransactionArgument) -> list[SetAsideInput]:
     """Retry the quarantined inputs of a transaction.
 
     The next run takes them. This also releases a pipeline that is stuck at the transaction, for example because a
     file changed after it was recorded. The pipeline then ingests the files in their current state.
     """
-    with opened(lake) as open_lake:
-        _print_decided(open_lake.quarantine.retry(transaction), as_json=as_json)
+    return lake.quarantine.retry(transaction)
 
 
-@pipeline_app.command("discard", epilog=examples("tracelake pipeline discard 17"))
-def pipeline_discard(
-    transaction: TransactionArgument, lake: LakeOption = None, as_json: JsonOption = False
-) -> None:
+@command(pipeline_app, "discard", text=quarantine_lines, examples=["tracelake pipeline discard 17"])
+def pipeline_discard(lake: Lake, transaction: TransactionArgument) -> list[SetAsideInput]:
     """Discard the quarantined inputs of a transaction.
 
     Segments of the inbox are deleted. If the pipeline is stuck at the transaction, its inputs that changed since they
     were recorded are discarded, or its only input; all others are ingested again. Discarded inputs stay listed for
     good and are never ingested.
     """
-    with opened(lake) as open_lake:
-        _print_decided(open_lake.quarantine.discard(transaction), as_json=as_json)
-
-
-def _print_decided(inputs: list[SetAsideInput], *, as_json: bool) -> None:
-    if as_json:
-        print_json([asdict(item) for item in inputs])
-    else:
-        print_quarantine(inputs)
-
-
-def print_quarantine(inputs: Sequence[SetAsideInput]) -> None:
-    """Print the problem, its reason and the remedy for each quarantined input."""
-    for item in inputs:
-        console().print(plain(item.explain()), soft_wrap=True)
-
-
-def print_left_out(outputs: Sequence[OutputInfo]) -> None:
-    """Print the rows that each output omitted last."""
-    for output in outputs:
-        for line in output.explain():
-            console().print(plain(line), soft_wrap=True)
-
-
-def print_replicas(infos: list[ReplicaInfo]) -> None:
-    """Print the replicas, one a row, then their problems; print nothing if none exists."""
-    if not infos:
-        return
-    out = console()
-    out.print(render.replicas(infos))
-    for line in render.replica_notes(infos):
-        out.print(line, soft_wrap=True)
+    return lake.quarantine.discard(transaction)
 
 
 def _run_on(pipeline: InboxPipeline, interval_s: float) -> dict[str, Any]:

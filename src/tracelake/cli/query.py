@@ -10,7 +10,7 @@ import typer
 
 from tracelake._errors import UsageError
 from tracelake.cli import render
-from tracelake.cli.options import AtOption, JsonOption, LakeOption, examples, opened
+from tracelake.cli.options import AtOption, JsonOption, LakeOption, format_examples, opened
 from tracelake.cli.output import console, print_json, rows_of
 from tracelake.cli.waterfall import waterfall
 from tracelake.limits import SEARCH_HITS_DEFAULT, SEARCH_HITS_MAX, SQL_ROWS_SHOWN
@@ -36,7 +36,7 @@ TEXT_SHOWN: Final = 600
 
 
 @app.command(
-    epilog=examples(
+    epilog=format_examples(
         'tracelake sql "select service, count(*) from spans group by all order by 2 desc"',
         'tracelake sql "select * from traces where error_count > 0" --at 4f2a91 --json',
         "tracelake sql - < query.sql",
@@ -70,7 +70,7 @@ def sql(
 
 
 @app.command(
-    epilog=examples(
+    epilog=format_examples(
         'tracelake search "refund policy"',
         'tracelake search "status:error service:checkout duration>2s last 2h"',
         "tracelake search timeout --where \"service = 'checkout' and status = 'ERROR'\" --limit 5",
@@ -89,15 +89,11 @@ def search(
     limit: Annotated[
         int, typer.Option(min=1, max=SEARCH_HITS_MAX, help="At most so many hits.")
     ] = SEARCH_HITS_DEFAULT,
-    where: Annotated[
-        str | None, typer.Option(metavar="SQL", help="A condition on columns of spans.", show_default=False)
-    ] = None,
+    where: Annotated[str | None, typer.Option(metavar="SQL", help="A condition on columns of spans.")] = None,
     at: AtOption = "main",
     like: Annotated[
         str | None,
-        typer.Option(
-            metavar="TRACE-SPAN", help="Spans of other traces with the text of this one.", show_default=False
-        ),
+        typer.Option(metavar="TRACE-SPAN", help="Spans of other traces with the text of this one."),
     ] = None,
     semantic: Annotated[
         bool, typer.Option("--semantic", help="By meaning: the nearest spans, of a lake that has vectors.")
@@ -107,14 +103,9 @@ def search(
         Order, typer.Option(help="Best first, or by the time at which spans start.")
     ] = Order.score,
     facets: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAMES", help="Count the whole result: service,status,day …", show_default=False
-        ),
+        str | None, typer.Option(metavar="NAMES", help="Count the whole result: service,status,day …")
     ] = None,
-    page: Annotated[
-        str | None, typer.Option(metavar="TOKEN", help="Where the page before ended.", show_default=False)
-    ] = None,
+    page: Annotated[str | None, typer.Option(metavar="TOKEN", help="Where the page before ended.")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Search spans by their words, or by meaning.
@@ -163,7 +154,9 @@ def _print_results(results: SearchResults) -> None:
 
 @trace_app.command(
     "show",
-    epilog=examples("tracelake trace show 520a1cf8792d8ccb899bb38a132d1880", "tracelake trace show 520a1c"),
+    epilog=format_examples(
+        "tracelake trace show 520a1cf8792d8ccb899bb38a132d1880", "tracelake trace show 520a1c"
+    ),
 )
 def trace_show(
     trace_id: Annotated[str, typer.Argument(help="The id, or at least 6 digits that only one trace has.")],
@@ -182,17 +175,15 @@ def trace_show(
 
 @trace_app.command(
     "tag",
-    epilog=examples(
+    epilog=format_examples(
         "tracelake trace tag 520a1c team=billing reviewed=yes", "tracelake trace tag 520a1c --delete reviewed"
     ),
 )
 def trace_tag(
     trace_id: Annotated[str, typer.Argument(help="The id, or at least 6 digits that only one trace has.")],
-    tags: Annotated[
-        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Tags to set.", show_default=False)
-    ] = None,
+    tags: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Tags to set.")] = None,
     deleted: Annotated[
-        list[str] | None, typer.Option("--delete", metavar="KEY", help="A tag to delete.", show_default=False)
+        list[str] | None, typer.Option("--delete", metavar="KEY", help="A tag to delete.")
     ] = None,
     lake: LakeOption = None,
     as_json: JsonOption = False,

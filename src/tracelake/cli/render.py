@@ -123,17 +123,7 @@ def tables(infos: Iterable[TableInfo]) -> Table:
 def replicas(infos: Iterable[ReplicaInfo]) -> Table:
     """Return the replicas of the pipeline, one a row."""
     return grid(
-        (
-            "replica",
-            "status",
-            "frontier",
-            "behind",
-            "waiting",
-            "won",
-            "peers",
-            "dropped",
-            "moved",
-        ),
+        ("replica", "status", "frontier", "behind", "waiting", "won", "peers", "dropped", "moved"),
         [
             (
                 info.name,

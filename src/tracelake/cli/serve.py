@@ -32,7 +32,7 @@ from tracelake.cli.options import (
     TlsCertOption,
     TlsKeyOption,
     WatchOption,
-    examples,
+    format_examples,
     opened,
 )
 from tracelake.cli.output import ignore_closed_stream, log_lines, print_json
@@ -54,7 +54,7 @@ PROGRAM: Final = (sys.executable, "-m", str(__package__))
 
 
 @app.command(
-    epilog=examples(
+    epilog=format_examples(
         "tracelake serve",
         "tracelake serve --lake ./lake --port 8080 --no-pipeline",
         "tracelake serve --watch '/data/otlp/*.gz' --watch 's3://bucket/otlp/**'",
@@ -162,7 +162,9 @@ def _exposure(
     )
 
 
-@app.command(epilog=examples("tracelake demo", "tracelake demo --no-stay", "tracelake demo --lake /tmp/lake"))
+@app.command(
+    epilog=format_examples("tracelake demo", "tracelake demo --no-stay", "tracelake demo --lake /tmp/lake")
+)
 def demo(
     context: typer.Context,
     lake: Annotated[
@@ -170,17 +172,10 @@ def demo(
     ] = "./demo-lake",
     fresh: Annotated[
         bool | None,
-        typer.Option(
-            "--fresh/--no-fresh",
-            help="Start empty; by default if the demo made the lake.",
-            show_default=False,
-        ),
+        typer.Option("--fresh/--no-fresh", help="Start empty; by default if the demo made the lake."),
     ] = None,
     stay: Annotated[
-        bool | None,
-        typer.Option(
-            "--stay/--no-stay", help="Serve until Ctrl-C; by default in a terminal.", show_default=False
-        ),
+        bool | None, typer.Option("--stay/--no-stay", help="Serve until Ctrl-C; by default in a terminal.")
     ] = None,
     spans: Annotated[int, typer.Option(min=1, help="Spans of the generated batch.")] = 20_000,
     as_json: JsonOption = False,

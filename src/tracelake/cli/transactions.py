@@ -5,210 +5,191 @@ All input taken between begin and commit of an explicit transaction is committed
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from tracelake.cli import render
-from tracelake.cli.options import JsonOption, LakeOption, MasterOption, examples, opened
-from tracelake.cli.output import FAILED, console, plain, print_json
+from tracelake.cli.command import Renderable, Rendered, command
+from tracelake.cli.options import LakeOption, MasterOption, format_examples, opened
+from tracelake.cli.output import console, plain
 from tracelake.cli.pipeline import TransactionArgument, pipeline_app
 from tracelake.limits import CLIENT_TIMEOUT_MAX_S, PAGE_ROWS_DEFAULT, PAGE_ROWS_MAX
 
 if TYPE_CHECKING:
     from tracelake.lake.explicit_transactions import ClientTransactionInfo
+    from tracelake.lake.lake import Lake
+    from tracelake.lake.transaction_history import ReplayReport, TransactionAccount, TransactionInfo
 
 app = typer.Typer()
 
 
-@pipeline_app.command(
+def _transactions(infos: Sequence[TransactionInfo]) -> Rendered:
+    return render.transactions(infos) if infos else "No transactions."
+
+
+@command(
+    pipeline_app,
     "transactions",
-    epilog=examples(
+    text=_transactions,
+    examples=[
         "tracelake pipeline transactions",
         "tracelake pipeline transactions --limit 20 --before 170",
         "tracelake pipeline transactions --json",
-    ),
+    ],
 )
 def pipeline_transactions(
-    lake: LakeOption = None,
+    lake: Lake,
     limit: Annotated[
         int, typer.Option(min=1, max=PAGE_ROWS_MAX, help="How many at most.")
     ] = PAGE_ROWS_DEFAULT,
-    before: Annotated[
-        int | None, typer.Option(help="Those before this one: the next page.", show_default=False)
-    ] = None,
-    as_json: JsonOption = False,
-) -> None:
+    before: Annotated[int | None, typer.Option(help="Those before this one: the next page.")] = None,
+) -> list[TransactionInfo]:
     """List transactions, newest first.
 
     Open and sealed ones come before committed and quarantined ones. Shows inputs, spans, the times of seal and
     commit, and the time of each stage.
     """
-    with opened(lake) as open_lake:
-        infos = open_lake.journal.transactions(limit, before)
-    if as_json:
-        print_json([asdict(info) for info in infos])
-    elif infos:
-        console().print(render.transactions(infos))
-    else:
-        console().print("No transactions.")
+    return lake.journal.transactions(limit, before)
 
 
-@pipeline_app.command(
-    "explain", epilog=examples("tracelake pipeline explain 17", "tracelake pipeline explain 17 --json")
+def _account(account: TransactionAccount) -> Iterator[Renderable]:
+    yield render.about(account)
+    yield from map(plain, account.notes)
+    if account.inputs:
+        yield render.inputs(account)
+    if account.tables or account.index is not None:
+        yield render.parts(account)
+
+
+@command(
+    pipeline_app,
+    "explain",
+    text=_account,
+    examples=["tracelake pipeline explain 17", "tracelake pipeline explain 17 --json"],
 )
-def pipeline_explain(
-    transaction: TransactionArgument, lake: LakeOption = None, as_json: JsonOption = False
-) -> None:
+def pipeline_explain(lake: Lake, transaction: TransactionArgument) -> TransactionAccount:
     """Show the inputs and the results of a transaction.
 
     The results are table parts, index parts, outputs and the commit.
     """
-    with opened(lake) as open_lake:
-        account = open_lake.journal.explain(transaction)
-    if as_json:
-        print_json(asdict(account))
-        return
-    out = console()
-    out.print(render.about(account))
-    for note in account.notes:
-        out.print(plain(note), soft_wrap=True)
-    if account.inputs:
-        out.print(render.inputs(account))
-    if account.tables or account.index is not None:
-        out.print(render.parts(account))
+    return lake.journal.explain(transaction)
 
 
-@pipeline_app.command("repair", epilog=examples("tracelake pipeline repair 17"))
-def pipeline_repair(
-    transaction: TransactionArgument, lake: LakeOption = None, as_json: JsonOption = False
-) -> None:
+def _repaired(of: dict[str, Any]) -> Rendered:
+    return plain(of["repaired"])
+
+
+@command(pipeline_app, "repair", text=_repaired, examples=["tracelake pipeline repair 17"])
+def pipeline_repair(lake: Lake, transaction: TransactionArgument) -> dict[str, Any]:
     """Repair damaged journal records of a committed transaction, so that pipelines go on.
 
     Pipelines may run meanwhile. A transaction without a commit is not repaired: nothing proves its records."""
-    with opened(lake) as open_lake:
-        done = open_lake.journal.repair(transaction)
-    if as_json:
-        print_json({"transaction": transaction, "repaired": done})
+    return {"transaction": transaction, "repaired": lake.journal.repair(transaction)}
+
+
+def _replayed(report: ReplayReport) -> Iterator[Renderable]:
+    yield render.replayed(report)
+    if report.ok:
+        yield f"Transaction {report.transaction} gives what it gave."
     else:
-        console().print(plain(done), soft_wrap=True)
+        yield plain(f"It differs: {report.difference}.")
 
 
-@pipeline_app.command("replay", epilog=examples("tracelake pipeline replay 17"))
+@command(
+    pipeline_app,
+    "replay",
+    text=_replayed,
+    json=lambda report: {"ok": report.ok, **asdict(report)},
+    failed=lambda report: not report.ok,
+    examples=["tracelake pipeline replay 17"],
+)
 def pipeline_replay(
-    transaction: TransactionArgument,
-    lake: LakeOption = None,
-    master: MasterOption = None,
-    as_json: JsonOption = False,
-) -> None:
+    lake: Lake, transaction: TransactionArgument, master: MasterOption = None
+) -> ReplayReport:
     """Check that a transaction's input still yields its rows.
 
     Reads the recorded input again, and compares it with the record and the written rows. Writes nothing. Exits with 1
     if an input or a value differs or is gone, and names it.
     """
-    with opened(lake) as open_lake:
-        report = open_lake.journal.replay(transaction, master=master)
-    if as_json:
-        print_json({"ok": report.ok, **asdict(report)})
-    else:
-        console().print(render.replayed(report))
-        said = (
-            f"Transaction {transaction} gives what it gave."
-            if report.ok
-            else f"It differs: {report.difference}."
-        )
-        console().print(plain(said), soft_wrap=True)
-    if not report.ok:
-        raise typer.Exit(FAILED)
+    return lake.journal.replay(transaction, master=master)
 
 
-IdArgument = Annotated[str, typer.Argument(help="Its id.", show_default=False)]
-TransactionMasterOption = Annotated[
-    str | None, typer.Option(help="Spark master, such as local[2].", show_default=False)
-]
+IdArgument = Annotated[str, typer.Argument(help="Its id.")]
+TransactionMasterOption = Annotated[str | None, typer.Option(help="Spark master, such as local[2].")]
 transactions_app = typer.Typer(help="Let all that is taken between begin and commit be one transaction.")
 app.add_typer(transactions_app, name="transaction")
 
 
-@transactions_app.command(
+def _id(info: ClientTransactionInfo) -> Rendered:
+    return plain(info.id)
+
+
+def _explained(info: ClientTransactionInfo) -> str:
+    return plain(info.explain())
+
+
+@command(
+    transactions_app,
     "begin",
-    epilog=examples(
+    text=_id,
+    examples=[
         "tracelake transaction begin",
         "tracelake transaction begin --id nightly --timeout-s 3600 --when-gone discard",
-    ),
+    ],
 )
 def transaction_begin(
-    id: Annotated[
-        str | None, typer.Option("--id", help="Its id; else a random one.", show_default=False)
-    ] = None,
+    lake: Lake,
+    id: Annotated[str | None, typer.Option("--id", help="Its id; else a random one.")] = None,
     when_gone: Annotated[
         Literal["seal", "discard"] | None,
-        typer.Option(help="What becomes of it where you are gone; else as set.", show_default=False),
+        typer.Option(help="What becomes of it where you are gone; else as set."),
     ] = None,
     timeout_s: Annotated[
         float | None,
         typer.Option(
-            max=CLIENT_TIMEOUT_MAX_S,
-            help="Seconds of silence after which you are gone; else as set.",
-            show_default=False,
+            max=CLIENT_TIMEOUT_MAX_S, help="Seconds of silence after which you are gone; else as set."
         ),
     ] = None,
-    lake: LakeOption = None,
-    as_json: JsonOption = False,
-) -> None:
+) -> ClientTransactionInfo:
     """Begin an explicit transaction, and print its id.
 
     All input that any pipeline takes from now on belongs to it, and stays invisible until `commit`. `ingest
     --transaction` and `seen` keep it alive. After a silence as long as the timeout, the next pipeline run seals or
     discards the transaction.
     """
-    with opened(lake) as open_lake:
-        begun = open_lake.transactions.begin(when_gone=when_gone, timeout_s=timeout_s, id=id)
-        info = open_lake.transactions.get(begun.id)
-    if as_json:
-        print_json(asdict(info))
-    else:
-        console().print(plain(info.id), soft_wrap=True)
+    begun = lake.transactions.begin(when_gone=when_gone, timeout_s=timeout_s, id=id)
+    return lake.transactions.get(begun.id)
 
 
-@transactions_app.command("commit", epilog=examples("tracelake transaction commit nightly"))
+@command(transactions_app, "commit", text=_explained, examples=["tracelake transaction commit nightly"])
 def transaction_commit(
-    id: IdArgument,
-    lake: LakeOption = None,
-    master: TransactionMasterOption = None,
-    as_json: JsonOption = False,
-) -> None:
+    lake: Lake, id: IdArgument, master: TransactionMasterOption = None
+) -> ClientTransactionInfo:
     """Commit a transaction with all pending input. Fails if a timeout discarded it."""
-    with opened(lake) as open_lake:
-        open_lake.transactions.end(id, "commit")
-        info = open_lake.transactions.finish(id, master=master)
-        _print(info, as_json=as_json)
+    lake.transactions.end(id, "commit")
+    return lake.transactions.finish(id, master=master)
 
 
-@transactions_app.command("abort", epilog=examples("tracelake transaction abort nightly"))
+@command(transactions_app, "abort", text=_explained, examples=["tracelake transaction abort nightly"])
 def transaction_abort(
-    id: IdArgument,
-    lake: LakeOption = None,
-    master: TransactionMasterOption = None,
-    as_json: JsonOption = False,
-) -> None:
+    lake: Lake, id: IdArgument, master: TransactionMasterOption = None
+) -> ClientTransactionInfo:
     """Abort a transaction and publish nothing. Received traces wait for the next one; files can be ingested again."""
-    with opened(lake) as open_lake:
-        open_lake.transactions.end(id, "abort")
-        info = open_lake.transactions.finish(id, master=master)
-        _print(info, as_json=as_json)
+    lake.transactions.end(id, "abort")
+    return lake.transactions.finish(id, master=master)
 
 
-@transactions_app.command("seen", epilog=examples("tracelake transaction seen nightly"))
-def transaction_seen(id: IdArgument, lake: LakeOption = None, as_json: JsonOption = False) -> None:
+@command(transactions_app, "seen", text=_explained, examples=["tracelake transaction seen nightly"])
+def transaction_seen(lake: Lake, id: IdArgument) -> ClientTransactionInfo:
     """Keep a transaction alive: restart its timeout."""
-    with opened(lake) as open_lake:
-        open_lake.transactions.alive(id, lambda _: None)
-        _print(open_lake.transactions.get(id), as_json=as_json)
+    lake.transactions.alive(id, lambda _: None)
+    return lake.transactions.get(id)
 
 
-@transactions_app.command("forget", epilog=examples("tracelake transaction forget"))
+@transactions_app.command("forget", epilog=format_examples("tracelake transaction forget"))
 def transaction_forget(lake: LakeOption = None) -> None:
     """Remove the unreadable record of the last transaction.
 
@@ -217,29 +198,23 @@ def transaction_forget(lake: LakeOption = None) -> None:
     """
     with opened(lake) as open_lake:
         left = open_lake.transactions.forget()
-        if left is None:
-            console().print("It is forgotten. Begin another with `tracelake transaction begin`.")
-        else:
-            console().print(plain(left.explain()), soft_wrap=True)
+    forgotten = "It is forgotten. Begin another with `tracelake transaction begin`."
+    console().print(forgotten if left is None else plain(left.explain()), soft_wrap=True)
 
 
-@transactions_app.command(
-    "list", epilog=examples("tracelake transaction list", "tracelake transaction list --json")
+def _newest(infos: Sequence[ClientTransactionInfo]) -> Rendered:
+    if not infos:
+        return "No transaction was ever begun. Begin one with `tracelake transaction begin`."
+    return map(_explained, infos)
+
+
+@command(
+    transactions_app,
+    "list",
+    text=_newest,
+    examples=["tracelake transaction list", "tracelake transaction list --json"],
 )
-def transaction_list(lake: LakeOption = None, as_json: JsonOption = False) -> None:
+def transaction_list(lake: Lake) -> list[ClientTransactionInfo]:
     """Show the transaction that was begun last, and its outcome. At most one is open."""
-    with opened(lake) as open_lake:
-        info = open_lake.transactions.current()
-    if as_json:
-        print_json([] if info is None else [asdict(info)])
-    elif info is None:
-        console().print("No transaction was ever begun. Begin one with `tracelake transaction begin`.")
-    else:
-        _print(info, as_json=False)
-
-
-def _print(info: ClientTransactionInfo, *, as_json: bool) -> None:
-    if as_json:
-        print_json(asdict(info))
-    else:
-        console().print(plain(info.explain()), soft_wrap=True)
+    info = lake.transactions.current()
+    return [] if info is None else [info]
