@@ -9,9 +9,15 @@ from unittest import mock
 import pytest
 
 from tests.simulation.versions import RetriesScenario
-from tests.versions.test_unknown_outcomes import fail_everywhere, main_commit, revert
+from tests.versions.test_unknown_outcomes import (
+    check_first_commit_that_lands_late,
+    fail_everywhere,
+    main_commit,
+    revert,
+)
+from tracelake import StorageError
 from tracelake.testing import Faults, search
-from tracelake.versions import branch, committer
+from tracelake.versions import branch, branch_store, committer
 
 FAULTS = Faults(lost=4, late=1, delays=2)
 
@@ -23,6 +29,15 @@ def test_an_unknown_outcome_reported_as_a_failure_is_noticed(tmp_path: Path) -> 
         pytest.raises(AssertionError),
     ):
         fail_everywhere(main_commit, tmp_path, for_good=True)
+
+
+def test_a_write_in_flight_reported_as_a_failure_is_noticed() -> None:
+    """Without the rule, a first commit that lands late is reported as not done."""
+    with (
+        mock.patch.object(branch_store, "_not_read_back", side_effect=lambda _branch, error: error),
+        pytest.raises(StorageError, match="cut off at list"),
+    ):
+        check_first_commit_that_lands_late()
 
 
 def test_a_retry_under_another_id_is_noticed(tmp_path: Path) -> None:

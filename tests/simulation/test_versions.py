@@ -6,7 +6,7 @@ from unittest import mock
 
 import pytest
 
-from tests.simulation.versions import COMPLETE, RepositoryScenario, small
+from tests.simulation.versions import COMPLETE, RepositoryScenario, RetriesScenario, small
 from tests.simulation.versions_mutants import (
     FINISH,
     announce_briefly,
@@ -81,6 +81,12 @@ def test_seed_that_failed_once() -> None:
     scenario = RepositoryScenario(rounds=3, replicas=3, committers=1)
     scenario.patience_polls = scenario.answers_kept = 0
     assert run_once(scenario, Faults(kills=2, late=4), seed=1_650_026).error is None
+
+
+def test_seed_of_a_first_commit_that_lands_late() -> None:
+    """A first commit was reported as failed, while its write to the branch was still in flight."""
+    faults = Faults(kills=3, lost=6, late=2, delays=3, stalls=1, partitions=1)
+    assert run_once(RetriesScenario(), faults, seed=3_719_477_110).error is None
 
 
 @pytest.mark.parametrize("committers", [1, 8, 32])

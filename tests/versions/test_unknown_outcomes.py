@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -15,9 +16,19 @@ import tracelake
 from tests.pipeline.spans import a_line, a_span
 from tracelake import Lake
 from tracelake._errors import IndeterminateError, StorageError, UsageError
-from tracelake.storage import Indeterminate, MemoryKeyValueStore, MemoryObjectStore
+from tracelake.storage import (
+    ABSENT,
+    Expected,
+    Indeterminate,
+    MemoryKeyValueStore,
+    MemoryObjectStore,
+    ObjectInfo,
+    Outcome,
+)
 from tracelake.tasks.runners import InProcess
+from tracelake.versions.branch_store import BRANCHES
 from tracelake.versions.model import FileAt
+from tracelake.versions.repository import Repository
 
 CALLS = {
     MemoryKeyValueStore: ("get", "scan", "keys", "set", "set_if", "delete_if", "note", "notes", "forget"),
@@ -174,6 +185,47 @@ def test_v4_a_retry_with_the_same_request_id_commits_once(
     outcomes = fail_everywhere(operation, tmp_path, for_good=for_good)
     assert "done" in outcomes
     assert "unknown" in outcomes or not for_good
+
+
+class LateStore(MemoryKeyValueStore):
+    """Store whose first write to a branch is delayed, with its reply lost."""
+
+    late: tuple[str, bytes] | None = None
+
+    def set_if(self, partition: str, key: str, value: bytes, expected: Expected) -> Outcome:
+        """Write, or delay the write."""
+        if partition == BRANCHES and self.late is None:
+            self.late = key, value
+            return Indeterminate("unknown", "the reply was lost")
+        return super().set_if(partition, key, value, expected)
+
+    def land(self) -> None:
+        """Make the delayed write."""
+        assert self.late is not None
+        super().set_if(BRANCHES, *self.late, ABSENT)
+
+
+def check_first_commit_that_lands_late() -> None:
+    """Check that a first commit whose write is in flight has an unknown outcome if the next read fails."""
+    store, objects = LateStore(), MemoryObjectStore()
+    repository = Repository(store, objects)
+    entries = {"a": FileAt("0" * 64, 1)}
+
+    def cut_off(_prefix: str) -> Iterator[ObjectInfo]:
+        if store.late is not None:
+            raise StorageError("the store was cut off at list")
+        return iter(())
+
+    with mock.patch.object(objects, "list", cut_off), pytest.raises(IndeterminateError):
+        repository.commit_entries(entries, request_id=REQUEST)
+    store.land()
+    made = repository.commit_entries(entries, request_id=REQUEST)
+    assert [(id, commit.request) for id, commit in repository.log(made)] == [(made, REQUEST)]
+
+
+def test_a_first_commit_that_lands_late() -> None:
+    """See `check_first_commit_that_lands_late`."""
+    check_first_commit_that_lands_late()
 
 
 def test_the_error_names_an_id_for_the_retry(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from msgspec.structs import replace
 from tracelake._errors import ContentionError, DamageError, IndeterminateError, StorageError
 from tracelake.formats import decode, encode
 from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX
-from tracelake.storage import ABSENT, Done, Entry, Expected, KeyValueStore, settle
+from tracelake.storage import ABSENT, Done, Entry, Expected, Indeterminate, KeyValueStore, settle
 from tracelake.storage.object_records import whole_of
 from tracelake.versions.model import (
     CERTAIN,
@@ -352,7 +352,12 @@ class BranchRecords(StagedEntries):
             return True, BranchSnapshot(record, settled.version) if settled is outcome else self._written(
                 branch
             )
-        return False, self._at(branch, settled.current)
+        try:
+            return False, self._at(branch, settled.current)
+        except StorageError as error:
+            if isinstance(outcome, Indeterminate):  # the write may still succeed
+                raise _not_read_back(branch, error) from error
+            raise
 
     def _written(self, branch: str) -> BranchSnapshot:
         """Read a branch after our write. Raises IndeterminateError, because no caller may treat the write as not
@@ -360,9 +365,7 @@ class BranchRecords(StagedEntries):
         try:
             return self.read(branch)
         except StorageError as error:
-            raise IndeterminateError(
-                f"branch {branch} was written, and cannot be read back: {error}"
-            ) from error
+            raise _not_read_back(branch, error) from error
 
     def delete(self, branch: str, at: BranchSnapshot) -> bool:
         """Delete a branch as it was read; return False if it has changed since."""
@@ -507,6 +510,10 @@ class BranchRecords(StagedEntries):
                 with suppress(DamageError):
                     if is_over(_recorded(entry)):
                         self._key_value.delete_if(ANSWERS, entry.key, entry.version)
+
+
+def _not_read_back(branch: str, error: StorageError) -> IndeterminateError:
+    return IndeterminateError(f"branch {branch} was written, and cannot be read back: {error}")
 
 
 def _branch_at(branch: str, entry: Entry | None) -> BranchSnapshot:
