@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import socket
+import ssl
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -16,6 +17,7 @@ import tracelake
 from tests.patience import HANG_S
 from tests.server.process import ServerProcess, serving
 from tests.server.test_connections import connect, fails_to_send, is_ended
+from tests.server.test_run import TLS, certificate
 from tracelake import limits
 from tracelake.server.otlp_http import RequestBody
 
@@ -124,6 +126,26 @@ def test_a_connection_serves_on_after_a_refusal(served: Served) -> None:
         connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
         answer = read(connection, until_end=True)
     assert re.findall(rb"HTTP/1.1 (\d+) ", answer) == [b"401", b"401", b"401", b"200"]
+
+
+@pytest.mark.parametrize("connection", ["keep-alive", "close"])
+def test_a_refusal_reaches_a_client_over_tls(tmp_path: Path, connection: str) -> None:
+    """TLS has no half-close, and the client still gets the complete response and the end of the connection."""
+    cert, key = certificate(tmp_path)
+    with tracelake.init(tmp_path / "lake") as lake:
+        lake.keys.create("me", role="admin")
+    head = (
+        f"POST /v1/traces HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/x-protobuf\r\n"
+        f"Content-Length: {8 * MIB}\r\nConnection: {connection}\r\n\r\n"
+    )
+    trusted = ssl.create_default_context(cafile=str(cert))
+    with (
+        serving(tmp_path / "lake", setup=TLS.format(cert=str(cert), key=str(key))) as server,
+        trusted.wrap_socket(connect(server), server_hostname="127.0.0.1") as opened,
+    ):
+        opened.sendall(head.encode() + b"x" * 8 * MIB)
+        answer = read(opened, until_end=connection == "close")
+    assert answer.startswith(b"HTTP/1.1 401")
 
 
 LOW = """

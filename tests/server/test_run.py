@@ -68,11 +68,11 @@ def test_a_name_is_no_address(lake: tracelake.Lake) -> None:
 
 
 TLS = """
-import tracelake.server.run as run, functools
-from tracelake import limits
-TLS_LOOK_S = 0.0
-from tracelake.server.run import Exposure
+import functools
+from tracelake.server import connections
 from tracelake.server.connections import Tls
+from tracelake.server.run import Exposure
+connections.TLS_LOOK_S = 0.0
 serve = functools.partial(serve, host="0.0.0.0", exposure=Exposure(tls=Tls({cert!r}, {key!r})))
 """
 
