@@ -44,7 +44,7 @@ from benchmarks.peaks import Peaks
 from tests.cluster.servers import ROOT, Cluster, ConnectServer
 from tests.storage.servers.s3 import GATEWAY, S3Server
 from tests.yarn.node import PYSPARK_JARS, YarnNode
-from tracelake.lake.context import spark_runner
+from tracelake.context import spark_runner
 from tracelake.tasks.runners import ReceiptT, TaskRunner, TaskT
 
 KINDS: Final = ("local[1]", "local[2]", "standalone 1", "standalone 2", "connect", "yarn")

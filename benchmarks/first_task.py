@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.clusters import kind_of, nothing, timed
 from benchmarks.door_servers import cpu_s
 from tests.cluster.servers import ROOT
-from tracelake.lake.context import spark_runner
+from tracelake.context import spark_runner
 from tracelake.tasks.runners import InProcess
 
 HERE: Final = "this process"

@@ -33,14 +33,20 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.door_servers import tree
 from benchmarks.peaks import peak_mib
 from tests.cluster.servers import ROOT, ConnectServer
-from tracelake.lake.context import spark_runner
-from tracelake.otlp.input_file import InputDigest
-from tracelake.pipeline.decode_task import InputShare, ReadReceipt, ReadTask, ShareReceipt, gather
+from tracelake.context import spark_runner
+from tracelake.otlp.decode import InputDigest
+from tracelake.pipeline.decode_task import (
+    InputShare,
+    ReadReceipt,
+    ReadTask,
+    ShareReceipt,
+    StagedSlice,
+    gather,
+)
 from tracelake.pipeline.merge_task import ShapeReceipt, TableChange, TransactionMergeTask
 from tracelake.pipeline.publish import by_range
 from tracelake.pipeline.sources.base import Input
 from tracelake.pipeline.sources.files import FILES
-from tracelake.pipeline.staged_slices import StagedSlice
 from tracelake.tasks.runners import ReceiptT, TaskT
 
 KINDS: Final = ("local[1]", "connect")

@@ -39,14 +39,14 @@ from tracelake.tracking.store import TracedRequest, TrackingStore
 WARM: Final = 3
 """Batches before the first that counts."""
 SEARCHING: Final = {
-    "open the commit": ["tracelake.versions.repository.Repository.head", "tracelake.lake.context.named_by"],
+    "open the commit": ["tracelake.versions.repository.Repository.head", "tracelake.context.named_by"],
     "look what is hot": [
-        "tracelake.tracking.uncommitted.Uncommitted.newest",
-        "tracelake.tracking.uncommitted.Uncommitted.sizes",
+        "tracelake.tracking.outbox.Uncommitted.newest",
+        "tracelake.tracking.outbox.Uncommitted.sizes",
     ],
-    "read what is hot": ["tracelake.tracking.uncommitted.Uncommitted.parts"],
-    "index what is hot": ["tracelake.lake.hot_index.write_unpublished"],
-    "compare claims of both tiers": ["tracelake.lake.hot_search.HotSearch._beside"],
+    "read what is hot": ["tracelake.tracking.outbox.Uncommitted.parts"],
+    "index what is hot": ["tracelake.hot.index.write_unpublished"],
+    "compare claims of both tiers": ["tracelake.hot.search.HotSearch._beside"],
     "fetch parts of the index": ["tracelake.search.part_cache.PartCache.fetch"],
     "open parts of the index": ["tracelake.search.open_index.OpenIndex.searcher"],
     "query": ["tracelake.tables.view.CommitView.search"],

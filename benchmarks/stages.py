@@ -64,7 +64,7 @@ STAGES: Final = {
     "publish tables": ["tracelake.pipeline.outputs.builtin.TableOutput.publish"],
     "publish the index": ["tracelake.pipeline.outputs.builtin.IndexOutput.publish"],
     "commit": ["tracelake.pipeline.outputs.builtin.CommitOutput.publish"],
-    "settle: inputs are let go": ["tracelake.pipeline.input_ack.InputAcker.settle"],
+    "settle: inputs are let go": ["tracelake.pipeline.publish.InputAcker.settle"],
     "compaction": ["tracelake.tables.maintenance.Maintainer.maintain"],
     "index merges": ["tracelake.indexing.merge.IndexMerger.maintain"],
 }
@@ -188,7 +188,7 @@ def of_overlap(files: Sequence[str], cut_bytes: int, rounds: int, master: str | 
         pieces = list(_cut(files, Path(folder), cut_bytes))
         for number in range(2 * rounds + 2):
             overlaps = bool(number % 2)
-            with mock.patch("tracelake.lake.pipeline.in_thread", in_thread if overlaps else None):
+            with mock.patch("tracelake.lake.sources.in_thread", in_thread if overlaps else None):
                 lake = tracelake.init(Path(folder) / f"lake-{number}")
                 before = time.perf_counter(), time.process_time()
                 runner = None if master else InProcess()

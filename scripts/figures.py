@@ -24,7 +24,7 @@ from scripts import imports, plain_english
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 TESTS: Final = ROOT / "tests"
-_NAMESPACES: Final = ("__init__.py", "__main__.py")
+NAMESPACES: Final = ("__init__.py", "__main__.py")
 
 
 def modules() -> dict[str, int]:
@@ -44,7 +44,7 @@ def only_importers() -> dict[str, str]:
         file: next(iter(others))
         for file, others in importers.items()
         if len(others) == 1
-        and not file.endswith(_NAMESPACES)
+        and not file.endswith(NAMESPACES)
         and _package(file) == _package(next(iter(others)))
     }
 

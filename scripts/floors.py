@@ -14,8 +14,7 @@ FLOORS: Final[tuple[dict[str, str], ...]] = (
         "_errors": "every error that a user can meet",
         "limits": "every limit that a user can reach",
         "results": "what calls return, as plain records",
-        "tiers": "which neighbours are put together, by their sizes; pure",
-        "batching": "items cut into batches that fit, by their bytes; pure",
+        "batching": "items cut into batches that fit, neighbours merged by their sizes; pure",
     },
     {"scratch": "temporary directories, gone afterwards, whoever is killed"},
     {
@@ -36,15 +35,22 @@ FLOORS: Final[tuple[dict[str, str], ...]] = (
         "replicas": "who works on a lake, and whether it is stuck",
         "testing": "simulated stores, crashes and schedules, for our tests and those of users",
     },
-    {"tables": "built-in tables and specs of others, pruning, scans, all tables at one commit, changes"},
-    {"indexing": "full-text parts of transactions: built, merged, rebuilt by tasks"},
+    {
+        "location": "where a lake and its metadata are: `lake.json`",
+        "tables": "built-in tables and specs of others, pruning, scans, all tables at one commit, changes",
+    },
+    {
+        "context": "the stores, views and task runner that the components of an open lake share",
+        "indexing": "full-text parts of transactions: built, merged, rebuilt by tasks",
+    },
     {
         "pipeline": "inputs to transactions to commits",
         "user_tables": "tables that users write: upserts by key, ties",
         "datasets": "evaluation sets: examples cut from traces",
     },
     {"archive": "cold traces out of the tracking store, and back; retention, layouts, sweeps"},
-    {"lake": "the façade that puts the rooms together; where a lake is; verify"},
+    {"hot": "uncommitted spans of the tracking store, read and searched together with the tables"},
+    {"lake": "the façade that puts the rooms together; verify"},
     {
         "spark": "format `tracelake` for Spark",
         "server": "OTLP/HTTP, the API, web pages, metrics",

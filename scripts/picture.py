@@ -24,7 +24,7 @@ from playwright.sync_api import Page, sync_playwright
 
 import tracelake
 from tracelake.demo.agent import QUESTIONS, Agent, Index, passages
-from tracelake.demo.workload import write_batch
+from tracelake.demo.run import write_batch
 from tracelake.server.app import create_app
 from tracelake.tasks.runners import InProcess
 from tracelake.tracking.ingest_queue import Inbox

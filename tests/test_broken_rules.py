@@ -26,11 +26,10 @@ from tracelake import Lake
 from tracelake._errors import DamageError
 from tracelake.journal import protocol
 from tracelake.journal.model import QuarantineRecord
-from tracelake.journal.store import record_key
-from tracelake.journal.verify import check_transactions
-from tracelake.lake.verify import Verifier
-from tracelake.pipeline.input_ack import InputAcker
+from tracelake.journal.store import check_transactions, record_key
+from tracelake.lake.backup import Verifier
 from tracelake.pipeline.poison_input import PoisonInputFinder
+from tracelake.pipeline.publish import InputAcker
 from tracelake.pipeline.quarantine_actions import QuarantineActions
 from tracelake.pipeline.sources.base import ContentDedup
 from tracelake.pipeline.sources.server_inputs import InboxSource
@@ -39,7 +38,7 @@ from tracelake.search.vectors import PLAIN
 from tracelake.search.verify import IndexCheck
 from tracelake.shards import verify as shard_checks
 from tracelake.shards.verify import ShardCheck
-from tracelake.tables.verify import check_built_in
+from tracelake.tables.maintenance import check_built_in
 from tracelake.tasks.runners import InProcess
 from tracelake.versions import verify as history_checks
 from tracelake.versions.gc import BEHIND, Reached, RepositoryCollector

@@ -34,7 +34,7 @@ EXCUSED = {
     "tracelake/pipeline/continuous.py": {"10"},
     "tracelake/versions/committer.py": {"16"},
     "tracelake/cli/render.py": {"0.001"},
-    "tracelake/cli/waterfall.py": {"10"},
+    "tracelake/cli/query.py": {"10"},
     "tracelake/storage/sqlite.py": {"64", "68", "72"},
     "tracelake/otlp/json_messages.py": {"-2 ** 63", "2 ** 63 - 1", "-2 ** 31", "2 ** 31 - 1", "2 ** 32 - 1"},
     "tracelake/demo/agent.py": {"5"},

@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 
 from tests.broken import Broken, assert_caught
-from tracelake.tiers import class_of, due, runs
+from tracelake.batching import class_of, due, runs
 
 FAN_OUT = 4
 """Fan-out below the real one, so that few pieces have many size classes."""

@@ -86,10 +86,16 @@ if _TYPE_CHECKING:
     from tracelake.datasets.model import Example, Provenance
     from tracelake.lake.datasets import Datasets
     from tracelake.lake.lake import Lake, init, open
-    from tracelake.lake.location import LakeConfig
     from tracelake.lake.maintenance import Maintenance
-    from tracelake.lake.pipeline import Quarantine
-    from tracelake.lake.sources import LakeOutputs, LakeSources, LeftOutRow, OutputInfo, SourceInfo
+    from tracelake.lake.sources import (
+        LakeOutputs,
+        LakeSources,
+        LeftOutRow,
+        OutputInfo,
+        Quarantine,
+        SourceInfo,
+    )
+    from tracelake.location import LakeConfig
     from tracelake.pipeline.continuous import InboxPipeline
     from tracelake.search.vectors import Embedder, embedder
     from tracelake.tables.changes import Changes
@@ -211,14 +217,14 @@ _LAZY = {
     "InboxPipeline": "tracelake.pipeline.continuous",
     "Datasets": "tracelake.lake.datasets",
     "Lake": "tracelake.lake.lake",
-    "LakeConfig": "tracelake.lake.location",
+    "LakeConfig": "tracelake.location",
     "Maintenance": "tracelake.lake.maintenance",
     "Provenance": "tracelake.datasets.model",
     "LakeOutputs": "tracelake.lake.sources",
     "LakeSources": "tracelake.lake.sources",
     "LeftOutRow": "tracelake.lake.sources",
     "OutputInfo": "tracelake.lake.sources",
-    "Quarantine": "tracelake.lake.pipeline",
+    "Quarantine": "tracelake.lake.sources",
     "SourceInfo": "tracelake.lake.sources",
     "Table": "tracelake.tables.table",
     "TaskRunner": "tracelake.tasks.runners",

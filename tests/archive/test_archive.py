@@ -20,13 +20,13 @@ from tests.tracking.requests import payload, request, span_numbers, trace_id
 from tracelake._errors import DamageError, NotFoundError, StorageError, TracelakeError, UsageError
 from tracelake.archive import archive_pass, protocol
 from tracelake.archive import repositories as archive_tables
-from tracelake.archive import restore as restoring
 from tracelake.archive import service as archives
+from tracelake.archive import service as restoring
+from tracelake.archive.lake_tables import LakeTables
 from tracelake.archive.repositories import TablesRepository, path_in, read_archived
 from tracelake.archive.service import LakeArchive
 from tracelake.archive.store import ArchiveStore
 from tracelake.cli import run
-from tracelake.lake.archive import LakeTables
 from tracelake.otlp.partition import rows_of
 from tracelake.storage import open_objects
 from tracelake.tables.upsert_rule import KEY, drop_duplicates
@@ -505,7 +505,7 @@ def test_a9_the_repository_cannot_be_reached(
     )
     report = lake.archive.run()
     assert (report.fates, list(report.failures)) == ({"failed": 1}, [trace_id(2)])
-    monkeypatch.setattr("tracelake.archive.restore.read_archived", _fail)
+    monkeypatch.setattr("tracelake.archive.service.read_archived", _fail)
     with pytest.raises(StorageError, match="cannot be reached"):
         lake.archive.restore(trace_id(1))
     assert lake.hot([1, 2]) == [2]

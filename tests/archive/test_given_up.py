@@ -12,10 +12,10 @@ from tests.archive.place import HotLake
 from tests.broken import Broken, assert_caught
 from tests.tracking.requests import request, trace_id
 from tracelake._errors import DamageError, NotFoundError
-from tracelake.archive import restore
+from tracelake.archive import service
 from tracelake.archive.repositories import read_archived
-from tracelake.lake import hot_tier
-from tracelake.lake.hot_tier import HotTier, HotTraces
+from tracelake.hot import tier
+from tracelake.hot.tier import HotTier, HotTraces
 from tracelake.storage import ObjectStore
 from tracelake.tracking.outbox import Outbox
 from tracelake.versions.branch_store import MAIN
@@ -67,7 +67,7 @@ def test_what_was_given_up_and_archived_is_read_whole(make: Make, layout: str) -
         return read_archived(objects, location, size_bytes, sha256)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(restore, "read_archived", noted)
+        patch.setattr(service, "read_archived", noted)
         check(1)
         assert_caught(
             Broken("its archive is read", HotTier._here, "is_given_up(trace_id)", "is_given_up('')"),
@@ -105,7 +105,7 @@ def test_what_a_revert_took_of_a_trace_is_read(
         with pytest.raises(NotFoundError):
             spans(lake, first + 2)
 
-    monkeypatch.setattr(hot_tier, "HOT_TRACE_PARTS", 0)
+    monkeypatch.setattr(tier, "HOT_TRACE_PARTS", 0)
     check(16)
     rules = (
         Broken("it is noticed", HotTier._rows, "len(rows) < max(", "len(rows) < 0 * max("),
@@ -131,9 +131,9 @@ def test_who_restores_it_meanwhile_takes_nothing_away(make: Make, monkeypatch: p
         turns.append(first)
         assert spans(lake, first) == ["span 1", "span 2"]
 
-    monkeypatch.setattr(restore, "read_archived", meanwhile)
+    monkeypatch.setattr(service, "read_archived", meanwhile)
     check(1)
     assert_caught(
-        Broken("it is looked at again", restore.read_trace, "if is_still_at(", "if not is_still_at("),
+        Broken("it is looked at again", service.read_trace, "if is_still_at(", "if not is_still_at("),
         lambda: check(11),
     )

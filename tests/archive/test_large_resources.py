@@ -12,13 +12,13 @@ from tests.broken import Broken, assert_caught
 from tests.lake.test_large_resources import grown
 from tests.tracking.requests import trace_id
 from tracelake._errors import LimitError
+from tracelake.archive import lake_tables as lake_archive
 from tracelake.archive import repositories
 from tracelake.archive.model import HotSnapshot
 from tracelake.archive.repositories import TablesRepository
 from tracelake.archive.retention import ArchiveOutcome
 from tracelake.cli import archive as cli_archive
 from tracelake.cli import run
-from tracelake.lake import archive as lake_archive
 
 SMALL = 700_000
 """Limit of row bytes that one trace here exceeds, and no other."""

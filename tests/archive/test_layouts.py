@@ -23,7 +23,7 @@ from tracelake.archive.repositories import (
     unpack,
     write_pack,
 )
-from tracelake.otlp.input_file import decompressed
+from tracelake.otlp.decode import decompressed
 from tracelake.pipeline.sources.files import experiment_of
 from tracelake.storage import MemoryObjectStore
 

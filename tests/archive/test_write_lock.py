@@ -16,7 +16,7 @@ from tests.archive.place import HotLake
 from tests.broken import Broken, assert_caught
 from tests.tracking.requests import trace_id
 from tracelake._errors import StorageError, TracelakeError
-from tracelake.archive import archive_pass, restore
+from tracelake.archive import archive_pass, service
 from tracelake.archive.model import HotSnapshot, StoredUpload
 from tracelake.archive.store import ArchiveStore
 from tracelake.tracking.database import _SQLITE_PRAGMAS, TrackingDatabase
@@ -167,11 +167,11 @@ def test_many_are_deleted_a_few_at_a_time(make: Make) -> None:
         assert lake.archive.delete(ids) == ids[6:]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(restore, "ARCHIVE_FINALIZE_TRACES", 2)
+        patch.setattr(service, "ARCHIVE_FINALIZE_TRACES", 2)
         check()
         for rule in (
-            Broken("a few at a time", restore.delete_traces, "ARCHIVE_FINALIZE_TRACES", "10**9"),
-            Broken("what fails is told", restore.delete_traces, "places.keys() - set(gone)", "()"),
+            Broken("a few at a time", service.delete_traces, "ARCHIVE_FINALIZE_TRACES", "10**9"),
+            Broken("what fails is told", service.delete_traces, "places.keys() - set(gone)", "()"),
         ):
             assert_caught(rule, check)
 

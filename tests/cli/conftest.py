@@ -43,7 +43,7 @@ def cli(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureF
     monkeypatch.delenv("TRACELAKE_METADATA", raising=False)
     monkeypatch.delenv("TRACELAKE_COMMITTER", raising=False)
     monkeypatch.delenv("COLUMNS", raising=False)
-    monkeypatch.setattr("tracelake.lake.context.Spark", lambda *_args, **_options: InProcess())
+    monkeypatch.setattr("tracelake.context.Spark", lambda *_args, **_options: InProcess())
 
     def run_cli(*args: Any) -> Ran:
         capsys.readouterr()

@@ -11,7 +11,7 @@ from pydantic import SecretStr
 from tracelake import limits
 from tracelake._errors import UsageError
 from tracelake._settings import Settings
-from tracelake.cli.oidc import openid_of
+from tracelake.cli.serve import openid_of
 
 ADMIT = {"claim": "groups", "value": "team-a", "role": "annotate", "workspace": "team-a"}
 GIVEN: dict[str, Any] = {

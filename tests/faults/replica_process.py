@@ -20,5 +20,5 @@ def in_process(*_args: object, **_options: object) -> TaskRunner:
 
 
 if __name__ == "__main__":
-    with mock.patch("tracelake.lake.context.Spark", in_process):  # it fails if the name has moved
+    with mock.patch("tracelake.context.Spark", in_process):  # it fails if the name has moved
         sys.exit(cli.run(sys.argv[1:]))

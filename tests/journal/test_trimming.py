@@ -10,8 +10,7 @@ from tests.broken import Broken, assert_caught
 from tracelake._errors import TrimmedError
 from tracelake.journal.model import QuarantineRecord, Seal, Segment, Step
 from tracelake.journal.protocol import beginnings_below, floor_above, totals
-from tracelake.journal.store import Journal, TransactionRecord, record_key, trim
-from tracelake.journal.verify import _missing, check_transactions
+from tracelake.journal.store import Journal, TransactionRecord, _missing, check_transactions, record_key, trim
 from tracelake.pipeline import continuous
 from tracelake.pipeline.continuous import JournalTrimmer
 from tracelake.storage import MemoryKeyValueStore

@@ -24,10 +24,10 @@ from tests.pipeline.spans import a_line, a_span
 from tracelake import DamageError, Lake, StorageError
 from tracelake.otlp.framing import write_segment
 from tracelake.pipeline.kafka_client import library
-from tracelake.pipeline.outputs import kafka as sinks
+from tracelake.pipeline.outputs import configured as sinks
 from tracelake.pipeline.outputs.builtin import CommitOutput
+from tracelake.pipeline.outputs.configured import TRANSACTION_HEADER, KafkaSink
 from tracelake.pipeline.outputs.external import OversizedRowStore
-from tracelake.pipeline.outputs.kafka import TRANSACTION_HEADER, KafkaSink
 from tracelake.tasks.runners import InProcess
 
 

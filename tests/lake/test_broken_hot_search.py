@@ -15,14 +15,14 @@ from tests.lake import test_hot_search as tests
 from tests.lake import test_hot_tier as list_tests
 from tests.lake import test_hot_traces as trace_tests
 from tests.lake.test_hot_search import _patient  # noqa: F401  a fixture for this module, too
-from tracelake.lake import hot_lists, hot_rows, hot_search, hot_tier
-from tracelake.lake.hot_index import HotIndex
-from tracelake.lake.hot_lists import HotLists, UncommittedTraces
-from tracelake.lake.hot_search import HotSearch
-from tracelake.lake.hot_tier import HotTraces
+from tracelake.hot import rows, search, tier
+from tracelake.hot.index import HotIndex
+from tracelake.hot.rows import HotLists, UncommittedTraces
+from tracelake.hot.search import HotSearch
+from tracelake.hot.tier import HotTraces
 from tracelake.lake.reads import LakeReads
 from tracelake.tasks.runners import InProcess
-from tracelake.tracking.uncommitted import Uncommitted
+from tracelake.tracking.outbox import Uncommitted
 
 Check = Callable[[tracelake.Lake, Path], object]
 
@@ -151,17 +151,17 @@ MUTANTS: list[tuple[Broken, Check]] = [
         check_workspaces,
     ),
     (
-        Broken("what has left the store is not compared", hot_search._left, "not in waits}", "< 0}"),
+        Broken("what has left the store is not compared", search._left, "not in waits}", "< 0}"),
         check_asked,
     ),
     (
-        Broken("what waits is compared", hot_search._left, "sequence in waits)", "sequence < 0)"),
+        Broken("what waits is compared", search._left, "sequence in waits)", "sequence < 0)"),
         check_asked,
     ),
     (
         Broken(
             "what left while some was indexed is not compared",
-            hot_search._as_they_wait,
+            search._as_they_wait,
             "_left(nameable, waiting)",
             "_left(nameable, {each for part in nameable for each in part.sizes})",
         ),
@@ -186,7 +186,7 @@ MUTANTS: list[tuple[Broken, Check]] = [
         check_pages,
     ),
     (
-        Broken("what is not searched is said", hot_search._taken, "lacking or more", "lacking"),
+        Broken("what is not searched is said", search._taken, "lacking or more", "lacking"),
         check_said,
     ),
     (
@@ -201,14 +201,14 @@ MUTANTS: list[tuple[Broken, Check]] = [
     (
         Broken(
             "lists read no trace of many committed spans",
-            hot_lists._shown,
+            rows._shown,
             "min(room, limits.UNCOMMITTED_LIST_TRACE_MAX_SPANS)",
             "room",
         ),
         check_lists,
     ),
     (
-        Broken("lists read no more committed spans than that", hot_lists._shown, "room -= spans", "pass"),
+        Broken("lists read no more committed spans than that", rows._shown, "room -= spans", "pass"),
         check_lists,
     ),
     (
@@ -264,7 +264,7 @@ MUTANTS: list[tuple[Broken, Check]] = [
     (
         Broken(
             "a trace is large by its parts",
-            hot_tier.is_large,
+            tier.is_large,
             "len(parts) > HOT_TRACE_PARTS",
             "False",
         ),
@@ -273,7 +273,7 @@ MUTANTS: list[tuple[Broken, Check]] = [
     (
         Broken(
             "a trace is large by its bytes",
-            hot_tier.is_large,
+            tier.is_large,
             "sum(part[2] for part in parts) > HOT_TRACE_BYTES",
             "False",
         ),
@@ -301,7 +301,7 @@ MUTANTS: list[tuple[Broken, Check]] = [
         check_together,
     ),
     (
-        Broken("damage hides nothing else", hot_rows.decoded, "except DamageError", "except KeyError"),
+        Broken("damage hides nothing else", rows.decoded, "except DamageError", "except KeyError"),
         check_damage,
     ),
     (
@@ -322,7 +322,7 @@ MUTANTS: list[tuple[Broken, Check]] = [
         check_list_damage,
     ),
     (
-        Broken("what is refused is damage", hot_rows.add_part, "except InputError", "except KeyError"),
+        Broken("what is refused is damage", rows.add_part, "except InputError", "except KeyError"),
         check_list_damage,
     ),
     (

@@ -14,8 +14,7 @@ import pytest
 import tracelake
 from tests.altered import altered
 from tests.pipeline.spans import a_line, a_span
-from tracelake import FormatError, UsageError
-from tracelake.lake import location
+from tracelake import FormatError, UsageError, location
 from tracelake.tasks.runners import InProcess
 
 LAKES = Path(__file__).parents[1] / "lakes"

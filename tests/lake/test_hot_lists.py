@@ -14,14 +14,13 @@ from tests.server.client import Client
 from tests.tracking.requests import request, trace_id
 from tracelake import limits
 from tracelake._errors import BackPressureError, DamageError
-from tracelake.lake.hot_lists import HotList, HotLists, UncommittedTraces
+from tracelake.hot.rows import HotList, HotLists, UncommittedTraces
 from tracelake.pipeline.continuous import InboxPipeline
 from tracelake.server.app import create_app
 from tracelake.tracking.ingest_queue import TrackingDoor
-from tracelake.tracking.outbox import Outbox
+from tracelake.tracking.outbox import ListedPart, Outbox, StoredPart, Uncommitted
 from tracelake.tracking.schema import trace_parts
 from tracelake.tracking.store import TrackingStore
-from tracelake.tracking.uncommitted import ListedPart, StoredPart, Uncommitted
 
 
 class Turns:

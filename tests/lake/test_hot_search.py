@@ -24,7 +24,7 @@ from tests.tracking.requests import request, trace_id
 from tracelake import limits
 from tracelake._errors import QueryError, StorageError
 from tracelake.cli import run
-from tracelake.lake import hot_index, hot_search
+from tracelake.hot import index, search
 from tracelake.otlp.partition import take_apart
 from tracelake.pipeline.continuous import InboxPipeline
 from tracelake.search.analyzers import Analyzer
@@ -33,10 +33,9 @@ from tracelake.search.part_cache import TEMPORARY
 from tracelake.server.app import create_app
 from tracelake.tables.view import CommitView
 from tracelake.tracking.ingest_queue import TrackingDoor
-from tracelake.tracking.outbox import Outbox
+from tracelake.tracking.outbox import Outbox, Uncommitted, named_runs, read_runs, runs_of
 from tracelake.tracking.schema import trace_parts
 from tracelake.tracking.store import TracedRequest, TrackingStore
-from tracelake.tracking.uncommitted import Uncommitted, named_runs, read_runs, runs_of
 
 WORDS = (
     "refund",
@@ -58,8 +57,8 @@ MODELS = ("gpt-4o", "claude")
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a search index all pending rows, as long as a slow machine needs; the tests of its timeout set one."""
-    monkeypatch.setattr(hot_index, "UNCOMMITTED_SEARCH_BUILD_S", HANG_S)
-    monkeypatch.setattr(hot_index, "UNCOMMITTED_SEARCH_WAIT_S", HANG_S)
+    monkeypatch.setattr(index, "UNCOMMITTED_SEARCH_BUILD_S", HANG_S)
+    monkeypatch.setattr(index, "UNCOMMITTED_SEARCH_WAIT_S", HANG_S)
 
 
 def some_request(chance: random.Random, traces: range) -> TracedRequest:
@@ -299,7 +298,7 @@ def test_what_does_not_fit_is_said(
     for number in range(1, 21):
         store.write([request((number, 1), text=f"apple word{number}")])
     monkeypatch.setattr(limits, "UNCOMMITTED_SEARCH_STEP_BYTES", 300)
-    monkeypatch.setattr(hot_index, "UNCOMMITTED_SEARCH_BUILD_S", -1.0)
+    monkeypatch.setattr(index, "UNCOMMITTED_SEARCH_BUILD_S", -1.0)
     totals: list[int] = []
     while not totals or totals[-1] != 20:
         results = lake.search("apple")
@@ -309,13 +308,13 @@ def test_what_does_not_fit_is_said(
         assert not totals or results.total > totals[-1]
         totals.append(results.total)
     assert len(totals) > 3
-    monkeypatch.setattr(hot_index, "UNCOMMITTED_SEARCH_MAX_BYTES", 1_000)
+    monkeypatch.setattr(index, "UNCOMMITTED_SEARCH_MAX_BYTES", 1_000)
     bounded = lake.search("apple")
     assert bounded.total is not None
     assert 0 < bounded.total < 10
     assert "wait for the pipeline" in str(bounded.not_searched)
     assert bounded.to_dict()["not_searched"] == bounded.not_searched
-    monkeypatch.setattr(hot_index, "UNCOMMITTED_SEARCH_BUILD_S", 1e9)
+    monkeypatch.setattr(index, "UNCOMMITTED_SEARCH_BUILD_S", 1e9)
     monkeypatch.setattr(limits, "UNCOMMITTED_SEARCH_ROWS_MAX", 3)
     assert lake.search("apple").total == 3
     assert lake.search("word20").total == 1
@@ -475,7 +474,7 @@ def test_small_parts_become_one(
     lake: tracelake.Lake, store: TrackingStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After any number of writes and searches there are few parts, and each version is in one of them."""
-    monkeypatch.setattr(hot_index, "UNCOMMITTED_SEARCH_PARTS_MERGED", 3)
+    monkeypatch.setattr(index, "UNCOMMITTED_SEARCH_PARTS_MERGED", 3)
     for number in range(1, 15):
         store.write([request((number, 1), text="apple")])
         assert lake.search("apple").total == number
@@ -488,7 +487,7 @@ def test_no_more_become_one_than_a_step_has(
     """Parts are merged up to the size of one step, because a search waits for it."""
     store.write([request((99, 1), text="apple")])
     of_one = sum(Uncommitted(store).sizes([1]).values())
-    monkeypatch.setattr(hot_index, "UNCOMMITTED_SEARCH_PARTS_MERGED", 2)
+    monkeypatch.setattr(index, "UNCOMMITTED_SEARCH_PARTS_MERGED", 2)
     monkeypatch.setattr(limits, "UNCOMMITTED_SEARCH_STEP_BYTES", 3 * of_one + of_one // 2)
     for number in range(1, 13):
         store.write([request((number, 1), text="apple")])
@@ -502,16 +501,16 @@ def test_what_is_indexed_ahead_is_not_indexed_by_a_search(
     lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While searches arrive, background steps index pending rows, the newest first, and a search indexes the rest."""
-    monkeypatch.setattr(hot_index, "UNCOMMITTED_AHEAD_STEP_BYTES", 300)
+    monkeypatch.setattr(index, "UNCOMMITTED_AHEAD_STEP_BYTES", 300)
     monkeypatch.setattr(limits, "UNCOMMITTED_AHEAD_EVERY_S", HANG_S)
-    monkeypatch.setattr(hot_search, "UNCOMMITTED_AHEAD_FOR_S", HANG_S)
+    monkeypatch.setattr(search, "UNCOMMITTED_AHEAD_FOR_S", HANG_S)
     made: list[int] = []
 
     def counted(rows: pa.Table, analyzer: Analyzer, cache: Path) -> UnpublishedPart:
         made.append(len(rows))
         return write_unpublished(rows, analyzer, cache)
 
-    monkeypatch.setattr(hot_index, "write_unpublished", counted)
+    monkeypatch.setattr(index, "write_unpublished", counted)
     for number in range(1, 9):
         store.write([request((number, 1), text=f"apple word{number}")])
     assert (lake.hot.index_ahead(), made) == (False, []), "nobody has searched"
@@ -534,7 +533,7 @@ def test_what_is_indexed_ahead_is_not_indexed_by_a_search(
     assert (lake.search("apple").total, sum(made)) == (17, 9)
     assert pipeline.run_once() is not None
     assert (lake.hot.index_ahead(), lake.search("apple").total, sum(made)) == (False, 17, 9)
-    monkeypatch.setattr(hot_search, "UNCOMMITTED_AHEAD_FOR_S", 0.0)
+    monkeypatch.setattr(search, "UNCOMMITTED_AHEAD_FOR_S", 0.0)
     store.write([request((18, 1), text="apple")])
     assert (lake.hot.index_ahead(), sum(made)) == (False, 9), "the search was long ago"
     assert lake.search("apple").total == 18
@@ -545,12 +544,12 @@ def test_much_is_left_to_a_pipeline_that_is_at_work(
 ) -> None:
     """While rows leave the outbox, a large amount of new rows is left to the pipeline, and the result reports it; a
     small amount is indexed."""
-    monkeypatch.setattr(hot_index, "UNCOMMITTED_AT_WORK_S", HANG_S)
+    monkeypatch.setattr(index, "UNCOMMITTED_AT_WORK_S", HANG_S)
     monkeypatch.setattr(limits, "UNCOMMITTED_AHEAD_EVERY_S", 0.0)
     for number in range(1, 9):
         store.write([request((number, 1), text="apple")])
     of_one = sum(Uncommitted(store).sizes([1]).values())
-    monkeypatch.setattr(hot_index, "UNCOMMITTED_SEARCH_LEFT_BYTES", 2 * of_one)
+    monkeypatch.setattr(index, "UNCOMMITTED_SEARCH_LEFT_BYTES", 2 * of_one)
     results = lake.search("*")
     assert (results.total, results.not_searched) == (8, None), "no pipeline was seen at work"
     assert not lake.hot.index_ahead()
@@ -566,9 +565,9 @@ def test_much_is_left_to_a_pipeline_that_is_at_work(
     assert results.not_searched.startswith("3 groups of requests that were acknowledged wait")
     assert results.not_searched.endswith("search again in a moment")
     with monkeypatch.context() as no_wait, lake.hot._search._parts._making:
-        no_wait.setattr(hot_index, "UNCOMMITTED_SEARCH_WAIT_S", 0.0)
+        no_wait.setattr(index, "UNCOMMITTED_SEARCH_WAIT_S", 0.0)
         assert str(lake.search("*").not_searched).endswith("search again in a moment"), "others are at it"
-    monkeypatch.setattr(hot_index, "UNCOMMITTED_AT_WORK_S", 0.0)
+    monkeypatch.setattr(index, "UNCOMMITTED_AT_WORK_S", 0.0)
     results = lake.search("apple")
     assert (results.total, results.not_searched) == (12, None), "it was at work long ago"
 
@@ -585,7 +584,7 @@ def test_what_came_is_findable_where_the_commit_does_not_open(
     store.write([request((1, 1), text="apple")])
     assert lake.search("apple").total == 1
     store.write([request((2, 1), text="apple")])
-    monkeypatch.setattr(hot_search, "UNCOMMITTED_AHEAD_FOR_S", HANG_S)
+    monkeypatch.setattr(search, "UNCOMMITTED_AHEAD_FOR_S", HANG_S)
     monkeypatch.setattr(limits, "UNCOMMITTED_AHEAD_EVERY_S", 0.0)
     monkeypatch.setattr(CommitView, "open_index", fail)
     with pytest.raises(StorageError, match="a part is away"):
@@ -602,8 +601,8 @@ def test_a_search_waits_for_others_no_longer_than_it_may(
     assert lake.search("apple").total == 1
     store.write([request((2, 1), text="apple")])
     store.write([request((3, 1), text="apple")])
-    monkeypatch.setattr(hot_index, "UNCOMMITTED_SEARCH_WAIT_S", 0.0)
-    monkeypatch.setattr(hot_search, "UNCOMMITTED_AHEAD_FOR_S", HANG_S)
+    monkeypatch.setattr(index, "UNCOMMITTED_SEARCH_WAIT_S", 0.0)
+    monkeypatch.setattr(search, "UNCOMMITTED_AHEAD_FOR_S", HANG_S)
     monkeypatch.setattr(limits, "UNCOMMITTED_AHEAD_EVERY_S", 0.0)
     with lake.hot._search._parts._making:
         assert not lake.hot.index_ahead(), "somebody is at it"

@@ -23,32 +23,32 @@ from tests.lake.test_hot_search import (
 from tests.patience import HANG_S
 from tests.tracking.requests import request, trace_id
 from tracelake import limits
-from tracelake.lake import hot_index, hot_search
-from tracelake.lake.hot_index import HotIndex, TextScan
-from tracelake.lake.hot_search import HotSearch
+from tracelake.hot import index, search
+from tracelake.hot.index import HotIndex, TextScan
+from tracelake.hot.search import HotSearch
 from tracelake.otlp.partition import take_apart
 from tracelake.pipeline.continuous import InboxPipeline
 from tracelake.search.analyzers import ENGLISH
 from tracelake.search.prefilter import prefilter_of
 from tracelake.search.results import SearchResults
 from tracelake.tasks.runners import InProcess
+from tracelake.tracking.outbox import StoredPart, Uncommitted
 from tracelake.tracking.schema import outbox, trace_parts
 from tracelake.tracking.store import TracedRequest, TrackingStore
-from tracelake.tracking.uncommitted import StoredPart, Uncommitted
 
 
 def left_to(
     lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Simulate a running pipeline, so that all later rows are left to it."""
-    monkeypatch.setattr(hot_index, "UNCOMMITTED_AT_WORK_S", HANG_S)
+    monkeypatch.setattr(index, "UNCOMMITTED_AT_WORK_S", HANG_S)
     monkeypatch.setattr(limits, "UNCOMMITTED_AHEAD_EVERY_S", 0.0)
-    monkeypatch.setattr(hot_search, "UNCOMMITTED_AHEAD_FOR_S", HANG_S)
+    monkeypatch.setattr(search, "UNCOMMITTED_AHEAD_FOR_S", HANG_S)
     store.write([request((900, 1), text="pear")])
     assert lake.search("pear").total == 1
     assert pipeline.run_once() is not None
     lake.search("pear")
-    monkeypatch.setattr(hot_index, "UNCOMMITTED_SEARCH_LEFT_BYTES", -1)
+    monkeypatch.setattr(index, "UNCOMMITTED_SEARCH_LEFT_BYTES", -1)
 
 
 @contextmanager
@@ -103,7 +103,7 @@ def test_each_text_is_read_once(
         for number in range(5, 8):
             store.write([request((number, 1), text="apple")])
         with monkeypatch.context() as patch:
-            patch.setattr(hot_index, "UNCOMMITTED_AHEAD_STEP_BYTES", 1)
+            patch.setattr(index, "UNCOMMITTED_AHEAD_STEP_BYTES", 1)
             assert [lake.hot.index_ahead() for _ in range(3)] == [True, True, False]
         assert sorted(read) == list(range(2, 9))
         assert (lake.search("apple").total, lake.search("apple").not_searched) == (7, None)
@@ -128,24 +128,24 @@ def test_the_newest_that_pass_are_found_and_the_rest_is_said(
     for number in range(1, 11):
         store.write([request((number, 1), text=f"apple word{number}")])
     of_one = sum(Uncommitted(store).sizes([11]).values())
-    monkeypatch.setattr(hot_search, "UNCOMMITTED_SEARCH_SIFTED_MAX_BYTES", 3 * of_one)
+    monkeypatch.setattr(search, "UNCOMMITTED_SEARCH_SIFTED_MAX_BYTES", 3 * of_one)
     results = lake.search("apple", limit=2)
     assert (results.total, results[0].trace_id > trace_id(7)) == (3, True)
     assert str(results.not_searched).startswith("7 groups of requests")
     assert len(lake.search("apple", limit=2, page=results.next_page)) == 1
     assert (lake.search("word1").total, lake.search("word1").not_searched) == (1, None)
-    monkeypatch.setattr(hot_search, "UNCOMMITTED_SEARCH_SIFTED_MAX_BYTES", 0)
+    monkeypatch.setattr(search, "UNCOMMITTED_SEARCH_SIFTED_MAX_BYTES", 0)
     assert lake.search("apple").total == 1, "one at least"
     store.write([request((11, 1), text="word1")])
     store.write([request((12, 1), text="word1")])
-    monkeypatch.setattr(hot_index, "UNCOMMITTED_SEARCH_BUILD_S", -1.0)
+    monkeypatch.setattr(index, "UNCOMMITTED_SEARCH_BUILD_S", -1.0)
     monkeypatch.setattr(limits, "UNCOMMITTED_SEARCH_STEP_BYTES", 1)
-    monkeypatch.setattr(hot_search, "UNCOMMITTED_SEARCH_SIFTED_MAX_BYTES", 1 << 20)
+    monkeypatch.setattr(search, "UNCOMMITTED_SEARCH_SIFTED_MAX_BYTES", 1 << 20)
     results = lake.search("word1")
     assert ([hit.trace_id for hit in results], results.total) == ([trace_id(12), trace_id(1)], 2)
     assert str(results.not_searched).startswith("1 groups of requests")
     with monkeypatch.context() as no_wait, lake.hot._search._parts._making:
-        no_wait.setattr(hot_index, "UNCOMMITTED_SEARCH_WAIT_S", 0.0)
+        no_wait.setattr(index, "UNCOMMITTED_SEARCH_WAIT_S", 0.0)
         results = lake.search("word1")
         assert (results.total, str(results.not_searched)[:8]) == (2, "1 groups"), "others are at it"
 
@@ -159,7 +159,7 @@ def test_the_claim_that_stands_is_found(
     left_to(lake, store, pipeline, monkeypatch)
     store.write([request((2, 1), (3, 1), end_ns=0, text="apple")])
     with monkeypatch.context() as patch:
-        patch.setattr(hot_index, "UNCOMMITTED_SEARCH_LEFT_BYTES", 1 << 20)
+        patch.setattr(index, "UNCOMMITTED_SEARCH_LEFT_BYTES", 1 << 20)
         assert lake.search("apple").total == 3, "little waits: it is indexed"
     store.write([request((2, 1), text="banana")])
     store.write([request((4, 1), end_ns=0, text="apple")])
@@ -186,7 +186,7 @@ def test_pages_go_on_where_they_began(
     for number in range(1, 31):
         store.write([request((number, 1), text="apple"), request((number + 100, 1), text="plum")])
     store.write([request((50, 1), text="plum")])
-    monkeypatch.setattr(hot_search, "UNCOMMITTED_SEARCHES_KEPT", 0)
+    monkeypatch.setattr(search, "UNCOMMITTED_SEARCHES_KEPT", 0)
     first = lake.search("apple", limit=13)
     assert (first.total, first.not_searched) == (30, None)
     store.write([request((99, 1), text="apple")])
@@ -240,7 +240,7 @@ def test_a_row_of_which_very_much_passes_is_left(
     store.write([request(*((2, number) for number in range(1, 9)), text="apple")])
     store.write([request((3, 1), text="apple")])
     sizes = Uncommitted(store).sizes([2, 3, 4])
-    monkeypatch.setattr(hot_search, "UNCOMMITTED_SEARCH_SIFTED_MAX_BYTES", sizes[2] + sizes[4])
+    monkeypatch.setattr(search, "UNCOMMITTED_SEARCH_SIFTED_MAX_BYTES", sizes[2] + sizes[4])
     monkeypatch.setattr(limits, "UNCOMMITTED_SEARCH_STEP_BYTES", sizes[3] - 1)
     results = lake.search("apple", limit=1)
     assert (results.total, str(results.not_searched)[:8]) == (2, "1 groups")
@@ -300,13 +300,13 @@ def test_pages_have_no_rows_that_the_first_did_not_have(
     """Rows between those indexed before and the newest matching ones are not searched, on any page."""
     left_to(lake, store, pipeline, monkeypatch)
     with monkeypatch.context() as patch:
-        patch.setattr(hot_index, "UNCOMMITTED_SEARCH_LEFT_BYTES", 1 << 20)
+        patch.setattr(index, "UNCOMMITTED_SEARCH_LEFT_BYTES", 1 << 20)
         store.write([request((50, 1), text="apple")])
         assert lake.search("apple").total == 1
     for number in range(1, 11):
         store.write([request((number, 1), text="apple")])
     of_one = sum(Uncommitted(store).sizes([11]).values())
-    monkeypatch.setattr(hot_search, "UNCOMMITTED_SEARCH_SIFTED_MAX_BYTES", 3 * of_one)
+    monkeypatch.setattr(search, "UNCOMMITTED_SEARCH_SIFTED_MAX_BYTES", 3 * of_one)
     first = lake.search("apple", limit=1)
     assert first.total == 4
     with tracelake.open(tmp_path / "lake") as another:
@@ -460,9 +460,7 @@ MUTANTS: Sequence[tuple[Broken, Check]] = [
         test_damage_hides_nothing_else,
     ),
     (
-        Broken(
-            "texts are looked through in lower case", hot_index._in_each_form, "text.lower() if", "text if"
-        ),
+        Broken("texts are looked through in lower case", index._in_each_form, "text.lower() if", "text if"),
         test_workspaces_are_walls,
     ),
 ]

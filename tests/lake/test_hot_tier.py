@@ -16,16 +16,15 @@ from tests.server.client import Client
 from tests.tracking.requests import payload, request, trace_id
 from tracelake import limits
 from tracelake._errors import NotFoundError, QueryError
-from tracelake.lake.hot_rows import latest_version_rows, latest_versions
+from tracelake.hot.rows import latest_version_rows, latest_versions
 from tracelake.otlp.partition import rows_of
 from tracelake.pipeline.continuous import InboxPipeline
 from tracelake.server.app import create_app
 from tracelake.tables.scan import Scan
 from tracelake.tracking.ingest_queue import TrackingDoor
-from tracelake.tracking.outbox import Outbox
+from tracelake.tracking.outbox import ListedPart, Outbox, StoredPart, Uncommitted
 from tracelake.tracking.schema import ARCHIVE_REPO, trace_info, trace_parts
 from tracelake.tracking.store import TrackingStore
-from tracelake.tracking.uncommitted import ListedPart, StoredPart, Uncommitted
 
 
 def answers(lake: tracelake.Lake, store: TrackingStore) -> list[object]:

@@ -12,11 +12,10 @@ from tests.tracking.requests import request, trace_id
 from tracelake import limits
 from tracelake._errors import BackPressureError
 from tracelake.archive.store import ArchiveStore
-from tracelake.lake import hot_tier
-from tracelake.lake.hot_tier import HotTraces
-from tracelake.tracking.outbox import Outbox
+from tracelake.hot import tier
+from tracelake.hot.tier import HotTraces
+from tracelake.tracking.outbox import ListedPart, Outbox, StoredPart, Uncommitted
 from tracelake.tracking.store import TrackingStore
-from tracelake.tracking.uncommitted import ListedPart, StoredPart, Uncommitted
 
 LARGE = [(2, 10**6), (64, 1)]
 """Limits of parts and bytes, each of which makes a trace of three small parts a large one."""
@@ -39,7 +38,7 @@ def notes(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
 
     monkeypatch.setattr(Uncommitted, "of_traces", noted)
     monkeypatch.setattr(limits, "UNCOMMITTED_SEARCH_STEP_BYTES", 1)
-    monkeypatch.setattr(hot_tier, "HOT_TRACE_PARTS", 2)
+    monkeypatch.setattr(tier, "HOT_TRACE_PARTS", 2)
     return read
 
 
@@ -94,11 +93,11 @@ def test_a_trace_is_large_by_parts_and_by_bytes(
     for span in (1, 2, 3):
         store.write([request((1, span))])
     first, second = (Uncommitted(store).of_trace(trace_id(number)) for number in (1, 2))
-    assert not hot_tier.is_large(first)
-    monkeypatch.setattr(hot_tier, "HOT_TRACE_PARTS", parts)
-    monkeypatch.setattr(hot_tier, "HOT_TRACE_BYTES", size_bytes)
-    assert hot_tier.is_large(first)
-    assert not hot_tier.is_large(second)
+    assert not tier.is_large(first)
+    monkeypatch.setattr(tier, "HOT_TRACE_PARTS", parts)
+    monkeypatch.setattr(tier, "HOT_TRACE_BYTES", size_bytes)
+    assert tier.is_large(first)
+    assert not tier.is_large(second)
 
 
 def test_large_traces_are_read_in_turn(
@@ -109,7 +108,7 @@ def test_large_traces_are_read_in_turn(
     for span in (1, 2, 3):
         store.write([request((1, span))])
     store.write([request((2, 1))])
-    monkeypatch.setattr(hot_tier, "HOT_TRACE_PARTS", 2)
+    monkeypatch.setattr(tier, "HOT_TRACE_PARTS", 2)
     monkeypatch.setattr(limits, "HOT_TRACE_WAIT_S", 0.01)
     traces._reading.begin()
     with monkeypatch.context() as patch:

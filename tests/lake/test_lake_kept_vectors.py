@@ -14,7 +14,7 @@ from tests.lake.test_lake_text import FINALIZE
 from tests.lake.test_lake_vectors import ingest, rebuild, said
 from tests.search.embedders import HERE
 from tracelake import Lake
-from tracelake.indexing.rebuild import IndexRebuild
+from tracelake.indexing.build import IndexRebuild
 from tracelake.search.finalize import finalize, write_marker
 from tracelake.tasks.runners import InProcess
 
@@ -55,7 +55,7 @@ def check_beside(lake: Lake, told: str | None, chosen: str, expected: str | None
         return write_marker(*args)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tracelake.indexing.rebuild.write_marker", beside)
+        patch.setattr("tracelake.indexing.build.write_marker", beside)
         rebuilt(lake, told)
     assert others == [chosen]
     assert vectors_of(lake) == (expected, 0)

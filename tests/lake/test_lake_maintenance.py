@@ -19,7 +19,7 @@ from tests.pipeline.spans import AGENTS, a_line, a_span
 from tracelake import Lake
 from tracelake._errors import DamageError, ExpiredError, StorageError, UsageError
 from tracelake.journal.store import record_key
-from tracelake.lake.pipeline import main_pipeline
+from tracelake.lake.sources import main_pipeline
 from tracelake.limits import LEASE_S
 from tracelake.pipeline.outputs.builtin import CommitOutput, TableOutput
 from tracelake.shards.protocol import LEASE_MARGIN_S, next_epoch

@@ -182,7 +182,7 @@ def test_a_rebuild_keeps_what_pipelines_commit_meanwhile(
         ingest(lake, tmp_path, 0, a_span(0, 0, end=20 + number))
     target = {
         "tasks": "tracelake.indexing.build.write_parts",
-        "marker": "tracelake.indexing.rebuild.write_marker",
+        "marker": "tracelake.indexing.build.write_marker",
         "commit": "tracelake.versions.repository.Repository.commit_entries",
     }[moment]
     module, _, name = target.rpartition(".")

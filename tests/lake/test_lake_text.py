@@ -148,7 +148,7 @@ def test_two_rebuilds_of_two_texts_make_one_whole_index(
     """The last commit wins. A rebuild without a text setting takes over the setting of the other."""
     for number in range(3):
         ingest(lake, tmp_path, number, a_span(number, 0, note="refunds"))
-    reindex = "tracelake.indexing.rebuild.write_marker"
+    reindex = "tracelake.indexing.build.write_marker"
     original = tracelake.search.finalize.write_marker
     for text, expected in (("whitespace", "whitespace"), (None, "cjk")):
         inside: list[str] = []

@@ -20,10 +20,12 @@ from tests.tracking.requests import payload, request, trace_id
 from tracelake import limits
 from tracelake._errors import LimitError
 from tracelake.archive.service import LakeArchive
-from tracelake.lake import hot_index, hot_lists, hot_rows, hot_search, hot_tier
-from tracelake.lake.hot_index import HotIndex
-from tracelake.lake.hot_lists import UncommittedTraces
-from tracelake.lake.hot_tier import HotTraces
+from tracelake.hot import index, search, tier
+from tracelake.hot import rows as hot_lists
+from tracelake.hot import rows as hot_rows
+from tracelake.hot.index import HotIndex
+from tracelake.hot.rows import UncommittedTraces
+from tracelake.hot.tier import HotTraces
 from tracelake.otlp import parse
 from tracelake.otlp.columns import of_workspace
 from tracelake.otlp.conventions import WORKSPACE, WORKSPACE_DEFAULT
@@ -32,8 +34,8 @@ from tracelake.otlp.schema import SPANS
 from tracelake.pipeline.continuous import InboxPipeline
 from tracelake.tables import scan
 from tracelake.tables import table as whole_trace
+from tracelake.tracking.outbox import Uncommitted
 from tracelake.tracking.store import TracedRequest, TrackingStore
-from tracelake.tracking.uncommitted import Uncommitted
 
 ROWS_BYTES = 1_000_000
 """Memory limit for the rows of one part here; text that grows at the usual rate stays below it."""
@@ -139,7 +141,7 @@ def check_sifted(lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipe
     assert pipeline.run_once() is not None
     store.write([grown(1, range(1, 60)), request((3, 1), text="apple")])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(hot_index, "UNCOMMITTED_SEARCH_LEFT_BYTES", 0)
+        patch.setattr(index, "UNCOMMITTED_SEARCH_LEFT_BYTES", 0)
         patch.setattr(HotIndex, "look", lambda *_: True)
         results = lake.search("apple")
     assert {hit.trace_id for hit in results} == {trace_id(3), trace_id(8)}
@@ -154,7 +156,7 @@ def check_sifted_room(lake: tracelake.Lake, store: TrackingStore, pipeline: Inbo
     for trace in range(1, 6):
         store.write([grown(trace, range(1, 11), 20_000)])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(hot_index, "UNCOMMITTED_SEARCH_LEFT_BYTES", 0)
+        patch.setattr(index, "UNCOMMITTED_SEARCH_LEFT_BYTES", 0)
         patch.setattr(limits, "UNCOMMITTED_PART_ROWS_MAX_BYTES", 750_000)
         patch.setattr(HotIndex, "look", lambda *_: True)
         results = lake.search("apple", limit=100)
@@ -187,7 +189,7 @@ def check_whole(lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipel
     with pytest.MonkeyPatch.context() as patch:
         for module in (limits, whole_trace):
             patch.setattr(module, "TRACE_ROWS_MAX_BYTES", 700_000)
-        patch.setattr(hot_tier, "HOT_TRACE_PARTS", 1)  # as for one of very many parts
+        patch.setattr(tier, "HOT_TRACE_PARTS", 1)  # as for one of very many parts
         store.write([grown(1, range(1, 21)), grown(2, range(1, 21), 1_000), grown(3, range(1, 11))])
         store.write([grown(1, range(1, 3))])
         with pytest.raises(LimitError, match=trace_id(1)):
@@ -227,7 +229,7 @@ def check_workspaces(lake: tracelake.Lake, store: TrackingStore, pipeline: Inbox
             store.write([grown(1, spans, workspace="a")])
         check()
         with pytest.MonkeyPatch.context() as in_steps:
-            in_steps.setattr(hot_tier, "HOT_TRACE_PARTS", 1)
+            in_steps.setattr(tier, "HOT_TRACE_PARTS", 1)
             in_steps.setattr(limits, "LARGE_TRACE_ROWS_BYTES", 600_000)
             in_steps.setattr(limits, "UNCOMMITTED_SEARCH_STEP_BYTES", 1)
             check()
@@ -236,7 +238,7 @@ def check_workspaces(lake: tracelake.Lake, store: TrackingStore, pipeline: Inbox
         check()
         assert lake.archive.delete([trace_id(1)]) == [trace_id(1)]
         check()  # in tables alone
-        patch.setattr(hot_tier, "HOT_TRACE_PARTS", 64)
+        patch.setattr(tier, "HOT_TRACE_PARTS", 64)
         store.write([grown(2, range(1, 2), 1_000, workspace="b")])
         data = (
             grown(2, range(1, 21), workspace="a").payload
@@ -307,9 +309,9 @@ def test_rules(check: Check, lake: tracelake.Lake, store: TrackingStore, pipelin
         (Broken("commits are read as far as there is room", hot_lists.HotLists._make,
                 "if trace_id not in committed]", "]"), check_room_beside_a_commit),
         (Broken("what grows much is not indexed", hot_rows.decoded, "or grows_much(takes, data)", ""), check_searches),
-        (Broken("nothing of such a trace is found", hot_search.HotSearch._beside, "taken.left | taken.large",
+        (Broken("nothing of such a trace is found", search.HotSearch._beside, "taken.left | taken.large",
                 "taken.left"), check_searches),
-        (Broken("it is said", hot_search._taken, "said.append(are_large(len(large)))", "pass"), check_searches),
+        (Broken("it is said", search._taken, "said.append(are_large(len(large)))", "pass"), check_searches),
         (Broken("it is said of what is looked through", HotIndex.sifted, "part.large | passed.large", "part.large"),
          check_sifted),
         (Broken("each of them has so much room", HotIndex.sifted, "covering.parts, most_bytes)", "covering.parts)"),
@@ -319,13 +321,13 @@ def test_rules(check: Check, lake: tracelake.Lake, store: TrackingStore, pipelin
         (Broken("so much waits of a trace", hot_rows.add_part, "columns.approx_bytes + takes > room_bytes", "False"),
          check_whole),
         (Broken(
-"so much of both tiers", hot_tier.HotTier._both, "rows.nbytes >", "False and rows.nbytes >"), check_whole),
+"so much of both tiers", tier.HotTier._both, "rows.nbytes >", "False and rows.nbytes >"), check_whole),
         (Broken("so much of a commit", whole_trace.read_trace, "TRACE_ROWS_MAX_BYTES, own", "None, own"), check_whole),
         (Broken("of a commit those of others do not count", whole_trace.read_trace, "if workspace is not None:",
                 "if False:"), check_workspaces),
         (Broken("nor of a part", hot_rows.add_part, "workspace is not None and", "False and"), check_workspaces),
         (Broken(
-"nor of an archive", hot_tier.HotTier._here, "if workspace is not None:", "if False:"), check_workspaces),
+"nor of an archive", tier.HotTier._here, "if workspace is not None:", "if False:"), check_workspaces),
         (Broken("nor of parts", HotTraces._of_large, "span_id=span_id), workspace)", "span_id=span_id), None)"),
          check_workspaces),
         (Broken("rows are those that are asked for", scan._only, "row_ids is None", "True"), check_about),

@@ -12,7 +12,7 @@ from tests.lake.test_usage import hot, used
 from tests.pipeline.spans import a_span
 from tracelake._errors import QueryError, UsageError
 from tracelake.pipeline.continuous import InboxPipeline
-from tracelake.search import pruning
+from tracelake.search import prefilter
 from tracelake.server.traces import Order, TraceFilter, TracePage, list_traces
 from tracelake.tracking.store import TrackingStore
 
@@ -115,7 +115,7 @@ def write_starts(store: TrackingStore) -> None:
     starts = {
         "past": now_ns - HOUR_NS,
         "skewed": now_ns + HOUR_NS,
-        "future": now_ns + pruning.NEWEST_AHEAD_MAX_S * 10**9 + HOUR_NS,
+        "future": now_ns + prefilter.NEWEST_AHEAD_MAX_S * 10**9 + HOUR_NS,
         "end": 2**63 - 2,
     }
     for number, (name, start_ns) in enumerate(starts.items()):

@@ -135,13 +135,13 @@ def test_an_export_is_of_one_commit(lake: Lake, tmp_path: Path, monkeypatch: pyt
     made = lake.datasets.create("some", message="some")
     made.add(where="true", limit=1, message="one")
     commit = lake.log()[0].id
-    write = tracelake.datasets.export.write
+    write = tracelake.datasets.dataset.write
 
     def late(examples: Any, path: Path, kind: str) -> int:
         lake.datasets.get("some").delete(message="gone")
         return write(examples, path, kind)
 
-    monkeypatch.setattr(tracelake.datasets.export, "write", late)
+    monkeypatch.setattr(tracelake.datasets.dataset, "write", late)
     report = made.export(tmp_path / "some.jsonl")
     assert (report.commit, report.examples) == (commit, 1)
 

@@ -14,8 +14,8 @@ import tracelake
 from tests.broken import Broken, assert_caught
 from tests.tracking.requests import request
 from tracelake import Finding, StorageError
-from tracelake.lake import verify
-from tracelake.lake.verify import Verifier
+from tracelake.lake import backup
+from tracelake.lake.backup import Verifier
 from tracelake.tables.builtin import TABLE_TRACES
 from tracelake.tasks.runners import InProcess
 from tracelake.tracking.location import PLACE
@@ -76,7 +76,7 @@ def check_in_the_middle(folder: Path) -> None:
     root = make_lake(folder)
     for check in ("check_store", "check_archive"):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(verify, check, broken)
+            patch.setattr(backup, check, broken)
             first, away = findings(root)
         assert first == wrong
         assert (away.what, "the connection is gone" in away.detail) == (DATABASE, True)
@@ -86,7 +86,7 @@ def check_tables_beside(folder: Path) -> None:
     """Make tables disagree while the store is unreachable."""
     wrong = Finding("mismatch", "table", "traces", "another sum")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(verify, "check_built_in", lambda _view: [wrong])
+        patch.setattr(backup, "check_built_in", lambda _view: [wrong])
         root = make_lake_that_differs(folder)
         patch.setenv("TRACELAKE_TRACKING", NOWHERE)
         away, differs = findings(root)
@@ -96,7 +96,7 @@ def check_tables_beside(folder: Path) -> None:
 def make_lake_that_differs(folder: Path) -> Path:
     """Make a lake without comparing its tables."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(verify, "check_built_in", lambda _view: [])
+        patch.setattr(backup, "check_built_in", lambda _view: [])
         return make_lake(folder)
 
 

@@ -30,7 +30,7 @@ from tracelake.server import admission, connections
 from tracelake.server.admission import PoolSize
 from tracelake.server.key_ring import KeyHolder, KeyRing
 from tracelake.server.otlp_http import Meter
-from tracelake.storage import descriptors
+from tracelake.storage import local
 from tracelake.tracking.ingest_queue import Inbox
 
 CAUGHT = (AssertionError, TimeoutError)
@@ -142,7 +142,7 @@ def check_with_keys(check: Callable[[Guarded], None]) -> None:
 
 def test_no_reserve_of_descriptors() -> None:
     """If reads could use the last descriptor, DuckDB would end the process."""
-    with mock.patch.object(descriptors, "DESCRIPTORS_RESERVED", 0), pytest.raises(AssertionError):
+    with mock.patch.object(local, "DESCRIPTORS_RESERVED", 0), pytest.raises(AssertionError):
         check_reserve()
 
 

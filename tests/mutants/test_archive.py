@@ -10,7 +10,7 @@ import pytest
 from tests.archive.test_reverted import check_reads_of_a_reverted_trace
 from tracelake._errors import DamageError, NotFoundError
 from tracelake.archive.store import ArchiveStore
-from tracelake.lake.hot_tier import HotTier
+from tracelake.hot.tier import HotTier
 
 
 def test_reads_that_do_not_compare_tables_with_the_tracking_store_are_caught(tmp_path: Path) -> None:

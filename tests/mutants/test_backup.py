@@ -12,13 +12,13 @@ import pytest
 
 from tests.lake import test_backup
 from tracelake.lake import backup
-from tracelake.tracking import copying
+from tracelake.tracking import migrate
 
 
 def test_numbers_that_begin_anew_are_caught(tmp_path: Path) -> None:
     """If the outbox of a restored lake restarts at 1, the journal takes new rows for known ones."""
     with (
-        mock.patch.object(copying, "_number_from"),
+        mock.patch.object(migrate, "_number_from"),
         pytest.raises((AssertionError, pytest.fail.Exception)),
     ):
         test_backup.test_numbers_of_the_outbox_are_not_used_again(tmp_path)
@@ -26,7 +26,7 @@ def test_numbers_that_begin_anew_are_caught(tmp_path: Path) -> None:
 
 def test_snapshots_of_two_moments_are_caught(tmp_path: Path) -> None:
     """If writers continue between both snapshots, the restored lake drops a row whose number its journal knows."""
-    pause = copying.paused_snapshot
+    pause = migrate.paused_snapshot
 
     @contextmanager
     def unpaused(database: Any) -> Iterator[Any]:

@@ -33,7 +33,7 @@ def test_upsert_without_the_side(tmp_path: Path) -> None:
     with (
         mock.patch.object(upsert_rule, "KEY_COLUMNS", f"trace_id, span_id, workspace, {WITHOUT_SIDE}"),
         mock.patch.object(upsert_rule, "ID_COLUMNS", f"trace_id, span_id, {WITHOUT_SIDE}"),
-        mock.patch("tracelake.pipeline.upsert.is_server_side", no_side),
+        mock.patch("tracelake.pipeline.merge_task.is_server_side", no_side),
         pytest.raises(AssertionError),
     ):
         check_merge(tmp_path)
@@ -57,7 +57,9 @@ def test_standing_claims_without_the_side() -> None:
 def test_order_of_rows_without_the_kind() -> None:
     """If the kind does not order rows, a replay gives the two sides other row ids."""
     with (
-        mock.patch("tracelake.pipeline.upsert.TABLE_SPANS", mock.Mock(sorted_by=TABLE_SPANS.sorted_by[:-1])),
+        mock.patch(
+            "tracelake.pipeline.merge_task.TABLE_SPANS", mock.Mock(sorted_by=TABLE_SPANS.sorted_by[:-1])
+        ),
         pytest.raises(AssertionError),
     ):
         check_row_ids()

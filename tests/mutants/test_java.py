@@ -9,7 +9,7 @@ import pytest
 
 from tests.doctor.test_machine import check_age_of_java
 from tests.tasks.test_installed_java import check_installed
-from tracelake.doctor import environment
+from tracelake.doctor import doctor
 from tracelake.tasks import java
 
 
@@ -27,5 +27,5 @@ def test_untested_runtimes_are_left_out(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_age_of_the_bundled_java_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     """A doctor that never compares the date is noticed."""
-    with mock.patch.object(environment, "_is_outdated", return_value=False), pytest.raises(AssertionError):
+    with mock.patch.object(doctor, "_is_outdated", return_value=False), pytest.raises(AssertionError):
         check_age_of_java(monkeypatch)

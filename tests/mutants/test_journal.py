@@ -8,7 +8,7 @@ from unittest import mock
 import pytest
 
 from tests.lake.test_journal_repair import refuse_uncommitted, repair_last, tear
-from tracelake.journal import repair
+from tracelake.journal import store
 from tracelake.journal.model import Seal
 from tracelake.journal.store import Journal
 from tracelake.lake.transaction_history import LakeJournal
@@ -18,7 +18,7 @@ def test_a_seal_that_the_commit_does_not_prove_is_noticed(tmp_path: Path) -> Non
     """Without the rule, a seal with other totals is written."""
     with (
         mock.patch.object(
-            repair, "seal_of", side_effect=lambda t, _steps, at, _spans: Seal(t, 0, "0" * 32, at)
+            store, "seal_of", side_effect=lambda t, _steps, at, _spans: Seal(t, 0, "0" * 32, at)
         ),
         pytest.raises(Exception, match=r"."),
     ):
@@ -35,7 +35,7 @@ def test_a_repair_without_a_commit_is_noticed(tmp_path: Path) -> None:
     """Without the rule, the records of an open transaction are forgotten."""
 
     def repair_anything(of: LakeJournal, t: int) -> None:
-        repair.repair(of._journal, t, "", 0)
+        store.repair(of._journal, t, "", 0)
 
     with (
         mock.patch.object(LakeJournal, "repair", repair_anything),

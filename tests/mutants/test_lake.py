@@ -8,8 +8,7 @@ from unittest import mock
 import pytest
 
 from tests.lake.test_formats_of_lakes import check_names_a_release
-from tracelake import DamageError
-from tracelake.lake import location
+from tracelake import DamageError, location
 
 
 def test_a_checksum_that_comes_before_the_format_is_caught(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ from unittest import mock
 import pytest
 
 from tests.server import test_early_answers, test_locations
-from tracelake.server import locations
-from tracelake.server.locations import HttpLocations
+from tracelake.server import http_policy
+from tracelake.server.http_policy import HttpLocations
 from tracelake.server.otlp_http import RequestBody
 
 
@@ -47,7 +47,7 @@ def test_locations_whose_links_are_not_resolved_are_caught(tmp_path: Path) -> No
 def test_wildcards_that_reach_into_the_lake_are_caught(tmp_path: Path) -> None:
     """Without the check a pattern of a root above the lake reads the lake's own files."""
     with (
-        mock.patch.object(locations._Place, "may_reach", return_value=False),
+        mock.patch.object(http_policy._Place, "may_reach", return_value=False),
         pytest.raises(pytest.fail.Exception),
     ):
         test_locations.check_locations(tmp_path)

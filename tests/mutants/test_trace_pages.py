@@ -13,8 +13,8 @@ from tests.archive.place import HotLake
 from tests.server import test_trace_pages
 from tests.server.client import Client
 from tracelake._errors import LimitError
-from tracelake.lake.hot_tier import HotTier
-from tracelake.server import json_pieces
+from tracelake.hot.tier import HotTier
+from tracelake.server import render
 
 hot, client = test_trace_pages.hot, test_trace_pages.client
 
@@ -36,5 +36,5 @@ def test_encoding_a_trace_at_once_is_caught(client: Client) -> None:
     def slices(rows: pa.Table) -> Iterator[pa.Table]:
         yield rows
 
-    with mock.patch.object(json_pieces, "slices", slices), pytest.raises(AssertionError):
+    with mock.patch.object(render, "slices", slices), pytest.raises(AssertionError):
         test_trace_pages.check_pieces(client)

@@ -18,8 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tracelake.limits import OTLP_LINE_MAX_BYTES
+from tracelake.otlp.decode import InputDigest, InputFile, fingerprint
 from tracelake.otlp.framing import Payload, Reading, write_segment
-from tracelake.otlp.input_file import InputDigest, InputFile, fingerprint
 from tracelake.results import Problem
 
 LINES = [b'{"resourceSpans":[]}', b'{"n":1}', b"", b'{"n":2}', b"  ", b"not json"]

@@ -12,7 +12,7 @@ import pytest
 import tracelake
 from tests.pipeline.spans import a_line, a_span
 from tracelake import InboxPipeline, Lake
-from tracelake.pipeline.sources import buckets
+from tracelake.pipeline.sources import registry
 from tracelake.storage import ObjectStore, open_objects
 from tracelake.tasks.runners import InProcess
 
@@ -45,7 +45,7 @@ class Place:
 @pytest.fixture(name="place")
 def fixture_place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     """Return a new lake and an empty bucket, which is polled without a pause."""
-    monkeypatch.setattr(buckets, "WATCHED_BUCKET_PAUSE_S", 0.0)
+    monkeypatch.setattr(registry, "WATCHED_BUCKET_PAUSE_S", 0.0)
     with tracelake.init(f"memory://{uuid.uuid4().hex}", buckets=2) as lake:
         yield Place(lake, open_objects(f"memory://{uuid.uuid4().hex}"))
 
@@ -57,7 +57,7 @@ def bad(report: tracelake.IngestReport) -> dict[str, str]:
 
 def failing(monkeypatch: pytest.MonkeyPatch, *keys: str) -> set[str]:
     """Make reads of objects with these keys fail while they are in the set."""
-    away, read, head = set(keys), buckets._Address.read, buckets._Address.size_bytes
+    away, read, head = set(keys), registry._Address.read, registry._Address.size_bytes
 
     def failing_read(self: Any, size_bytes: int) -> Iterator[bytes]:
         if self.key in away:
@@ -70,6 +70,6 @@ def failing(monkeypatch: pytest.MonkeyPatch, *keys: str) -> set[str]:
             raise OSError(f"no answer of {self.bucket}")
         return head(self)
 
-    monkeypatch.setattr(buckets._Address, "read", failing_read)
-    monkeypatch.setattr(buckets._Address, "size_bytes", failing_head)
+    monkeypatch.setattr(registry._Address, "read", failing_read)
+    monkeypatch.setattr(registry._Address, "size_bytes", failing_head)
     return away

@@ -13,10 +13,9 @@ import pyarrow as pa
 from tests.pipeline.spans import a_line, a_span
 from tracelake import Lake
 from tracelake.otlp.framing import Payload, Reading, write_segment
-from tracelake.pipeline.decode_task import ReadTask
+from tracelake.pipeline.decode_task import ReadTask, read_piece
 from tracelake.pipeline.merge_task import TransactionMergeTask
 from tracelake.pipeline.sources.registry import fetch
-from tracelake.pipeline.staged_slices import read_piece
 from tracelake.storage import ObjectStore, open_objects
 from tracelake.tasks.runners import InProcess
 

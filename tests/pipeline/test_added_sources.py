@@ -354,7 +354,7 @@ def test_a_commit_of_a_client_has_all_that_was_acknowledged(lake: Lake) -> None:
 def test_lag_and_rate_of_each_kind(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Lag counts files and objects by number, bytes and age, also after partial polls, and the inbox by segments."""
     lake = place.lake
-    monkeypatch.setattr("tracelake.pipeline.sources.buckets.WATCHED_OBJECTS_AT_ONCE", 1)
+    monkeypatch.setattr("tracelake.pipeline.sources.registry.WATCHED_OBJECTS_AT_ONCE", 1)
     for number in range(3):
         old_file(tmp_path / f"{number}.jsonl", number)
         place.put(f"in/{number}", 10 + number)

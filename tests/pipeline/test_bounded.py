@@ -19,11 +19,11 @@ from tracelake import limits
 from tracelake._errors import DamageError, StorageError
 from tracelake.pipeline import decode_task as reading
 from tracelake.pipeline import merge_task, publish
+from tracelake.pipeline.decode_task import StagedSlice
 from tracelake.pipeline.driver import Pipeline
 from tracelake.pipeline.publish import by_range, shape_tasks
 from tracelake.pipeline.run_result import RunResult
 from tracelake.pipeline.sources.files import find_files
-from tracelake.pipeline.staged_slices import StagedSlice
 from tracelake.shards import parts as footers
 from tracelake.shards.model import Part
 from tracelake.shards.rows import rows_sql

@@ -16,7 +16,7 @@ from tests.pipeline.bucket_place import Place, bad, failing, fixture_place
 from tests.pipeline.spans import a_line, a_span
 from tracelake import LimitError, NotFoundError, StorageError, UsageError
 from tracelake.journal.store import IngestedFiles
-from tracelake.pipeline.sources import buckets, registry
+from tracelake.pipeline.sources import registry
 from tracelake.pipeline.sources.base import Input
 from tracelake.pipeline.sources.files import KeyPattern, is_pattern
 from tracelake.pipeline.sources.registry import fetch, find
@@ -113,7 +113,7 @@ def test_what_is_the_lakes_own_is_left_out(place: Place) -> None:
     """A pattern that includes the lake takes only the objects outside it."""
     lake_in = place.url("lake")
     for key, own in (("lake/a", True), ("lake", False), ("lakes/a", False), ("a", False)):
-        of = buckets._OfTheLake(MemoryObjectStore(lake_in), "", buckets._Address(place.url("**")))
+        of = registry._OfTheLake(MemoryObjectStore(lake_in), "", registry._Address(place.url("**")))
         assert of.has(key) is own
 
 
@@ -154,7 +154,7 @@ def test_a_task_has_several_objects_on_their_way(
     """A task downloads a bounded number of objects at once, in order and with separate failures; files need no
     wait."""
     urls = [place.put(str(number), number) for number in range(4)]
-    together, read = threading.Barrier(3), buckets._Address.read
+    together, read = threading.Barrier(3), registry._Address.read
 
     def meeting(self: Any, size_bytes: int) -> Iterator[bytes]:
         if self.key in ("0", "1", "2"):
@@ -162,7 +162,7 @@ def test_a_task_has_several_objects_on_their_way(
         return read(self, size_bytes)
 
     monkeypatch.setattr(registry, "INPUTS_FETCHED_AT_ONCE", 3)
-    monkeypatch.setattr(buckets._Address, "read", meeting)
+    monkeypatch.setattr(registry._Address, "read", meeting)
     inputs = [Input("buckets", url, len(a_line(a_span(0, 0)))) for url in urls[:3]]
     inputs += [
         Input("files", "/a", 1),
@@ -226,8 +226,8 @@ def test_what_is_left_of_an_object_that_cannot_be_read(
 ) -> None:
     """A vanished object has no content, and half a copy is deleted at once, because others share its folder."""
     known = IngestedFiles(MemoryKeyValueStore(), "main")
-    source = buckets.BucketSource(place.lake.objects, known)
-    assert (source.measured_bytes(place.url("absent")), buckets._sha256(place.url("absent"), 1)) == (0, "")
+    source = registry.BucketSource(place.lake.objects, known)
+    assert (source.measured_bytes(place.url("absent")), registry._sha256(place.url("absent"), 1)) == (0, "")
     copies = {fetch(place.lake.objects, "buckets", place.put("a", 0), 1, tmp_path) for _ in range(2)}
     assert {Path(copy).stat().st_size for copy in copies} == {0}, "it has another size by now"
     failing(monkeypatch, "a")
@@ -240,7 +240,7 @@ def test_what_is_left_of_an_object_that_cannot_be_read(
 
 def test_more_objects_than_one_call_takes(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """A pattern that matches too much is refused before any read."""
-    monkeypatch.setattr(buckets, "OBJECTS_FOUND_MAX", 1)
+    monkeypatch.setattr(registry, "OBJECTS_FOUND_MAX", 1)
     for key in ("in/a", "in/b"):
         place.put(key, 0)
     with pytest.raises(

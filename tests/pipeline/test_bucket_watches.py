@@ -17,9 +17,9 @@ from tracelake import (
 )
 from tracelake.limits import PIPELINE_PAUSE_MAX_S
 from tracelake.otlp.framing import write_segment
-from tracelake.pipeline.sources import buckets, poller
+from tracelake.pipeline.sources import poller, registry
 from tracelake.storage import open_objects
-from tracelake.storage.input_buckets import ForeignObjects, open_foreign
+from tracelake.storage.urls import ForeignObjects, open_foreign
 from tracelake.tasks.backoff import Backoff
 
 __all__ = ["fixture_place"]
@@ -29,7 +29,7 @@ def test_a_watched_bucket(place: Place, monkeypatch: pytest.MonkeyPatch) -> None
     """New and replaced objects are taken once, the oldest first, a bounded number at a time."""
     pipeline = place.watch(place.url("in/*"), place.url("in/?"))
     assert pipeline.run_once() is None
-    monkeypatch.setattr(buckets, "WATCHED_OBJECTS_AT_ONCE", 2)
+    monkeypatch.setattr(registry, "WATCHED_OBJECTS_AT_ONCE", 2)
     for number, key in enumerate(("in/b", "in/a", "in/cc")):
         place.put(key, number)
     place.bucket.put("in/dd", b"nonsense")
@@ -50,8 +50,8 @@ def test_a_pipeline_that_runs_once_takes_all_that_a_bucket_has(
 ) -> None:
     """A single run takes a bucket of any size or reports the rest, because the next run, without memory, would
     leave the same."""
-    monkeypatch.setattr(buckets, "WATCHED_OBJECTS_AT_ONCE", 1)
-    monkeypatch.setattr(buckets, "OBJECTS_FOUND_MAX", 3)
+    monkeypatch.setattr(registry, "WATCHED_OBJECTS_AT_ONCE", 1)
+    monkeypatch.setattr(registry, "OBJECTS_FOUND_MAX", 3)
     for number in range(3):
         place.put(f"in/{number}", number)
     began = place.watch(place.url("in/*"))
@@ -86,7 +86,7 @@ def test_a_bucket_that_fails_stops_no_other_watch(
             return self._list(prefix)
 
     monkeypatch.setattr(
-        buckets,
+        registry,
         "open_foreign",
         lambda url: Failing(listing(url)) if url == place.bucket.url else listing(url),
     )
@@ -136,7 +136,7 @@ def test_what_fails_has_a_pause_of_its_own(place: Place, monkeypatch: pytest.Mon
     """A failed bucket or object is not retried before its backoff ends; everything else is taken in the meantime."""
     clock = [0.0]
     lists: list[str] = []
-    listed = buckets._listed
+    listed = registry._listed
 
     def listing(address: Any, own: Any) -> Iterator[Any]:
         lists.append(address.key)
@@ -144,7 +144,7 @@ def test_what_fails_has_a_pause_of_its_own(place: Place, monkeypatch: pytest.Mon
             raise StorageError("no answer")
         return listed(address, own)
 
-    monkeypatch.setattr(buckets, "_listed", listing)
+    monkeypatch.setattr(registry, "_listed", listing)
     away = failing(monkeypatch, "in/bad")
     place.put("away/a", 0)
     place.put("in/bad", 1)

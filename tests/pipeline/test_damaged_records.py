@@ -18,7 +18,7 @@ from tracelake.journal.explicit_transactions import ExplicitTransactions, begin_
 from tracelake.journal.model import QuarantineRecord
 from tracelake.journal.protocol import ClientRequest
 from tracelake.journal.store import Journal
-from tracelake.pipeline.outputs.added import AddedOutputs
+from tracelake.pipeline.outputs.configured import AddedOutputs
 from tracelake.tasks.runners import InProcess
 
 

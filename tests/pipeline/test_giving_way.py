@@ -21,9 +21,17 @@ from tracelake import limits
 from tracelake.pipeline import context
 from tracelake.pipeline.context import CrashAwareRunner, PipelineContext
 from tracelake.search.vectors import PLAIN
-from tracelake.tasks import low_priority
-from tracelake.tasks.low_priority import NICENESS, LowPriorityRunner, LowPriorityTask
-from tracelake.tasks.runners import InProcess, ReceiptT, SizedRunner, TaskRunner, TaskT
+from tracelake.tasks import runners
+from tracelake.tasks.runners import (
+    NICENESS,
+    InProcess,
+    LowPriorityRunner,
+    LowPriorityTask,
+    ReceiptT,
+    SizedRunner,
+    TaskRunner,
+    TaskT,
+)
 from tracelake.tasks.spark import Spark
 
 Told: TypeAlias = tuple[int, int]
@@ -138,7 +146,7 @@ def test_what_fails_there_is_told() -> None:
 
 POOLS = """
 import os, threading, obstore
-from tracelake.tasks.low_priority import LowPriorityTask
+from tracelake.tasks.runners import LowPriorityTask
 
 def store(_task):
     obstore.put(obstore.store.MemoryStore(), "a", b"b")
@@ -203,11 +211,11 @@ def session(_task: object) -> int:
     [
         Broken(
             "priority of a thread",
-            low_priority._lower,
+            runners._lower,
             "os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), lower)",
             "pass",
         ),
-        Broken("lower than it was", low_priority._lower, " + NICENESS", ""),
+        Broken("lower than it was", runners._lower, " + NICENESS", ""),
         Broken(
             "of its own",
             LowPriorityTask.__call__,
@@ -226,9 +234,7 @@ def test_broken_worker(broken: Broken) -> None:
 def test_broken_refusal() -> None:
     """The check detects it."""
     assert_caught(
-        Broken(
-            "none the less", low_priority._lower, "contextlib.suppress(OSError)", "contextlib.nullcontext()"
-        ),
+        Broken("none the less", runners._lower, "contextlib.suppress(OSError)", "contextlib.nullcontext()"),
         check_refused,
     )
 

@@ -14,7 +14,7 @@ from tests.pipeline.spans import a_line, a_span
 from tracelake import Lake
 from tracelake.formats import encode
 from tracelake.pipeline.kafka_client import PartitionPosition
-from tracelake.pipeline.outputs.added import OutputRecord
+from tracelake.pipeline.outputs.configured import OutputRecord
 from tracelake.pipeline.outputs.external import OversizedInTransaction, OversizedRecord
 from tracelake.pipeline.verify import _check_clusters, _check_taken, check_topics
 from tracelake.storage import KeyValueStore, ObjectStore

@@ -22,8 +22,8 @@ from tests.pipeline.lost_replies import LosesReplies, Silent
 from tests.pipeline.spans import a_line, a_span
 from tracelake import Lake, StorageError, UsageError, limits
 from tracelake.pipeline import protocol
-from tracelake.pipeline.outputs.added import AddedOutputs
 from tracelake.pipeline.outputs.builtin import CommitOutput
+from tracelake.pipeline.outputs.configured import AddedOutputs
 from tracelake.pipeline.outputs.external import KeyedOutput, TableChanges
 from tracelake.pipeline.registrations import RegistrationStore
 from tracelake.storage import open_objects

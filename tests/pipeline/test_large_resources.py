@@ -13,10 +13,9 @@ from tests.tracking.requests import request
 from tracelake.otlp.columns import SpanColumns
 from tracelake.otlp.partition import rows_of
 from tracelake.pipeline import decode_task
-from tracelake.pipeline import staged_slices as staging
-from tracelake.pipeline.decode_task import InputShare, ReadTask, run_read_task
+from tracelake.pipeline import decode_task as staging
+from tracelake.pipeline.decode_task import InputShare, ReadTask, read_piece, run_read_task
 from tracelake.pipeline.sources.files import FILES
-from tracelake.pipeline.staged_slices import read_piece
 from tracelake.storage import FileObjectStore
 
 PIECE_BYTES = 300_000

@@ -21,7 +21,14 @@ from tracelake import DamageError, Lake
 from tracelake.formats import encode
 from tracelake.limits import KAFKA_MESSAGE_MAX_BYTES, OUTPUT_LEFT_OUT_NAMED_MAX
 from tracelake.otlp.framing import write_segment
-from tracelake.pipeline.outputs import kafka
+from tracelake.pipeline.outputs import configured
+from tracelake.pipeline.outputs.configured import (
+    KAFKA_BATCH_MAX_BYTES,
+    KAFKA_MESSAGE_OVERHEAD_BYTES,
+    KafkaSink,
+    Marker,
+    last_marker,
+)
 from tracelake.pipeline.outputs.external import (
     KeyedOutput,
     Messages,
@@ -30,13 +37,6 @@ from tracelake.pipeline.outputs.external import (
     OversizedRow,
     OversizedRowStore,
     merge_oversized,
-)
-from tracelake.pipeline.outputs.kafka import (
-    KAFKA_BATCH_MAX_BYTES,
-    KAFKA_MESSAGE_OVERHEAD_BYTES,
-    KafkaSink,
-    Marker,
-    last_marker,
 )
 from tracelake.tasks.runners import InProcess
 
@@ -232,9 +232,9 @@ RULES = (
         1,
     ),
     (Broken("the second half goes out", Messages._fitting, "rows.slice(half)", "rows.slice(half + 1)"), 1),
-    (Broken("others' records are passed over", kafka.last_marker, "continue", "break"), 2),
-    (Broken("markers increase", kafka.last_marker, "<= last.transaction", "< last.transaction"), 2),
-    (Broken("a marker is ours", kafka.last_marker, "marker.output != output_id or ", ""), 2),
+    (Broken("others' records are passed over", configured.last_marker, "continue", "break"), 2),
+    (Broken("markers increase", configured.last_marker, "<= last.transaction", "< last.transaction"), 2),
+    (Broken("a marker is ours", configured.last_marker, "marker.output != output_id or ", ""), 2),
 )
 
 

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from tests.broken import Broken, assert_caught
 from tests.pipeline.spans import a_span, a_table
-from tracelake.pipeline import upsert
-from tracelake.pipeline.upsert import UpsertResult, merge, taken
+from tracelake.pipeline import merge_task
+from tracelake.pipeline.merge_task import UpsertResult, merge, taken
 from tracelake.shards.lookup import Lookup
 from tracelake.shards.model import Part
 from tracelake.shards.parts import write_part
@@ -103,8 +103,8 @@ def test_few_new_spans_give_what_many_do(tmp_path: Path, monkeypatch: pytest.Mon
     names = [(trace, number) for trace in (2, 0, 1) for number in (3, 1, 2)]
     spans = [a_span(*each, start=each[1], end=7 - each[1]) for each in names]
     merged = [Bucket(tmp_path / "few").apply(*spans)]
-    monkeypatch.setattr(upsert, "UPSERT_FEW_SPANS", 0)
-    monkeypatch.setattr(upsert, "summed", lambda _: pytest.fail("they are not few"))
+    monkeypatch.setattr(merge_task, "UPSERT_FEW_SPANS", 0)
+    monkeypatch.setattr(merge_task, "summed", lambda _: pytest.fail("they are not few"))
     merged.append(Bucket(tmp_path / "many").apply(*spans))
     few, many = merged
     assert counts(few) == counts(many) == (9, 0, 0)
@@ -190,28 +190,30 @@ def test_rows_of_built_in_tables_have_one_order() -> None:
     ("broken", "check"),
     [
         (
-            Broken("few: what has the ids of another is compared", upsert._of_few, "is not span", "is None"),
+            Broken(
+                "few: what has the ids of another is compared", merge_task._of_few, "is not span", "is None"
+            ),
             test_w11_workspaces_have_rows_of_their_own,
         ),
         (
             Broken(
                 "statements: the workspace counts",
-                upsert._contest,
+                merge_task._contest,
                 "by {upsert_rule.KEY} order",
                 "by span_id order",
             ),
             test_w11_workspaces_have_rows_of_their_own,
         ),
         (
-            Broken("the workspace orders rows", upsert.taken, ".sorted_by", ".sorted_by[:3]"),
+            Broken("the workspace orders rows", merge_task.taken, ".sorted_by", ".sorted_by[:3]"),
             lambda _: test_w11_row_ids_are_the_same_for_any_order_of_claims((3, 2, 1, 0)),
         ),
         (
-            Broken("what came twice is compared", upsert._of_few, "is not span", "is None"),
+            Broken("what came twice is compared", merge_task._of_few, "is not span", "is None"),
             test_s5_s6_what_is_there_gives_no_output,
         ),
         (
-            Broken("what is stored is compared", upsert.merge, "not len(held) and", ""),
+            Broken("what is stored is compared", merge_task.merge, "not len(held) and", ""),
             test_s5_s6_what_is_there_gives_no_output,
         ),
     ],

@@ -21,8 +21,8 @@ from tests.server.faults import FaultyStore
 from tracelake import Lake
 from tracelake.journal.store import OutputReceipt, OutputReceipts, PartitionOffsets
 from tracelake.lake.transaction_history import OutputAccount, WrittenOffsets
+from tracelake.pipeline.outputs.configured import OUTPUT_PARTITIONS_TOLD_MAX, OutputOffsets
 from tracelake.pipeline.outputs.external import KeyedOutput, Messages
-from tracelake.pipeline.outputs.kafka import OUTPUT_PARTITIONS_TOLD_MAX, OutputOffsets
 from tracelake.server.app import create_app
 from tracelake.tasks.runners import InProcess
 from tracelake.tracking.ingest_queue import Inbox

@@ -13,7 +13,7 @@ from tests.pipeline.poison import Poisoned, good, names, poisoned
 from tracelake import Lake
 from tracelake._errors import StorageError
 from tracelake.journal.model import QuarantineRecord
-from tracelake.pipeline.outputs.base import Publication, SealedTransaction
+from tracelake.pipeline.outputs.external import Publication, SealedTransaction
 from tracelake.pipeline.publish import Outputs
 from tracelake.shards.shard import Shard
 from tracelake.storage import KeyValueStore, ObjectStore

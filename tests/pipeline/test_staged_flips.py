@@ -12,8 +12,8 @@ import pytest
 import tracelake
 from tests.pipeline.spans import a_line, a_span, a_table
 from tracelake import DamageError, Lake
+from tracelake.pipeline.decode_task import read_piece, slice_of, staged_bytes
 from tracelake.pipeline.merge_task import TransactionMergeTask
-from tracelake.pipeline.staged_slices import read_piece, slice_of, staged_bytes
 from tracelake.storage import MemoryObjectStore, open_objects
 from tracelake.tasks.runners import InProcess
 

@@ -13,7 +13,7 @@ from tests.broken import Broken, assert_caught
 from tests.pipeline.poison import good
 from tests.pipeline.spans import a_line, a_span
 from tracelake import Lake, limits
-from tracelake.pipeline import merge_task, staged_slices, staging
+from tracelake.pipeline import decode_task, merge_task, staging
 from tracelake.pipeline.outputs.builtin import TableOutput
 from tracelake.shards.rows import rows_sql
 from tracelake.tasks.runners import InProcess
@@ -88,7 +88,7 @@ def test_a_stream_is_shared_by_few_rows_only(tmp_path: Path) -> None:
     wanted = rows_of(ingested(tmp_path / "wanted"))
     for name, shared, held in (("apart", 0, 2**28), ("again", 2**20, 2**20 - 1), ("bucket", 2**20, 1)):
         with (
-            patch.object(staged_slices, "STAGED_TOGETHER_MAX_BYTES", shared),
+            patch.object(decode_task, "STAGED_TOGETHER_MAX_BYTES", shared),
             patch.object(limits, "SHAPED_AT_ONCE_MAX_BYTES", held),
         ):
             assert rows_of(ingested(tmp_path / name)) == wanted
@@ -103,7 +103,7 @@ BROKEN = [
     ),
     Broken(
         "a slice begins where it begins",
-        staged_slices._slices,
+        decode_task._slices,
         "bucket, len(rows), rows.nbytes, xxh3, first",
         "bucket, len(rows), rows.nbytes, xxh3, 0",
     ),

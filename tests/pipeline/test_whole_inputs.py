@@ -14,7 +14,7 @@ import pytest
 import tracelake
 from tests.pipeline.spans import a_line, a_span
 from tracelake import IngestReport, Lake
-from tracelake.otlp import input_file
+from tracelake.otlp import decode
 from tracelake.otlp.framing import write_segment
 from tracelake.pipeline import decode_task
 from tracelake.pipeline.decode_task import ReadTask
@@ -121,7 +121,7 @@ def failing_open(monkeypatch: pytest.MonkeyPatch, path: Path, number: int) -> li
                 raise OSError(errno.EMFILE, "Too many open files")
         return real(name, flags, *more, **named)
 
-    monkeypatch.setattr("tracelake.otlp.input_file.os.open", opens)
+    monkeypatch.setattr("tracelake.otlp.decode.os.open", opens)
     return opened
 
 
@@ -172,15 +172,15 @@ def test_a_disk_that_fails_in_the_middle_of_a_file(
     path.parent.mkdir()
     path.write_bytes(LINES)
     os.utime(path, (1, 1))
-    read, failures = input_file.InputFile.read, [OSError(errno.EIO, "Input/output error")]
+    read, failures = decode.InputFile.read, [OSError(errno.EIO, "Input/output error")]
 
-    def failing_read(self: input_file.InputFile, size_bytes: int) -> bytes:
+    def failing_read(self: decode.InputFile, size_bytes: int) -> bytes:
         block = read(self, min(size_bytes, 1000))
         if len(block) == 1000 and failures:
             raise failures.pop()
         return block
 
-    monkeypatch.setattr(input_file.InputFile, "read", failing_read)
+    monkeypatch.setattr(decode.InputFile, "read", failing_read)
     pipeline = lake.pipeline(watch=[str(path)], runner=InProcess())
     with pytest.raises(tracelake.StorageError, match="cannot be read: Input/output error"):
         pipeline.run_once()

@@ -17,7 +17,7 @@ from tests.pipeline.spans import a_line, a_span
 from tests.storage.servers.postgres import PostgresServer
 from tests.storage.servers.s3 import S3Server
 from tracelake import DamageError, LakeExistsError, LakeNotFoundError, StorageError, UsageError
-from tracelake.lake.location import LAKES, create_lake
+from tracelake.location import LAKES, create_lake
 from tracelake.storage import KeyValueStore, ObjectStore, open_key_value, open_objects
 from tracelake.tasks.runners import InProcess
 from tracelake.tasks.spark import Spark
@@ -139,8 +139,8 @@ def test_init_that_was_killed_is_repeated(
             url = s3.url() if s3 else str(tmp_path / f"lake-{at}-{after}")
             crash = CrashPoint(at, after=after)
             with monkeypatch.context() as patch:
-                patch.setattr("tracelake.lake.location.open_objects", crashing_objects)
-                patch.setattr("tracelake.lake.location.open_key_value", crashing_key_value)
+                patch.setattr("tracelake.location.open_objects", crashing_objects)
+                patch.setattr("tracelake.location.open_key_value", crashing_key_value)
                 try:
                     create_lake(url, None, 8)
                 except Crashed:

@@ -20,7 +20,7 @@ from tests.search.build_inputs import index_of, span, table
 from tracelake.cli.options import TEXTS
 from tracelake.search import analyzers, query_compiler, tokenization
 from tracelake.search.analyzers import ANALYZERS, CJK, ENGLISH, NAMES, WHITESPACE, Analyzer
-from tracelake.search.highlight import highlight
+from tracelake.search.results import highlight
 from tracelake.search.searcher import Searcher
 
 LETTERS: Final = "東京都大の"

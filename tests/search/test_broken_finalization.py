@@ -14,7 +14,7 @@ from tests.search import test_finalize as scenarios
 from tests.search import test_lists as lists
 from tests.search import test_protocol as choices
 from tests.search.test_pack import test_f14_a_flipped_bit_anywhere_in_a_part_is_refused_and_named as f14
-from tracelake.search import build, finalize, pack, protocol
+from tracelake.search import build, finalize, part_cache, protocol
 
 CLEANED: Final = "clean_staging(objects, index, build)"
 MARKED: Final = "manifest = write_marker(objects, path, draft)"
@@ -114,7 +114,7 @@ SCENARIOS: Final = (
         scenarios.test_f13_a_failing_list_is_an_error_and_never_empty,
     ),
     (
-        Broken("F14: bytes are those that were packed", pack.unpack, "actual != sha256", "False"),
+        Broken("F14: bytes are those that were packed", part_cache.unpack, "actual != sha256", "False"),
         f14,
     ),
     (

@@ -16,7 +16,7 @@ from tracelake.search.analyzers import ENGLISH
 from tracelake.search.build import build_part
 from tracelake.search.documents import COLUMNS, document_text, documents
 from tracelake.search.finalize import read_parts
-from tracelake.search.pack import unpack
+from tracelake.search.part_cache import unpack
 from tracelake.search.query_values import number_terms, path_term, term_of
 from tracelake.search.raw_hits import RawHit
 from tracelake.search.searcher import Searcher

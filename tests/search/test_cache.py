@@ -18,8 +18,7 @@ from tracelake.search import part_cache as cache
 from tracelake.search.build import build_part
 from tracelake.search.model import Manifest, PartRef
 from tracelake.search.open_index import OpenIndex
-from tracelake.search.pack import Header
-from tracelake.search.part_cache import PartCache
+from tracelake.search.part_cache import Header, PartCache
 from tracelake.search.searcher import Searcher
 from tracelake.storage.memory import MemoryObjectStore
 

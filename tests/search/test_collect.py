@@ -9,8 +9,14 @@ import pytest
 from tests.search.build_inputs import BUILD, INDEX, HookedStore, finalize_build, paths, stage
 from tests.search.test_finalize import MARKER, RANGES, SIZE, check_complete, fail_at
 from tests.search.test_lists import chain, stage_bytes
-from tracelake.search.finalize import read_parts, with_lists, write_marker, write_parts
-from tracelake.search.gc import CollectedIndexParts, collect
+from tracelake.search.finalize import (
+    CollectedIndexParts,
+    collect,
+    read_parts,
+    with_lists,
+    write_marker,
+    write_parts,
+)
 from tracelake.search.model import Manifest, manifest_path, rebuild_name
 from tracelake.search.protocol import parts_of_build
 from tracelake.storage.memory import MemoryObjectStore

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from tests.broken import Broken, assert_caught
 from tests.search.test_sieve import ENDINGS, ROOTS
-from tracelake.search import highlight as module
+from tracelake.search import results as module
 from tracelake.search.analyzers import ANALYZERS, CJK, ENGLISH, WHITESPACE, Analyzer
-from tracelake.search.highlight import _Wanted, highlight
+from tracelake.search.results import _Wanted, highlight
 
 
 def check_words() -> None:

@@ -14,8 +14,7 @@ import pytest
 from tests.broken import Broken, assert_caught
 from tests.search.build_inputs import INDEX, finalize_build, span, table
 from tracelake.search.build import build_part
-from tracelake.search.live_docs import RowIds, write_marks
-from tracelake.search.model import Manifest, PartRef
+from tracelake.search.model import Manifest, PartRef, RowIds, write_marks
 from tracelake.search.open_index import INDEX_MARKS_KEPT, OpenIndex, SegmentDirectory
 from tracelake.search.searcher import Searcher
 from tracelake.storage.memory import MemoryObjectStore

@@ -18,9 +18,8 @@ from tracelake import DamageError
 from tracelake.search import build
 from tracelake.search.build import merge_parts
 from tracelake.search.finalize import read_parts
-from tracelake.search.live_docs import RowIds
-from tracelake.search.model import Manifest, PartRef
-from tracelake.search.pack import _split
+from tracelake.search.model import Manifest, PartRef, RowIds
+from tracelake.search.part_cache import _split
 from tracelake.search.searcher import Searcher
 from tracelake.storage.memory import MemoryObjectStore
 

@@ -19,7 +19,15 @@ from tracelake.search import analyzers
 from tracelake.search.analyzers import ENGLISH
 from tracelake.search.finalize import read_parts
 from tracelake.search.model import Manifest, PartProblem
-from tracelake.search.pack import HEADER_FILE, META_FILE, SEGMENT_SUFFIXES, Header, pack, read_header, unpack
+from tracelake.search.part_cache import (
+    HEADER_FILE,
+    META_FILE,
+    SEGMENT_SUFFIXES,
+    Header,
+    pack,
+    read_header,
+    unpack,
+)
 from tracelake.search.searcher import Searcher
 from tracelake.search.verify import verify_parts
 from tracelake.storage.memory import MemoryObjectStore

@@ -26,7 +26,7 @@ from tracelake.search.model import (
     PartRef,
     together,
 )
-from tracelake.search.pruning import may_match, newest_after
+from tracelake.search.prefilter import may_match, newest_after
 from tracelake.search.results import PartsAsked
 from tracelake.search.searcher import INDEX_PRUNED_KEPT, Searcher, Sort
 from tracelake.search.verify import verify_parts
@@ -193,7 +193,7 @@ def newest_pages(searcher: Searcher, query: str) -> list[Any]:
 
 def check_newest(place: Path, share: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Compare pages of the newest spans with those of an index whose parts have no time bounds."""
-    monkeypatch.setattr("tracelake.search.pruning.SEARCH_NEWEST_SHARE", share)
+    monkeypatch.setattr("tracelake.search.prefilter.SEARCH_NEWEST_SHARE", share)
     chance = random.Random(1)
     objects = MemoryObjectStore()
     tables = [rows_of(part, chance) for part in range(PARTS)]

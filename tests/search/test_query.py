@@ -13,10 +13,10 @@ from tests.broken import Broken, assert_caught
 from tests.search.build_inputs import index_of, span, table
 from tracelake import limits
 from tracelake._errors import QueryError
-from tracelake.search import highlight as search_highlight
+from tracelake.search import results as search_highlight
 from tracelake.search.analyzers import ENGLISH
-from tracelake.search.highlight import _terms, highlight
 from tracelake.search.query_compiler import EXAMPLE, texts_wanted
+from tracelake.search.results import _terms, highlight
 from tracelake.search.searcher import Searcher
 
 ROWS = (

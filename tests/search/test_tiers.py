@@ -7,7 +7,7 @@ import math
 import pytest
 
 from tests.broken import Broken, assert_caught
-from tracelake import tiers
+from tracelake import batching
 from tracelake.limits import INDEX_MERGED_MAX_BYTES, INDEX_REBUILT_PART_ROWS
 from tracelake.search import protocol as search_tiers
 from tracelake.search.model import PartRef
@@ -173,10 +173,10 @@ def test_rules_of_rest_are_held() -> None:
     """A test above fails for each broken rule."""
     share = "share * (sum(run) - max(run))"
     assert_caught(
-        Broken("few are left", tiers.due_at_rest, share, "sum(run) - max(run)"), lambda: check_rest(1)
+        Broken("few are left", batching.due_at_rest, share, "sum(run) - max(run)"), lambda: check_rest(1)
     )
     assert_caught(
-        Broken("a large one is paid for", tiers.due_at_rest, share, "len(run) * sum(run)"),
+        Broken("a large one is paid for", batching.due_at_rest, share, "len(run) * sum(run)"),
         lambda: check_rest(1),
     )
     for bound in ("rows <= INDEX_REBUILT_PART_ROWS", "size <= INDEX_MERGED_MAX_BYTES"):

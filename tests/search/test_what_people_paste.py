@@ -13,8 +13,8 @@ from tests.search.build_inputs import index_of, span, table
 from tracelake._errors import QueryError
 from tracelake.search.analyzers import ANALYZERS, EARLIER, Analyzer, analyzer_named, current, of_fingerprint
 from tracelake.search.documents import written
-from tracelake.search.highlight import highlight
 from tracelake.search.prefilter import prefilter_of
+from tracelake.search.results import highlight
 from tracelake.search.searcher import Searcher
 
 NFC = "r\u00e9sum\u00e9"

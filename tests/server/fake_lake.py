@@ -14,9 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tracelake._errors import NotFoundError, QueryError
-from tracelake.lake.hot_tier import HotTier, SpanPage
+from tracelake.hot.tier import HotTier, SpanPage
 from tracelake.lake.lake import Lake
-from tracelake.lake.location import create_lake, open_location
+from tracelake.location import create_lake, open_location
 from tracelake.otlp.schema import SPANS_TABLE
 from tracelake.results import InboxInfo, IndexInfo, ReplicaInfo, Row, TableInfo, Trace
 from tracelake.search.results import Hit, SearchResults

@@ -15,7 +15,7 @@ from tests.server.faults import FaultyStore
 from tests.server.openid import Person
 from tracelake.access.oidc import OpenId
 from tracelake.access.sessions import PARTITION
-from tracelake.server import guard, key_ring, sign_in
+from tracelake.server import access, guard, key_ring
 from tracelake.server.app import create_app
 from tracelake.tracking.ingest_queue import Inbox
 
@@ -54,7 +54,7 @@ def served(*settings: OpenId) -> Iterator[Site]:
 
 def alone(site: Site, monkeypatch: pytest.MonkeyPatch) -> Site:
     """Return a site without sessions whose servers read keys and provider metadata again."""
-    monkeypatch.setattr(sign_in, "PROVIDER_KEPT_S", -1.0)
+    monkeypatch.setattr(access, "PROVIDER_KEPT_S", -1.0)
     for session in site.lake.sessions.all():
         site.lake._opened.key_value.erase(PARTITION, session.id)
     site.later()

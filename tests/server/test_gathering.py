@@ -13,8 +13,7 @@ from tests.broken import Broken, assert_caught
 from tests.patience import HANG_S
 from tests.server.faults import FaultyStore, inbox_payloads
 from tracelake._errors import BackPressureError, StorageError
-from tracelake.server.group_commit import GroupCommitter
-from tracelake.tracking.ingest_queue import Inbox
+from tracelake.tracking.ingest_queue import GroupCommitter, Inbox
 from tracelake.tracking.store import RefusedSpans
 
 ENDLESS_S = 2 * HANG_S

@@ -22,8 +22,7 @@ from tracelake.pipeline.continuous import PipelineLoop
 from tracelake.replicas.replica import BatchCounts, ReplicaProgress
 from tracelake.server import pipeline_child, pipeline_process, run
 from tracelake.server.pipeline_child import PipelineJob
-from tracelake.server.pipeline_process import PipelineProcess
-from tracelake.server.watchdog import NoProgressTimer, Watchdog
+from tracelake.server.pipeline_process import NoProgressTimer, PipelineProcess, Watchdog
 
 HANGS = """
 import sys

@@ -16,7 +16,7 @@ from tests.server.faults import FaultyStore
 from tracelake import limits
 from tracelake._errors import BackPressureError, NoKeyError, StorageError
 from tracelake.access.sessions import Sessions
-from tracelake.server import key_ring, sign_in
+from tracelake.server import access, key_ring
 from tracelake.server.app import create_app
 from tracelake.server.guard import COOKIE
 from tracelake.server.key_ring import KeyRing
@@ -167,7 +167,7 @@ def test_rules(check: Callable[[], None]) -> None:
         (Broken("one session is read", Sessions.of, 'self._records().get(PARTITION, session_id)',
                 "self.whole_records() and None"),
          check_sign_out),
-        (Broken("only the end of a session counts", sign_in.sign_in_pages,
+        (Broken("only the end of a session counts", access.sign_in_pages,
                 "session := await run_sync(sessions.of, token):",
                 "(session := await run_sync(sessions.of, token)) or ring.forget():"), check_sign_out),
     ],

@@ -20,8 +20,8 @@ from tests.server.client import Client
 from tests.tracking.requests import request, trace_id
 from tracelake import limits
 from tracelake._errors import BackPressureError
-from tracelake.lake import hot_tier
-from tracelake.lake.hot_tier import HotTier, HotTraces
+from tracelake.hot import tier
+from tracelake.hot.tier import HotTier, HotTraces
 from tracelake.server.app import _Answers, create_app
 from tracelake.tables import table
 from tracelake.tables.table import LargeReads, ReadGate
@@ -52,7 +52,7 @@ def served(folder: Path) -> Iterator[tuple[HotLake, Client]]:
         with pytest.MonkeyPatch.context() as patch:
             for module in (limits, table):
                 patch.setattr(module, "LARGE_TRACE_ROWS_BYTES", LARGE)
-            patch.setattr(hot_tier, "HOT_TRACE_PARTS", 2)
+            patch.setattr(tier, "HOT_TRACE_PARTS", 2)
             patch.setattr(limits, "HOT_TRACE_WAIT_S", 0.01)
             yield hot, Client(create_app(hot.lake, inbox))
 

@@ -13,7 +13,7 @@ from tests.server.client import Client
 from tracelake._errors import ForbiddenError, UsageError
 from tracelake.server.app import create_app
 from tracelake.server.guard import Allowed
-from tracelake.server.locations import HttpLocations
+from tracelake.server.http_policy import HttpLocations
 from tracelake.tracking.ingest_queue import Inbox
 
 SOURCES = "/api/v1/sources"

@@ -18,7 +18,7 @@ from tests.broken import Broken, assert_caught
 from tests.server.client import Client
 from tests.tracking.requests import trace_id
 from tracelake import limits
-from tracelake.lake.hot_tier import HotTier
+from tracelake.hot.tier import HotTier
 from tracelake.server import mlflow
 from tracelake.server.app import create_app
 from tracelake.tracking.ingest_queue import Inbox

@@ -11,7 +11,7 @@ import pytest
 from tests.patience import HANG_S, wait_until
 from tracelake import limits
 from tracelake._errors import BackPressureError, InternalError, NotFoundError, StorageError
-from tracelake.server.operations import Operations, Result, Tell
+from tracelake.server.archive import Operations, Result, Tell
 
 
 def test_the_oldest_that_are_over_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:

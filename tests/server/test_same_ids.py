@@ -14,7 +14,7 @@ import tracelake
 from tests.broken import Broken, assert_caught
 from tests.server.client import Client
 from tests.server.otlp_requests import export_request
-from tracelake.lake import hot_tier
+from tracelake.hot import tier
 from tracelake.server.app import create_app
 from tracelake.tables.view import CommitView
 from tracelake.tasks.runners import InProcess
@@ -127,7 +127,7 @@ def test_each_team_keeps_its_own_row(teams: Teams) -> None:
     check(teams, "second", "fourth")  # archived, with late spans
     check_tiers(teams)
     assert_caught(
-        Broken("each its tier", hot_tier._key_of, 'span["workspace"]', f'"{A}"'),
+        Broken("each its tier", tier._key_of, 'span["workspace"]', f'"{A}"'),
         lambda: check_tiers(teams),
     )
     teams.commit()

@@ -13,11 +13,10 @@ import pytest
 import tracelake
 from tests.pipeline.spans import a_line, a_span
 from tests.server.faults import inbox_payloads
-from tracelake.server.group_commit import GroupCommitter
 from tracelake.storage import MemoryObjectStore, ObjectStore
 from tracelake.tasks.runners import InProcess
 from tracelake.testing import Crashed, CrashingObjectStore, CrashPoint
-from tracelake.tracking.ingest_queue import Inbox
+from tracelake.tracking.ingest_queue import GroupCommitter, Inbox
 
 GROUPS = [[a_line(a_span(10 * group + number, 0)) for number in range(3)] for group in range(3)]
 """Simultaneous requests, three times."""

@@ -15,7 +15,7 @@ from tests.server.signing_in import OURS, Site, alone, begin, served
 from tracelake.access import oidc as access_openid
 from tracelake.access.oidc import SignInSecret
 from tracelake.access.sessions import Sessions
-from tracelake.server import guard, sign_in
+from tracelake.server import access, guard
 
 
 @pytest.fixture(scope="module")
@@ -179,7 +179,7 @@ def test_states(site: Site) -> None:
     [
         (Broken("the state is of this browser", access_openid.check_back,
                 "not hmac.compare_digest(state.encode(), begun.state.encode())", "False"), check_states),
-        (Broken("the code is of who began", sign_in.Provider._redeemed, "begun.verifier", "'v' * 43"), check_the_end),
+        (Broken("the code is of who began", access.Provider._redeemed, "begun.verifier", "'v' * 43"), check_the_end),
         (Broken("sign-out ends sessions", Sessions.end, "self.revoke(", "str("), check_the_end),
     ],
     ids=lambda each: getattr(each, "rule", ""),

@@ -26,7 +26,7 @@ from tests.server.signing_in import OURS, Site, alone, begin, served
 from tracelake import limits
 from tracelake.access import oidc as access_begun
 from tracelake.access.oidc import SignInSecret
-from tracelake.server import guard, sign_in
+from tracelake.server import access, guard
 
 
 @dataclass
@@ -216,8 +216,8 @@ def test_keys_that_the_provider_changes(
 ) -> None:
     """The provider's metadata is cached; if a key is unknown, the keys are read again, once."""
     assert come_back(told).status_code == 200
-    monkeypatch.setattr(sign_in, "PROVIDER_KEPT_S", 3_600.0)
-    monkeypatch.setattr(sign_in, "PROVIDER_KEYS_AGAIN_S", -1.0)
+    monkeypatch.setattr(access, "PROVIDER_KEPT_S", 3_600.0)
+    monkeypatch.setattr(access, "PROVIDER_KEYS_AGAIN_S", -1.0)
     answers.asked = []
     assert come_back(told).status_code == 200
     assert answers.asked == ["/token", "/userinfo"]
@@ -229,9 +229,9 @@ def test_keys_that_the_provider_changes(
     assert (answer.status_code, answers.asked) == (401, ["/token", "/keys"])
     assert "signed by none of its keys" in answer.text
     answers.keys, answers.asked = [{**public(signing_key())[0], "kid": "third"}], []
-    monkeypatch.setattr(sign_in, "PROVIDER_KEYS_AGAIN_S", 3_600.0)
+    monkeypatch.setattr(access, "PROVIDER_KEYS_AGAIN_S", 3_600.0)
     assert (come_back(told).status_code, answers.asked) == (401, ["/token"])
-    monkeypatch.setattr(sign_in, "PROVIDER_KEYS_AGAIN_S", -1.0)
+    monkeypatch.setattr(access, "PROVIDER_KEYS_AGAIN_S", -1.0)
     assert come_back(told).status_code == 401
     answers.keys, answers.asked = public(answers.signs_with), []
     assert (come_back(told).status_code, answers.asked) == (200, ["/token", "/keys", "/userinfo"])
@@ -239,14 +239,14 @@ def test_keys_that_the_provider_changes(
 
 def check_what_is_kept(told: Site, answers: Answers, monkeypatch: pytest.MonkeyPatch) -> None:
     """Check that only usable metadata of a provider is cached: a brief outage does not last an hour."""
-    monkeypatch.setattr(sign_in, "PROVIDER_KEYS_AGAIN_S", -1.0)
+    monkeypatch.setattr(access, "PROVIDER_KEYS_AGAIN_S", -1.0)
     for path in ("/.well-known/openid-configuration", "/keys"):
-        monkeypatch.setattr(sign_in, "PROVIDER_KEPT_S", -1.0)
+        monkeypatch.setattr(access, "PROVIDER_KEPT_S", -1.0)
         answers.changed = {path: (200, b'{"status": "maintenance"}')}
         assert (
             told.servers[0].get("/sign-in/provider") if "known" in path else come_back(told)
         ).status_code == 502
-        monkeypatch.setattr(sign_in, "PROVIDER_KEPT_S", 3_600.0)
+        monkeypatch.setattr(access, "PROVIDER_KEPT_S", 3_600.0)
         answers.changed = {}
         assert come_back(told).status_code == 200
 
@@ -306,11 +306,11 @@ def test_bad_answers(told: Site, answers: Answers) -> None:
 @pytest.mark.parametrize(
     "broken",
     [
-        Broken("answers are bounded", sign_in._fetched, "len(body) > limits.PROVIDER_ANSWER_MAX_BYTES", "False"),
-        Broken("keys are bounded", sign_in._keys_of, "len(keys) > limits.PROVIDER_KEYS_MAX", "False"),
-        Broken("what is told is of who signed in", sign_in.Provider.claims, 'told.get("sub") != claims["sub"]',
+        Broken("answers are bounded", access._fetched, "len(body) > limits.PROVIDER_ANSWER_MAX_BYTES", "False"),
+        Broken("keys are bounded", access._keys_of, "len(keys) > limits.PROVIDER_KEYS_MAX", "False"),
+        Broken("what is told is of who signed in", access.Provider.claims, 'told.get("sub") != claims["sub"]',
                "False"),
-        Broken("redirects are not followed", sign_in._fetched, "client.stream(method, url,",
+        Broken("redirects are not followed", access._fetched, "client.stream(method, url,",
                "client.stream(method, url, follow_redirects=True,"),
     ],
     ids=lambda broken: broken.rule,
@@ -340,14 +340,14 @@ def test_a_provider_that_is_down(told: Site, answers: Answers, monkeypatch: pyte
 def check_waiting(_told: Site, answers: Answers, monkeypatch: pytest.MonkeyPatch) -> None:
     """Check that a sign-in waits if all slots are taken; after a long wait it is still valid when the user retries."""
     held: list[Any] = []
-    init = sign_in.Provider.__init__
+    init = access.Provider.__init__
 
     def noted(self: Any, *given: Any) -> None:
         init(self, *given)
         held.append(self)
 
     with monkeypatch.context() as patch:
-        patch.setattr(sign_in.Provider, "__init__", noted)
+        patch.setattr(access.Provider, "__init__", noted)
         with served(*[openid.openid(answers.url)] * 2) as site:
             person = site.person("ada")
             begun = SignInSecret(begin(person))
@@ -391,11 +391,11 @@ def test_waiting_for_a_place(told: Site, answers: Answers, monkeypatch: pytest.M
 @pytest.mark.parametrize(
     ("broken", "check"),
     [
-        (Broken("what cannot be used is not kept", sign_in.Provider._known,
+        (Broken("what cannot be used is not kept", access.Provider._known,
                 'checked(await self._answer("GET", url))',
                 'self._kept.update({url: (self._clock(), each := await self._answer("GET", url))}) or checked(each)'),
          check_what_is_kept),
-        (Broken("what was begun still counts", sign_in.provider_pages, "isinstance(error, BackPressureError)",
+        (Broken("what was begun still counts", access.provider_pages, "isinstance(error, BackPressureError)",
                 "False"), check_waiting),
     ],
     ids=lambda each: getattr(each, "rule", ""),

@@ -17,9 +17,9 @@ from tests.lake.test_large_resources import grown
 from tests.server.client import Client
 from tests.tracking.requests import request, trace_id
 from tracelake._errors import UsageError
-from tracelake.lake import hot_tier
-from tracelake.lake.hot_rows import add_part as add_part_of
-from tracelake.server import json_pieces
+from tracelake.hot import tier
+from tracelake.hot.rows import add_part as add_part_of
+from tracelake.server import render
 from tracelake.server.app import create_app
 from tracelake.tables import table
 from tracelake.tracking.ingest_queue import Inbox
@@ -126,7 +126,7 @@ def test_every_span_is_found(hot: HotLake, client: Client, trace: int) -> None:
 def test_only_parts_that_hold_the_id_are_decoded(hot: HotLake) -> None:
     """Reading one span of a trace with many parts in the tracking store decodes one part."""
     hot.tracking.write([request((9, number)) for number in range(1, 21)])
-    with mock.patch.object(hot_tier, "add_part", wraps=add_part_of) as add_part:
+    with mock.patch.object(tier, "add_part", wraps=add_part_of) as add_part:
         assert len(hot.lake.hot.span_rows(trace_id(9), f"{13:016x}")) == 1
     assert add_part.call_count == 1
 
@@ -138,7 +138,7 @@ def check_pieces(client: Client) -> None:
         url = route.format(trace_id(COMMITTED))
         whole = client.get(url).json()
         sizes: list[int] = []
-        of = json_pieces.slices
+        of = render.slices
 
         def counted(rows: pa.Table, of: Any = of, sizes: list[int] = sizes) -> Iterator[pa.Table]:
             for some in of(rows):
@@ -146,8 +146,8 @@ def check_pieces(client: Client) -> None:
                 yield some
 
         with (
-            mock.patch.object(json_pieces, "JSON_PIECE_SPANS_MAX", 7),
-            mock.patch.object(json_pieces, "slices", counted),
+            mock.patch.object(render, "JSON_PIECE_SPANS_MAX", 7),
+            mock.patch.object(render, "slices", counted),
         ):
             answer = client.get(url)
         assert "content-length" not in answer.headers

@@ -45,8 +45,8 @@ from tests.server.walls import (
 from tracelake import limits
 from tracelake._errors import ForbiddenError, NotFoundError, QueryError
 from tracelake.access.audit import audit_record
+from tracelake.hot import tier
 from tracelake.lake import annotations as lake_annotations
-from tracelake.lake import hot_tier
 from tracelake.otlp import partition
 from tracelake.search import facets
 from tracelake.server import guard, http_policy, otlp_http
@@ -558,7 +558,7 @@ LIKE = span_texts.texts_of
         (Broken("SQL", SEES._sql_over, "{table_within(table.name, rows, workspace)}", "{rows}"), "services"),
         (Broken("sums", builtin.table_within, "name == TABLE_TRACES.name", "False"), "/api/v1/traces"),
         (Broken("spans of a trace", SEES.whole, ", workspace)", ", None)"), TRACE),
-        (Broken("hot spans", hot_tier.HotTier._hot, "workspace, span_id), workspace)", "None, span_id), None)"), TRACE),
+        (Broken("hot spans", tier.HotTier._hot, "workspace, span_id), workspace)", "None, span_id), None)"), TRACE),
         (Broken("beginnings of ids", SEES.full_id, "workspace is not None", "False"), None),
         (Broken("hits", SEES._rows_of, "workspace_sql(sql, workspace)", "sql"), SEARCH),
         (Broken("totals", facets.only, '("workspace", workspace), ', ""), None),

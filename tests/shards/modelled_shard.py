@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from tracelake.results import CompactReport
-from tracelake.shards.gc import FOLDERS, Collector
+from tracelake.shards.compaction import FOLDERS, Collector
 from tracelake.shards.leases import Lease
 from tracelake.shards.lookup import Lookup
 from tracelake.shards.model import Batch, BatchRef, Part, ShardState

@@ -12,7 +12,7 @@ import pytest
 
 from tests.shards.modelled_shard import Lab
 from tracelake._errors import DamageError, ExpiredError
-from tracelake.shards.gc import Collector
+from tracelake.shards.compaction import Collector
 from tracelake.shards.leases import Lease
 from tracelake.shards.model import Batch
 from tracelake.shards.protocol import forget

@@ -8,7 +8,7 @@ import pytest
 
 from tests.shards.test_append_races import LostReply
 from tracelake._errors import IndeterminateError
-from tracelake.shards.gc import Collector
+from tracelake.shards.compaction import Collector
 from tracelake.shards.leases import Lease
 from tracelake.shards.model import Batch, Part
 from tracelake.shards.protocol import APPENDS_REMEMBERED, drop_retired

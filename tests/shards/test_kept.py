@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tracelake.shards.lru import ByteLRU
+from tracelake.shards.parts import ByteLRU
 
 
 def test_what_was_used_last_is_kept_as_far_as_it_fits() -> None:

@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from tracelake import tiers
+from tracelake import batching
 from tracelake.shards.model import BatchRef, LeaseRecord, Moment, Retired, ShardState
 from tracelake.shards.protocol import (
     APPENDS_REMEMBERED,
@@ -207,7 +207,7 @@ def test_due_over_all_small_states() -> None:
     for weights in itertools.product(range(1, 5), repeat=5):
         refs = [a_batch(lower, f"b{lower}", weight=weight) for lower, weight in enumerate(weights)]
         for until in range(7):
-            run = tiers.due(weights[:until], 2)
+            run = batching.due(weights[:until], 2)
             assert due(refs, until, 2) == tuple(refs[run.start : run.stop])
 
 

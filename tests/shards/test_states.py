@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from tracelake._errors import DamageError, NotFoundError
-from tracelake.shards.gc import Collector
+from tracelake.shards.compaction import Collector
 from tracelake.shards.model import Batch, Part
 from tracelake.shards.protocol import drop_retired, next_epoch
 from tracelake.shards.shard import SHARD_STATE_INLINE_MAX_BYTES, SHARDS_PARTITION, Shard, States

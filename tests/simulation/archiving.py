@@ -27,7 +27,7 @@ from tracelake.archive.archive_pass import ObjectRepository, archive_batch, swee
 from tracelake.archive.model import LayoutName
 from tracelake.archive.protocol import LIVE
 from tracelake.archive.repositories import is_ours, path_in, read_archived
-from tracelake.archive.restore import delete_traces, restore_trace
+from tracelake.archive.service import delete_traces, restore_trace
 from tracelake.archive.store import ArchiveStore
 from tracelake.otlp.partition import take_apart
 from tracelake.storage import ObjectStore

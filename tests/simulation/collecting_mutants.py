@@ -11,9 +11,9 @@ from tests.simulation.collecting import CollectScenario
 from tests.simulation.mutants import Mutant
 from tracelake.testing import Faults
 from tracelake.versions import protocol
+from tracelake.versions.commits import Staging
 from tracelake.versions.gc import RepositoryCollector
 from tracelake.versions.model import Answer, BranchRecord, Reference
-from tracelake.versions.staging import Staging
 
 # 1. A name is valid for its own epoch and the next
 
@@ -112,7 +112,7 @@ COLLECT_MUTANTS = [
     ),
     _mutant("looks first", _COLLECTOR + "_begin_epoch", look_first, 100, first_seed=1_900, **_STAGED),
     _mutant(
-        "staged in any epoch", "tracelake.versions.staging.Staging.stage", stage_in_any_epoch, 200, **_STAGED
+        "staged in any epoch", "tracelake.versions.commits.Staging.stage", stage_in_any_epoch, 200, **_STAGED
     ),
     _mutant("erases what was sealed", _COLLECTOR + "_erase_entries", erase_what_was_sealed, 100, **_STAGED),
     _mutant(

@@ -18,15 +18,14 @@ from typing import Final
 from tests.simulation.scenarios import require, several
 from tests.simulation.versions import Before
 from tracelake._errors import ContentionError, ExpiredError, NotFoundError
-from tracelake.indexing.build import IndexBuilder, IndexedRows
+from tracelake.indexing.build import IndexBuilder, IndexedRows, IndexRebuild
 from tracelake.indexing.merge import CurrentIndex, IndexMerger
-from tracelake.indexing.rebuild import IndexRebuild
 from tracelake.journal.model import Seal, Step
-from tracelake.pipeline.outputs.base import Publication, SealedTransaction
 from tracelake.pipeline.outputs.builtin import IndexOutput
+from tracelake.pipeline.outputs.external import Publication, SealedTransaction
 from tracelake.search.analyzers import ENGLISH, WHITESPACE, Analyzer, analyzer_named
+from tracelake.search.finalize import collect as collect_index
 from tracelake.search.finalize import read_manifest, read_parts
-from tracelake.search.gc import collect as collect_index
 from tracelake.search.model import Manifest, PartRef, Receipt, staged_path
 from tracelake.search.protocol import Generation, first_missing
 from tracelake.search.vectors import PLAIN

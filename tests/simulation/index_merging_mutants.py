@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from tests.broken import Broken
 from tests.simulation.index_merging import IndexMergeScenario
 from tests.simulation.mutants import Mutant
-from tracelake.indexing.rebuild import IndexRebuild
+from tracelake.indexing.build import IndexRebuild
 from tracelake.search.finalize import read_manifest, read_parts
 from tracelake.search.model import Manifest, PartRef
 from tracelake.storage import ObjectStore
@@ -99,14 +99,14 @@ INDEX_MERGE_MUTANTS = [
     ),
     _mutant(
         "straddling parts are left out",
-        {"tracelake.indexing.rebuild.IndexRebuild._later": without_straddling},
+        {"tracelake.indexing.build.IndexRebuild._later": without_straddling},
         200,
         mergers=1,
         rebuilders=1,
     ),
     _mutant(
         "straddling parts are there twice",
-        {"tracelake.indexing.rebuild.IndexRebuild._later": twice},
+        {"tracelake.indexing.build.IndexRebuild._later": twice},
         200,
         mergers=1,
         rebuilders=1,
@@ -114,7 +114,7 @@ INDEX_MERGE_MUTANTS = [
     _mutant("parts of two analyzers", {"tracelake.tables.view._reconciled": with_any_parts}, 100, changers=1),
     _mutant(
         "who was told no text undoes one",
-        {"tracelake.indexing.rebuild.IndexRebuild._standing_analyzer": lambda _: None},
+        {"tracelake.indexing.build.IndexRebuild._standing_analyzer": lambda _: None},
         100,
         rebuilders=1,
         changers=1,

@@ -26,17 +26,16 @@ from tests.simulation.sources import Drops
 from tracelake._errors import UsageError
 from tracelake.journal.quarantine import QuarantineStore
 from tracelake.journal.store import IngestedFiles
+from tracelake.otlp.decode import InputDigest
 from tracelake.otlp.framing import Payload, Reading
-from tracelake.otlp.input_file import InputDigest
 from tracelake.pipeline import kafka_client, quarantine_actions
 from tracelake.pipeline.decode_task import InputShare
 from tracelake.pipeline.driver import Pipeline
 from tracelake.pipeline.kafka_client import is_range, name_of
 from tracelake.pipeline.merge_task import ShapeReceipt, TransactionMergeTask
-from tracelake.pipeline.outputs import kafka as sinks
-from tracelake.pipeline.outputs.added import AddedOutputs, OutputRecord, _sink
+from tracelake.pipeline.outputs import configured as sinks
+from tracelake.pipeline.outputs.configured import TRANSACTION_HEADER, AddedOutputs, OutputRecord, _sink
 from tracelake.pipeline.outputs.external import KeyedOutput, OversizedRowStore
-from tracelake.pipeline.outputs.kafka import TRANSACTION_HEADER
 from tracelake.pipeline.publish import Outputs
 from tracelake.pipeline.registrations import AddedSources
 from tracelake.pipeline.sources import kafka

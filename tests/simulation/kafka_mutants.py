@@ -8,8 +8,8 @@ from typing import Final
 from tests.broken import Broken
 from tests.simulation.kafka import KafkaScenario
 from tests.simulation.mutants import Mutant
+from tracelake.pipeline.outputs.configured import KafkaSink
 from tracelake.pipeline.outputs.external import KeyedOutput
-from tracelake.pipeline.outputs.kafka import KafkaSink
 from tracelake.pipeline.protocol import is_to_be_written
 from tracelake.pipeline.sources.kafka import Cluster, ConsumerOffsets, KafkaSource, KafkaWatch
 from tracelake.testing import Faults

@@ -16,7 +16,7 @@ from typing import Any, Final, TypeAlias
 from tests.simulation.scenarios import require
 from tracelake._errors import DamageError, ExpiredError, NotFoundError, TracelakeError
 from tracelake.limits import LEASE_S
-from tracelake.shards.gc import Collector
+from tracelake.shards.compaction import Collector
 from tracelake.shards.leases import Lease
 from tracelake.shards.model import Batch, BatchRef, Part
 from tracelake.shards.protocol import UpdateFate, classify, forget, settle_append

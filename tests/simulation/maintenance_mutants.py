@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from tests.simulation.maintenance import FilledScenario, MaintenanceScenario, Stores
 from tests.simulation.mutants import Mutant
-from tracelake.shards.gc import CollectedParts, Collector
+from tracelake.shards.compaction import CollectedParts, Collector
 from tracelake.shards.leases import Lease, leases
 from tracelake.shards.model import Batch, BatchRef, Moment, Retired, ShardState, Write
 from tracelake.shards.protocol import (

@@ -13,13 +13,12 @@ from tracelake._errors import SourceChangedError, UsageError
 from tracelake.journal.model import Step
 from tracelake.journal.protocol import Appended, StateRead
 from tracelake.journal.store import Journal
-from tracelake.otlp.input_file import InputDigest
+from tracelake.otlp.decode import InputDigest
 from tracelake.pipeline import driver, quarantine_actions, replay, staging
-from tracelake.pipeline.decode_task import InputShare, ReadTask, ShareReceipt
+from tracelake.pipeline.decode_task import InputShare, ReadTask, ShareReceipt, StagedSlice
 from tracelake.pipeline.driver import Pipeline
 from tracelake.pipeline.sources.base import Input
 from tracelake.pipeline.sources.server_inputs import INBOX
-from tracelake.pipeline.staged_slices import StagedSlice
 from tracelake.search.vectors import PLAIN
 from tracelake.shards.shard import Shard
 from tracelake.testing import Actor, Process, Run

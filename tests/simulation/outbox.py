@@ -47,16 +47,15 @@ from tests.simulation.scenarios import require
 from tracelake._errors import ContentionError, NotFoundError, StorageError
 from tracelake.archive.archive_pass import archive_batch
 from tracelake.archive.repositories import traces_data
-from tracelake.archive.restore import delete_traces, restore_trace
+from tracelake.archive.service import delete_traces, restore_trace
 from tracelake.archive.store import ArchiveStore
-from tracelake.lake.hot_tier import HotTier, HotTraces
+from tracelake.hot.tier import HotTier, HotTraces
 from tracelake.storage import KeyValueStore
 from tracelake.testing import Actor, Process, Run, Scenario
 from tracelake.testing.stores import Call, Touch
-from tracelake.tracking.outbox import Outbox
+from tracelake.tracking.outbox import ListedPart, Outbox, StoredPart, Uncommitted
 from tracelake.tracking.schema import metadata, outbox
 from tracelake.tracking.store import OF_OUTBOX
-from tracelake.tracking.uncommitted import ListedPart, StoredPart, Uncommitted
 
 Group = Sequence[tuple[int, int]]
 """Requests stored by one transaction, each of one span: its trace's number and its own."""

@@ -10,8 +10,8 @@ from tests.simulation.mutants import Mutant
 from tests.simulation.outbox import OutboxScenario
 from tracelake.archive import protocol, store
 from tracelake.archive.store import ArchiveStore
-from tracelake.lake.hot_rows import latest_versions
-from tracelake.lake.hot_tier import HotTier
+from tracelake.hot.rows import latest_versions
+from tracelake.hot.tier import HotTier
 from tracelake.testing import Faults
 from tracelake.tracking.outbox import Outbox, keep
 from tracelake.versions.branch_store import MAIN
@@ -111,6 +111,6 @@ OUTBOX_MUTANTS: Final = [
     _mutant(
         "O2: main is read before the tracking store",
         lambda: OutboxScenario([LATE], archivers=0, reads=1),
-        **{"tracelake.lake.hot_tier.HotTier._rows": main_first},
+        **{"tracelake.hot.tier.HotTier._rows": main_first},
     ),
 ]

@@ -15,14 +15,13 @@ from typing import TypeVar, cast
 from tests.simulation.scenarios import require
 from tracelake._errors import NotFoundError
 from tracelake.journal.quarantine import QuarantineStore
-from tracelake.otlp.input_file import InputDigest
+from tracelake.otlp.decode import InputDigest
 from tracelake.pipeline import quarantine_actions
-from tracelake.pipeline.decode_task import InputShare, ReadReceipt, ReadTask, ShareReceipt
+from tracelake.pipeline.decode_task import InputShare, ReadReceipt, ReadTask, ShareReceipt, StagedSlice
 from tracelake.pipeline.driver import Pipeline
 from tracelake.pipeline.merge_task import ShapeReceipt, TransactionMergeTask
 from tracelake.pipeline.sources.base import Input
 from tracelake.pipeline.sources.server_inputs import INBOX
-from tracelake.pipeline.staged_slices import StagedSlice
 from tracelake.pipeline.staging import RestageTask
 from tracelake.search.analyzers import ENGLISH
 from tracelake.search.finalize import read_manifest, read_parts

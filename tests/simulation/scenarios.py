@@ -12,8 +12,7 @@ from tracelake.journal.model import JournalRecord, Seal, Step, WholeFile
 from tracelake.journal.protocol import totals
 from tracelake.journal.store import Journal
 from tracelake.search.analyzers import ENGLISH
-from tracelake.search.finalize import finalize, read_manifest, read_parts
-from tracelake.search.gc import collect
+from tracelake.search.finalize import collect, finalize, read_manifest, read_parts
 from tracelake.search.model import Manifest, Receipt, manifest_path, staged_path
 from tracelake.shards.model import Batch, Part, ShardState
 from tracelake.shards.model import from_bytes as shard_from_bytes

@@ -9,9 +9,9 @@ from typing import Any, Final
 from tests.simulation.mutants import Mutant
 from tests.simulation.setting_aside import SettingAsideScenario
 from tracelake.journal.model import QuarantinedInput, QuarantineRecord, ReadRange, Step, inputs_of
-from tracelake.pipeline.input_ack import InputAcker
-from tracelake.pipeline.outputs.base import OvertakenError, Publication, SealedTransaction
 from tracelake.pipeline.outputs.builtin import TableOutput
+from tracelake.pipeline.outputs.external import OvertakenError, Publication, SealedTransaction
+from tracelake.pipeline.publish import InputAcker
 from tracelake.pipeline.sources.server_inputs import INBOX
 from tracelake.testing import Faults
 from tracelake.versions.model import TableAt

@@ -10,8 +10,7 @@ from tests.simulation.other_runs import StripedTasks
 from tests.simulation.replicas import BUCKETS, PipelineScenario
 from tests.simulation.scenarios import require
 from tracelake._errors import DamageError
-from tracelake.journal.store import Journal
-from tracelake.journal.verify import check_transactions
+from tracelake.journal.store import Journal, check_transactions
 from tracelake.pipeline.driver import Pipeline
 from tracelake.pipeline.publish import Outputs
 from tracelake.pipeline.sources.base import Input

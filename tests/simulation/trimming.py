@@ -16,8 +16,7 @@ from tests.simulation.scenarios import require
 from tests.simulation.setting_aside import SettingAsideScenario
 from tracelake._errors import UsageError
 from tracelake.journal.quarantine import QuarantineStore
-from tracelake.journal.store import Journal, trim
-from tracelake.journal.verify import check_transactions
+from tracelake.journal.store import Journal, check_transactions, trim
 from tracelake.pipeline.driver import Pipeline
 from tracelake.pipeline.outputs.builtin import SET_ASIDE
 from tracelake.pipeline.publish import Outputs

@@ -9,8 +9,7 @@ from tests.broken import Broken
 from tests.simulation.mutants import Mutant
 from tests.simulation.trimming import QuarantineTrimmingScenario, TrimmingScenario
 from tracelake.journal.protocol import floor_above
-from tracelake.journal.store import Journal, trim
-from tracelake.journal.verify import check_transactions
+from tracelake.journal.store import Journal, check_transactions, trim
 from tracelake.pipeline.driver import _DriverRun
 from tracelake.pipeline.publish import Outputs
 from tracelake.testing import Faults, Scenario

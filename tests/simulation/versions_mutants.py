@@ -13,6 +13,7 @@ from tracelake.formats import encode
 from tracelake.storage import Done, Indeterminate, settle
 from tracelake.testing import Faults
 from tracelake.versions.branch_store import BRANCHES, STAGED, BranchRecords, BranchSnapshot, _StagedEntry
+from tracelake.versions.commits import Staging
 from tracelake.versions.committer import Committer, _Building, _RequestRefusedError, build
 from tracelake.versions.model import (
     Announcement,
@@ -28,7 +29,6 @@ from tracelake.versions.model import (
     to_bytes,
 )
 from tracelake.versions.protocol import CommitDecision, RequestState, cut, decide, kept, seal, state_of
-from tracelake.versions.staging import Staging
 from tracelake.versions.tree import CommitTree, Tree
 
 Swapped = tuple[bool, BranchSnapshot]
@@ -259,7 +259,7 @@ def read_once(self: Staging, branch: str, start: str = "", stop: str | None = No
 _COMMITTER: Final = "tracelake.versions.committer."
 _BUILD: Final = "tracelake.versions.committer._Building."
 _RECORDS: Final = "tracelake.versions.branch_store.BranchRecords."
-_STAGING: Final = "tracelake.versions.staging.Staging."
+_STAGING: Final = "tracelake.versions.commits.Staging."
 _TREE: Final = "tracelake.versions.tree.Tree."
 FINISH: Final = _COMMITTER + "Committer.finish"
 _SUBMIT: Final = _COMMITTER + "Committer.submit"
@@ -297,7 +297,7 @@ def _mutant(
 KILLED: Final = Faults(kills=2)
 MANY_LOST: Final = Faults(lost=4)
 
-_TRIES: Final = {"tracelake.versions.staging.STAGING_READ_TRIES_MAX": 1}
+_TRIES: Final = {"tracelake.versions.commits.STAGING_READ_TRIES_MAX": 1}
 """A reader with a single look detects every object deleted during its read."""
 
 VERSIONS_MUTANTS = [

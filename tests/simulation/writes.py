@@ -16,7 +16,7 @@ import pyarrow as pa
 from tests.simulation.maintenance import two_alike
 from tests.simulation.scenarios import require
 from tracelake._errors import ExpiredError
-from tracelake.shards.gc import Collector
+from tracelake.shards.compaction import Collector
 from tracelake.shards.leases import Lease
 from tracelake.shards.model import Batch, Part, Write
 from tracelake.shards.parts import STAGED, part_path

@@ -11,8 +11,7 @@ from pyspark.sql.types import ArrayType, BooleanType, DataType, LongType, String
 
 import tracelake
 from tracelake import InputError, Lake, StorageError, UsageError
-from tracelake.spark.options import Options
-from tracelake.spark.writer import StreamWriter, Writer, make_stream_writer, make_writer
+from tracelake.spark.source import Options, StreamWriter, Writer, make_stream_writer, make_writer
 from tracelake.tables.spec import table_names
 from tracelake.tasks.runners import InProcess
 from tracelake.versions.repository import Repository

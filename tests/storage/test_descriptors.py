@@ -9,13 +9,13 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from tests.patience import HANG_S
-from tracelake.storage import descriptors
+from tracelake.storage import local
 
 RAISES = """
 import resource
 from tracelake.cli import run
 from tracelake.server.run import listen
-from tracelake.storage.descriptors import descriptors_max
+from tracelake.storage.local import descriptors_max
 hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
 resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
 listen("127.0.0.1", 0)
@@ -30,21 +30,21 @@ def test_a_server_raises_its_limit() -> None:
 
 def check_reserve() -> None:
     """Check that reads are refused before the last descriptors are used, and accepted once some are closed."""
-    most = descriptors.descriptors_open() + 200
+    most = local.descriptors_open() + 200
 
     def allowed() -> int:
         return most
 
-    before, descriptors.descriptors_max = descriptors.descriptors_max, allowed
+    before, local.descriptors_max = local.descriptors_max, allowed
     try:
-        assert descriptors.has_descriptors()
+        assert local.has_descriptors()
         with ExitStack() as stack:
             for _ in range(150):
                 stack.enter_context(Path(os.devnull).open())
-            assert not descriptors.has_descriptors()
-        assert descriptors.has_descriptors()
+            assert not local.has_descriptors()
+        assert local.has_descriptors()
     finally:
-        descriptors.descriptors_max = before
+        local.descriptors_max = before
 
 
 def test_a_reserve_stays_free() -> None:

@@ -16,7 +16,7 @@ from tests.broken import Broken, assert_caught
 from tests.pipeline.poison import good, names
 from tracelake._errors import StorageError
 from tracelake.pipeline.staging import Leftovers
-from tracelake.search import finalize, gc
+from tracelake.search import finalize
 from tracelake.shards.protocol import COMPACTION_FAN_OUT
 from tracelake.storage import wrappers
 from tracelake.storage.local import DIRECTORY_TRIES_MAX, FileObjectStore
@@ -207,7 +207,9 @@ def test_who_is_robbed_without_end_is_told(tmp_path: Path) -> None:
         ),
         (
             check_lake,
-            Broken("parts of a build", gc.collect, "remove_folders(objects, folders -", "print(folders -"),
+            Broken(
+                "parts of a build", finalize.collect, "remove_folders(objects, folders -", "print(folders -"
+            ),
         ),
         (check_looks, Broken("not each run", Leftovers.clean, "if time.monotonic() >=", "if True or 0 >=")),
         (check_looks, Broken("at all", Leftovers.clean, "if time.monotonic() >=", "if False and 0 >=")),

@@ -11,7 +11,7 @@ import pytest
 
 from tracelake import limits
 from tracelake._errors import StorageError
-from tracelake.storage.space import is_disk_full, low_space
+from tracelake.storage.local import is_disk_full, low_space
 
 
 def test_little_free_space_is_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

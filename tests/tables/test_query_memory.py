@@ -19,9 +19,8 @@ from tests.pipeline.spans import a_line, a_span
 from tracelake import BackPressureError, Lake, LimitError, QueryError
 from tracelake.limits import MIB
 from tracelake.tables import query_memory
-from tracelake.tables.cancellation import cancellable
 from tracelake.tables.predicates import produces_large_values
-from tracelake.tables.query_memory import QUERY_PROCESS_EXTRA_BYTES
+from tracelake.tables.query_memory import QUERY_PROCESS_EXTRA_BYTES, cancellable
 from tracelake.tasks.runners import InProcess
 
 LIMIT_BYTES = 128 * MIB

@@ -18,7 +18,7 @@ from tests.patience import HANG_S, wait_until
 from tests.pipeline.spans import AGENTS, a_line, a_span
 from tracelake import Lake
 from tracelake._errors import DamageError, ExpiredError, QueryError
-from tracelake.pipeline import upsert
+from tracelake.pipeline import merge_task
 from tracelake.shards.model import Part
 from tracelake.shards.parts import check_part
 from tracelake.shards.rows import GIVEN_UP, ROW_ID
@@ -193,7 +193,7 @@ def test_ranges_of_real_data_lead_to_the_same_rows(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("error", GIVEN_UP)
-@pytest.mark.parametrize("opened", [connection, lambda: connection(()), upsert._connect])
+@pytest.mark.parametrize("opened", [connection, lambda: connection(()), merge_task._connect])
 def test_a_database_that_was_given_up_is_not_used_again(opened: Any, error: type[duckdb.Error]) -> None:
     """After a fatal DuckDB error, the next query gets another database and succeeds."""
 

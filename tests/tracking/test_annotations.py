@@ -10,7 +10,7 @@ import pytest
 from tests.broken import Broken, assert_caught
 from tests.tracking.requests import request, trace_id
 from tracelake._errors import NotFoundError, QueryError, UsageError
-from tracelake.archive.restore import delete_traces, restore_trace
+from tracelake.archive.service import delete_traces, restore_trace
 from tracelake.archive.store import ArchiveStore
 from tracelake.tracking import mlflow_search
 from tracelake.tracking.annotations import Annotations

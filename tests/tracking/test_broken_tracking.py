@@ -14,7 +14,7 @@ from tests.storage.servers.postgres import PostgresServer
 from tests.tracking import test_door as door_tests
 from tests.tracking import test_place as place_tests
 from tests.tracking import test_store as store_tests
-from tracelake.lake import hot_rows
+from tracelake.hot import rows
 from tracelake.otlp.partition import TracePartitioner
 from tracelake.tracking import database as databases
 from tracelake.tracking import location
@@ -23,9 +23,8 @@ from tracelake.tracking import store as stores
 from tracelake.tracking.database import TrackingDatabase
 from tracelake.tracking.ingest_queue import TrackingDoor
 from tracelake.tracking.migrate import migrate
-from tracelake.tracking.outbox import Outbox
+from tracelake.tracking.outbox import Outbox, Uncommitted
 from tracelake.tracking.store import TrackingStore
-from tracelake.tracking.uncommitted import Uncommitted
 
 Check = Callable[[TrackingStore, Path], object]
 
@@ -162,7 +161,7 @@ MUTANTS: list[tuple[Broken, Check]] = [
     (
         Broken(
             "of claims the greatest stands",
-            hot_rows.latest_version_rows,
+            rows.latest_version_rows,
             "order by {upsert_rule.ORDER}, ord",
             "order by ord",
         ),

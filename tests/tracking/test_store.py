@@ -28,7 +28,7 @@ from tracelake.tracking import database as databases
 from tracelake.tracking import verify
 from tracelake.tracking.database import TrackingDatabase
 from tracelake.tracking.migrate import migrate
-from tracelake.tracking.outbox import Outbox
+from tracelake.tracking.outbox import Outbox, Uncommitted
 from tracelake.tracking.schema import (
     ARCHIVE_REPO,
     INCOMPLETE,
@@ -39,7 +39,6 @@ from tracelake.tracking.schema import (
     trace_parts,
 )
 from tracelake.tracking.store import TracedRequest, TrackingStore, info_of, span_rows, unpacked
-from tracelake.tracking.uncommitted import Uncommitted
 from tracelake.tracking.verify import check_store
 
 

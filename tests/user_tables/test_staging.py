@@ -125,7 +125,7 @@ def test_what_is_stored_just_so_is_found_in_every_kind_of_column(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keys_at_once: int
 ) -> None:
     """An identical stored row is found for null, NaN, lists and maps; a difference in any column counts (S6)."""
-    monkeypatch.setattr("tracelake.user_tables.keys.COMPARED_KEYS_MAX", keys_at_once)
+    monkeypatch.setattr("tracelake.user_tables.staging.COMPARED_KEYS_MAX", keys_at_once)
     columns = {
         "id": pa.array(range(4), pa.int64()),
         "x": pa.array([1.0, None, float("nan"), -0.5]),
@@ -166,7 +166,7 @@ def test_a_job_that_takes_long_is_published_all_the_same(lake: Lake) -> None:
 def test_pieces_of_a_killed_writer_go_after_a_day(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pieces of a killed writer are deleted after a day; publishing them is then an error with a remedy."""
     task = staged(lake, rows(0, 20))
-    monkeypatch.setattr("tracelake.shards.gc.STAGED_ROWS_AGE_MAX_S", -60.0)
+    monkeypatch.setattr("tracelake.shards.compaction.STAGED_ROWS_AGE_MAX_S", -60.0)
     for _ in range(3):
         lake.maintenance.gc(epoch_min_s=0)
     assert objects_of(lake) == set()

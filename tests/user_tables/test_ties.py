@@ -83,7 +83,7 @@ def test_the_last_row_of_the_caller_stands(
     """The last row of a key wins, rows and deletions alike, in any division into batches, blocks and buckets."""
     monkeypatch.setattr("tracelake.user_tables.staging.STAGED_ROWS_MAX_BYTES", block_bytes)
     monkeypatch.setattr("tracelake.user_tables.write.SMALL_PART_MAX_BYTES", small_bytes)
-    monkeypatch.setattr("tracelake.user_tables.keys.COMPARED_KEYS_MAX", 20)
+    monkeypatch.setattr("tracelake.user_tables.staging.COMPARED_KEYS_MAX", 20)
     chance, expected = random.Random(block_bytes + small_bytes), dict[int, str]()
     for _ in range(3):
         batches = []

@@ -36,7 +36,7 @@ from tracelake.archive.scheduler import Marks
 from tracelake.archive.store import ArchiveStore
 from tracelake.batching import batches
 from tracelake.limits import OBJECTS_LISTED_AT_ONCE
-from tracelake.limits.units import MIB
+from tracelake.limits.input import MIB
 from tracelake.storage import ObjectStore, open_objects
 from tracelake.tracking.location import find_tracking
 

@@ -22,7 +22,7 @@ from tracelake.archive.retention import (
 from tracelake.archive.scheduler import Marks
 from tracelake.batching import batches
 from tracelake.limits import TRACKING_IDS_AT_ONCE
-from tracelake.limits.units import MIB
+from tracelake.limits.input import MIB
 from tracelake.tracking.schema import (
     DEFAULT_EXPERIMENT,
     DEFAULT_WORKSPACE,

@@ -17,11 +17,10 @@ from sqlalchemy import Connection, bindparam, delete, insert, select, update
 
 from tracelake._errors import DamageError
 from tracelake.archive import protocol
-from tracelake.archive.model import AbandonedUpload, HotSnapshot, LayoutName, StoredUpload
+from tracelake.archive.model import AbandonedUpload, HotSnapshot, LayoutName, StoredUpload, locked_settings
 from tracelake.archive.protocol import CONDEMNED, LIVE, OPEN, TraceState
 from tracelake.archive.repositories import count_spans, path_of
 from tracelake.archive.retention import MALFORMED, ArchiveOutcome
-from tracelake.archive.settings import locked_settings
 from tracelake.limits import TRACE_ARCHIVED_MAX_BYTES
 from tracelake.tracking.database import at_once
 from tracelake.tracking.outbox import keep

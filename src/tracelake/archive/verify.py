@@ -10,10 +10,10 @@ import pyarrow as pa
 from sqlalchemy import Connection, select
 
 from tracelake._errors import DamageError, NotFoundError, StorageError, UsageError
+from tracelake.archive.model import read_settings
 from tracelake.archive.protocol import LIVE
 from tracelake.archive.repositories import check_pack, is_pack, path_in, read_archived
 from tracelake.archive.service import FOLDER
-from tracelake.archive.settings import read_settings
 from tracelake.archive.store import is_still_at
 from tracelake.limits import TRACKING_NAME_MAX_CHARS
 from tracelake.results import Finding

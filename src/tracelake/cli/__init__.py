@@ -37,7 +37,7 @@ from tracelake.cli.output import (
     prepare_streams,
     print_error,
 )
-from tracelake.storage.descriptors import raise_limit
+from tracelake.storage.local import raise_limit
 
 app = typer.Typer(
     help="Keep every trace: captured once, kept for good, found in milliseconds, versioned like code.",

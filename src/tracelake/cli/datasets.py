@@ -283,7 +283,7 @@ def export(
         dataset = open_lake.datasets.get(name, at)
         staged = len(dataset.states())
         if output is None:
-            from tracelake.datasets.export import json_line
+            from tracelake.datasets.dataset import json_line
 
             for example in dataset.examples():
                 sys.stdout.buffer.write(json_line(example))

@@ -34,7 +34,7 @@ from tracelake.limits import BUCKETS_DEFAULT, BUCKETS_MAX
 if TYPE_CHECKING:
     from tracelake import Lake
     from tracelake.doctor import Diagnosis
-    from tracelake.lake.location import LakeConfig
+    from tracelake.location import LakeConfig
     from tracelake.results import CommitInfo, VerifyReport
 
 # ruff: noqa: PLC0415  heavy packages are imported by the commands that need them

@@ -1,21 +1,26 @@
 """Public API of a dataset: add spans, remove examples, read and export them.
 
 Class `Selection` chooses spans by id, condition or search. An example keeps some of their columns.
+
+Export of examples to JSON lines, Parquet and Arrow. A file appears under its name only when it is complete.
 """
 
 from __future__ import annotations
 
 import os
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+import msgspec
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from tracelake._errors import DatasetNotFoundError, NotFoundError, NothingToCommitError, UsageError
-from tracelake.datasets import export, model
+from tracelake.datasets import model
 from tracelake.datasets.files import Made, read_files, stage_files
 from tracelake.datasets.model import (
     DatasetSpec,
@@ -40,6 +45,84 @@ from tracelake.versions.repository import Repository
 
 if TYPE_CHECKING:
     import polars as pl
+
+_EXPORT_BATCH_EXAMPLES: Final = 1_000
+"""Examples in one Arrow batch, and in one row group of a Parquet export."""
+
+
+_FIELDS: Final[list[tuple[str, pa.DataType]]] = [
+    ("id", pa.string()),
+    ("input", pa.string()),
+    ("expected_output", pa.string()),
+    ("metadata", pa.map_(pa.string(), pa.string())),
+    ("trace_id", pa.string()),
+    ("span_id", pa.string()),
+    ("commit", pa.string()),
+]
+SCHEMA: Final = pa.schema(_FIELDS)
+"""The columns of an export."""
+FORMATS: Final = ("jsonl", "parquet")
+
+
+def format_of(path: str | os.PathLike[str], asked: str | None) -> str:
+    """Return the requested format, or the one of the file's extension. Raises UsageError."""
+    chosen = asked or Path(path).suffix.removeprefix(".")
+    if chosen not in FORMATS:
+        raise UsageError(
+            f"{os.fspath(path)!r}: choose a format, jsonl or parquet, or use one as the file extension."
+        )
+    return chosen
+
+
+def json_line(example: Example) -> bytes:
+    """Return an example as a JSON line."""
+    return msgspec.json.encode(example.to_row()) + b"\n"
+
+
+def write(examples: Iterable[Example], path: Path, kind: str) -> int:
+    """Write examples to a temporary file that finally replaces `path`; return their number.
+
+    Raises OSError if the file cannot be written.
+    """
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    try:
+        count = (_write_jsonl if kind == "jsonl" else _write_parquet)(examples, temporary)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    return count
+
+
+def batches(examples: Iterable[Example]) -> Iterator[pa.RecordBatch]:
+    """Yield examples as Arrow batches."""
+    rest = iter(examples)
+    while some := list(islice(rest, _EXPORT_BATCH_EXAMPLES)):
+        yield pa.RecordBatch.from_pylist([_arrow_row(example) for example in some], SCHEMA)
+
+
+def _arrow_row(example: Example) -> dict[str, Any]:
+    row = example.to_row()
+    return row | {"metadata": list(row["metadata"].items())}
+
+
+def _write_jsonl(examples: Iterable[Example], path: Path) -> int:
+    count = 0
+    with path.open("wb") as file:
+        for example in examples:
+            file.write(json_line(example))
+            count += 1
+    return count
+
+
+def _write_parquet(examples: Iterable[Example], path: Path) -> int:
+    count = 0
+    with pq.ParquetWriter(path, SCHEMA, compression="zstd") as writer:
+        for batch in batches(examples):
+            writer.write_batch(batch)
+            count += batch.num_rows
+    return count
+
 
 _DATASET_LOOKUP_SPANS: Final = 500
 """Spans whose texts are in memory together while they become examples."""
@@ -325,7 +408,7 @@ class Dataset:
 
     def to_arrow(self) -> pa.Table:
         """Return the examples as an Arrow table with the columns of an export."""
-        return pa.Table.from_batches(export.batches(self.examples()), export.SCHEMA)
+        return pa.Table.from_batches(batches(self.examples()), SCHEMA)
 
     def to_polars(self) -> pl.DataFrame:
         """Return the examples as a Polars frame with the columns of an export."""
@@ -345,10 +428,10 @@ class Dataset:
 
         Raises UsageError for another format, OSError if the file cannot be written, DamageError.
         """
-        kind = export.format_of(path, format)
+        kind = format_of(path, format)
         commit = self._commit()
         pinned = Dataset(self.name, commit or self.at, self._repository, self._objects, self._view)
-        count = export.write(pinned.examples(), Path(path), kind)
+        count = write(pinned.examples(), Path(path), kind)
         return ExportReport(self.name, commit, os.fspath(path), kind, count, Path(path).stat().st_size)
 
     def delete(

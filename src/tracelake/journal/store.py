@@ -18,18 +18,39 @@ Receipts record when a transaction was committed, how long each output took, and
 serve users only; losing one affects only the answer of `explain`. The pipeline that published last writes the receipt
 of the publication after the commit. An earlier output's receipt is written by the pipeline that found its marker.
 Receipts are erased with the records of their transaction.
+
+Repair of journal records that are torn or gone, of a transaction that has a commit.
+
+| damaged record                  | repair                                                                            |
+|---------------------------------|-----------------------------------------------------------------------------------|
+| the seal                        | write it again from the steps, if their spans are those that the commit counts    |
+| a step, or the aside record     | raise the floor above the transaction: its records no longer count                |
+
+Nothing of a committed transaction is replayed, so its records only say which inputs pipelines may let go. Without them
+inputs that still exist are read again, and all of their spans are repeats. A transaction without a commit is never
+repaired: nothing proves what its records said (J12).
+
+Check of the journal for `tracelake verify`: every committed transaction is recorded and sealed.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from itertools import groupby
+from typing import Final, Literal
 
 import msgspec
 
-from tracelake._errors import ContentionError, DamageError, FormatError, StorageError, TrimmedError
+from tracelake._errors import (
+    ContentionError,
+    DamageError,
+    FormatError,
+    StorageError,
+    TrimmedError,
+    UsageError,
+)
 from tracelake.formats import decode, encode
 from tracelake.journal.model import (
     FORMAT_VERSION,
@@ -43,9 +64,11 @@ from tracelake.journal.model import (
     from_bytes,
     to_bytes,
 )
-from tracelake.journal.protocol import beginnings_below, floor_above, merge_steps, sealed_totals_agree
+from tracelake.journal.protocol import beginnings_below, floor_above, merge_steps, sealed_totals_agree, totals
 from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX
+from tracelake.results import Finding
 from tracelake.storage import ABSENT, Conflict, Done, Entry, Expected, KeyValueStore, settle
+from tracelake.storage.verify import check_records
 
 _FLOOR: Final = "floor"
 _ERASED_DIGITS: Final = 3
@@ -436,3 +459,158 @@ class PublishReceipts:
         return decode(
             PublishReceipt, entry.value, f"record {self._partition}/{entry.key}", RECEIPT_FORMAT_VERSION
         )
+
+
+RepairKind = Literal["seal", "forgotten"]
+"""What a repair did: it wrote the seal again, or had the journal forget the transaction and all before it."""
+
+
+def repair(journal: Journal, t: int, sealed_at: str, spans: int) -> RepairKind:
+    """Repair the records of a committed transaction; again, and beside pipelines, is safe.
+
+    Args:
+        journal: of the pipeline.
+        t: the transaction; it has a commit, and was not set aside.
+        sealed_at: the time of its commit, which is that of its seal.
+        spans: how many spans its commit counts: new, replaced and repeated ones.
+
+    Raises UsageError if its records are whole.
+    """
+    for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
+        if _is_whole(journal, t):
+            raise UsageError(
+                f"the records of transaction {t} are intact. `tracelake verify` lists all damage."
+            )
+        steps = journal.steps_before_damage(t)
+        seal = seal_of(t, steps, sealed_at, spans)
+        if seal is None:
+            # Safety: the transaction is committed, so no pipeline needs its records to publish it.
+            journal.raise_floor(t + 1)
+            journal.erase_below(t + 1)
+            return "forgotten"
+        if journal.replace_damaged_seal(seal, len(steps)) and _is_whole(journal, t):
+            return "seal"
+    raise ContentionError(
+        f"transaction {t}: its records changed {CONDITIONAL_WRITE_TRIES_MAX} times during the repair. Try "
+        "again."
+    )
+
+
+def seal_of(t: int, steps: tuple[Step, ...], sealed_at: str, spans: int) -> Seal | None:
+    """Return the seal behind these steps; None if the commit counts other spans, so that a step is damaged."""
+    if not steps:
+        return None
+    sources = merge_steps(steps).sources
+    if sum(taken.spans for ranges in sources.values() for taken in ranges) != spans:
+        return None
+    records, checksum = totals(sources)
+    return Seal(t, records, checksum, sealed_at)
+
+
+def _is_whole(journal: Journal, t: int) -> bool:
+    journal.check_format()
+    try:
+        recorded = journal.read(t)
+        journal.aside(t)
+    except TrimmedError:
+        return True  # nothing of it counts
+    except FormatError:
+        raise
+    except DamageError:
+        return False
+    return recorded.step is not None and recorded.seal is not None
+
+
+def repairable(t: int) -> str:
+    """Say which command repairs the records of a transaction that has a commit."""
+    return (
+        f"Transaction {t} is committed, and its tables are intact: `tracelake pipeline repair {t}` repairs "
+        "its records."
+    )
+
+
+_STEPS: Final = "journal/main"
+_ASIDES: Final = "asides/main"
+_MISSING: Final = "committed, but not recorded and sealed"
+_PARTITIONS: Final = (_STEPS, "inputs/main", _ASIDES, "suspects/main", "receipts/main", "written/main")
+
+
+def check_transactions(
+    journal: Journal, transactions: int, aside: Collection[int | None]
+) -> tuple[dict[int, Step], list[Finding]]:
+    """Read the records above the floor. Return the steps of transactions that published something, and findings.
+
+    A quarantined transaction, marked in its commit, published nothing.
+    """
+    steps: dict[int, Step] = {}
+    findings: list[Finding] = []
+    missing: list[int] = []
+
+    def find(kind: str, t: int, detail: str) -> None:
+        findings.append(Finding(kind, "journal", _name(t), detail))
+
+    try:
+        journal.check_format()
+    except FormatError as error:
+        return {}, [Finding("mismatch", "journal", "format", str(error))]
+    try:
+        floor = journal.floor()
+    except DamageError:
+        return {}, []  # the check of all records reports it, and without it the expected records are unknown
+    for t in range(floor, transactions):
+        try:
+            recorded = journal.read(t)
+            if t in aside and journal.aside(t) is None:
+                find(
+                    "missing",
+                    t,
+                    "its commit says that it was quarantined, but the quarantine record is missing",
+                )
+        except TrimmedError:
+            continue
+        except DamageError as error:
+            is_repairable = t not in aside and not isinstance(error, FormatError)
+            find("damaged", t, f"{error} {repairable(t)}" if is_repairable else str(error))
+            continue
+        if recorded.step is None or recorded.seal is None:
+            missing.append(t)
+        elif t not in aside:
+            steps[t] = recorded.step
+    return steps, [*_missing(missing), *findings]
+
+
+def _missing(transactions: Sequence[int]) -> Iterator[Finding]:
+    """Yield one finding for each stretch of transactions without records, because a missing floor affects all below
+    it."""
+    for _, several in groupby(enumerate(transactions), lambda numbered: numbered[1] - numbered[0]):
+        stretch = [t for _, t in several]
+        if len(stretch) == 1:
+            detail = f"it is {_MISSING}. {repairable(stretch[0])}"
+            yield Finding("missing", "journal", _name(stretch[0]), detail)
+            continue
+        detail = f"they are {_MISSING}"
+        if stretch[0] == 0:
+            detail += (
+                ": perhaps only the record of the floor is missing, which the next `tracelake gc` writes "
+                "again"
+            )
+        yield Finding("missing", "journal", f"transactions {stretch[0]} to {stretch[-1]}", detail)
+
+
+def check_journal(key_value: KeyValueStore, told: Iterable[Finding]) -> Iterator[Finding]:
+    """Yield the damaged records, except those of transactions that have a finding already."""
+    names = {finding.path for finding in told if finding.what == "journal"}
+    for finding in check_records(key_value, _PARTITIONS):
+        partition, _, key = finding.path.rpartition("/")
+        t = _transaction_of(partition, key)
+        if t is None or _name(t) not in names:
+            yield finding
+
+
+def _transaction_of(partition: str, key: str) -> int | None:
+    number = key.partition("-")[0] if partition == _STEPS else key
+    return int(number) if partition in (_STEPS, _ASIDES) and number.isdecimal() else None
+
+
+def _name(t: int) -> str:
+    return f"transaction {t}"

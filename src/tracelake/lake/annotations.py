@@ -13,7 +13,7 @@ from tracelake.archive.retention import (
     parse_archive_now_tag,
     parse_retention_tag,
 )
-from tracelake.lake.context import LakeContext
+from tracelake.context import LakeContext
 from tracelake.tables.builtin import TABLE_SPANS, TABLE_TRACES, within
 from tracelake.tables.table import no_trace
 from tracelake.tables.view import CommitView

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from itertools import chain
 
 from tracelake._errors import DamageError, DatasetNotFoundError
+from tracelake.context import LakeContext
 from tracelake.datasets.dataset import Dataset, check, create
 from tracelake.datasets.model import DATASETS, DatasetSpec, check_name, dataset_of, examples_of, spec_path
-from tracelake.lake.context import LakeContext
 from tracelake.results import DatasetInfo
 from tracelake.versions.branch_store import MAIN
 from tracelake.versions.tree import below

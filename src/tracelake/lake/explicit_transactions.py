@@ -12,6 +12,7 @@ from typing import Final
 
 from tracelake._errors import DamageError, NotFoundError, UnreadInputsError, UsageError
 from tracelake._settings import load_settings
+from tracelake.context import LakeContext
 from tracelake.journal.explicit_transactions import (
     ClientTransaction,
     EndedTransaction,
@@ -26,8 +27,7 @@ from tracelake.journal.explicit_transactions import (
 )
 from tracelake.journal.protocol import ClientRequest
 from tracelake.journal.store import Journal
-from tracelake.lake.context import LakeContext
-from tracelake.lake.pipeline import inbox_pipeline
+from tracelake.lake.sources import inbox_pipeline
 from tracelake.limits import CLIENT_ID_MAX_CHARS, CLIENT_TIMEOUT_MAX_S, PIPELINE_POLL_S
 from tracelake.pipeline.driver import foreign_transaction
 from tracelake.tasks.runners import OnProgress, Progress, TaskRunner

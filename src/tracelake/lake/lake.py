@@ -16,22 +16,27 @@ from tracelake._settings import find_lake, find_metadata, find_text, find_vector
 from tracelake.access.audit import Audit
 from tracelake.access.keys import Keys
 from tracelake.access.sessions import Sessions
+from tracelake.archive.lake_tables import open_archive
 from tracelake.archive.service import LakeArchive
+from tracelake.context import LakeContext
+from tracelake.hot.tier import HotTier
 from tracelake.lake.annotations import LakeAnnotations, annotations_of
-from tracelake.lake.archive import open_archive
-from tracelake.lake.backup import back_up
-from tracelake.lake.context import LakeContext
+from tracelake.lake.backup import Verifier, back_up
 from tracelake.lake.datasets import Datasets
 from tracelake.lake.explicit_transactions import Transactions
-from tracelake.lake.hot_tier import HotTier
-from tracelake.lake.location import LakeConfig, Location, create_lake, open_location, shown
 from tracelake.lake.maintenance import Maintenance
-from tracelake.lake.pipeline import Quarantine, inbox_pipeline, ingest, replicas
 from tracelake.lake.reads import LakeReads, WorkspaceLake
-from tracelake.lake.sources import LakeOutputs, LakeSources
+from tracelake.lake.sources import (
+    LakeOutputs,
+    LakeSources,
+    Quarantine,
+    describe_replicas,
+    inbox_pipeline,
+    ingest,
+)
 from tracelake.lake.transaction_history import LakeJournal
-from tracelake.lake.verify import Verifier
 from tracelake.limits import BUCKETS_DEFAULT, BUCKETS_MAX, SEARCH_HITS_DEFAULT
+from tracelake.location import LakeConfig, Location, create_lake, open_location, shown
 from tracelake.pipeline.continuous import InboxPipeline
 from tracelake.results import (
     BackupReport,
@@ -191,7 +196,7 @@ class Lake:
 
     def replicas(self) -> list[ReplicaInfo]:
         """Return the pipeline replicas of the lake by name, including replicas that were cut off."""
-        return replicas(self._opened)
+        return describe_replicas(self._opened)
 
     def inbox(self) -> InboxInfo:
         """Return the pending input in the servers' inbox."""

@@ -11,15 +11,15 @@ from typing import Final
 
 from tracelake._errors import DamageError, RefNotFoundError, UsageError
 from tracelake.access.audit import Audit
-from tracelake.indexing.rebuild import AS_BEFORE, Vectors, rebuild
+from tracelake.context import LakeContext
+from tracelake.indexing.build import AS_BEFORE, Vectors, rebuild
 from tracelake.journal.store import Journal, trim
-from tracelake.lake.context import LakeContext
-from tracelake.lake.location import first_index
 from tracelake.limits import EPOCH_MIN_S, JOURNAL_TRANSACTIONS_KEPT
+from tracelake.location import first_index
 from tracelake.pipeline.publish import Outputs
 from tracelake.results import CompactReport, GcReport, IndexReport
-from tracelake.search.gc import CollectedIndexParts as IndexCollected
-from tracelake.search.gc import collect as collect_index
+from tracelake.search.finalize import CollectedIndexParts as IndexCollected
+from tracelake.search.finalize import collect as collect_index
 from tracelake.search.vectors import requested_vectors
 from tracelake.shards.shard import Shard
 from tracelake.storage.local import FileObjectStore

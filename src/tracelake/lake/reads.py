@@ -15,11 +15,11 @@ import pyarrow as pa
 
 from tracelake._errors import ForbiddenError
 from tracelake.access.audit import Audit
+from tracelake.context import LakeContext
+from tracelake.hot.rows import HotList
+from tracelake.hot.search import BothTiersSearch
+from tracelake.hot.tier import HotTier, SpanPage
 from tracelake.lake.annotations import LakeAnnotations, annotations_of
-from tracelake.lake.context import LakeContext
-from tracelake.lake.hot_lists import HotList
-from tracelake.lake.hot_search import BothTiersSearch
-from tracelake.lake.hot_tier import HotTier, SpanPage
 from tracelake.limits import SEARCH_HITS_DEFAULT
 from tracelake.results import Trace
 from tracelake.search.prefilter import prefilter_of

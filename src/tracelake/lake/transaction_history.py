@@ -13,19 +13,19 @@ from itertools import islice
 from typing import Any
 
 from tracelake._errors import DamageError, NotFoundError, TracelakeError, TrimmedError, UsageError
+from tracelake.context import LakeContext
 from tracelake.journal.model import OffsetRange, QuarantineRecord, RecordedRange, Segment, SegmentRange
-from tracelake.journal.repair import repair
 from tracelake.journal.store import (
     Journal,
     OutputReceipts,
     PublishReceipt,
     PublishReceipts,
     TransactionRecord,
+    repair,
 )
-from tracelake.lake.context import LakeContext
 from tracelake.limits import EXPLAINED_MAX, PAGE_ROWS_DEFAULT, PAGE_ROWS_MAX
-from tracelake.pipeline.outputs.added import AddedOutputs, OutputRecord
 from tracelake.pipeline.outputs.builtin import SET_ASIDE
+from tracelake.pipeline.outputs.configured import AddedOutputs, OutputRecord
 from tracelake.pipeline.publish import TRANSFORM
 from tracelake.pipeline.run_result import Counts
 from tracelake.pipeline.staging import ReplayedSource, replay

@@ -5,11 +5,9 @@ exceeding it. Use them as `limits.NAME` or import them from this package, whatev
 as block sizes and polling intervals, belong in the module that uses them.
 """
 
-from tracelake.limits.units import *
 from tracelake.limits.input import *
 from tracelake.limits.pipeline import *
 from tracelake.limits.search import *
 from tracelake.limits.storage import *
 from tracelake.limits.tracking import *
 from tracelake.limits.server import *
-from tracelake.limits.cli import *

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from tracelake.limits.units import MIB
+MIB: Final = 1024 * 1024
 
 OTLP_LINE_MAX_BYTES: Final = 64 * MIB
 """One line of a JSON-lines file, or one framed protobuf message, decompressed. Beyond: the file is refused from

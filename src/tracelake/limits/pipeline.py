@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from tracelake.limits.units import MIB
+from tracelake.limits.input import MIB
 
 PIPELINE_POLL_MIN_S: Final = 0.01
 """Shortest polling interval of a pipeline. Beyond: a shorter one is refused."""

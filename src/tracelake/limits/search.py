@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from tracelake.limits.units import MIB
+from tracelake.limits.input import MIB
 
 ROW_GROUP_ROWS: Final = 16_384
 """Rows of one Parquet row group: small enough for point reads, large enough to compress. Beyond: the next group."""

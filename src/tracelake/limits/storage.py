@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from tracelake.limits.units import MIB
+from tracelake.limits.input import MIB
 
 BUCKETS_DEFAULT: Final = 8
 """Default hash buckets of a new lake or table. Beyond: set more at creation; the number is fixed for its life."""

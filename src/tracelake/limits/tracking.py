@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from tracelake.limits.units import MIB
+from tracelake.limits.input import MIB
 
 TRACKING_NAME_MAX_CHARS: Final = 500
 """Name, model, session or user in a column of the tracking store. Beyond: the column is truncated; the span stays

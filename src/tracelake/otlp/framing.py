@@ -32,7 +32,7 @@ import zstandard
 
 from tracelake._errors import RecordsRemovedError
 from tracelake.limits import OTLP_LINE_MAX_BYTES
-from tracelake.otlp.input_file import (
+from tracelake.otlp.decode import (
     ZSTD_MAGIC,
     InputDigest,
     NotAnInputError,

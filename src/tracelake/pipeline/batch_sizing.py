@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tracelake import limits
-from tracelake.limits.units import MIB
+from tracelake.limits.input import MIB
 from tracelake.pipeline.sources.base import Input
 
 LOOK_TRANSACTIONS: Final = 4

@@ -21,17 +21,15 @@ from tracelake.journal.explicit_transactions import ExplicitTransactions
 from tracelake.journal.quarantine import QuarantineStore
 from tracelake.journal.store import IngestedFiles, Journal
 from tracelake.pipeline.batch_sizing import BatchSizer
-from tracelake.pipeline.input_ack import InputAcker
 from tracelake.pipeline.input_failures import CrashMarkers, UnreadableInputs
-from tracelake.pipeline.outputs.added import AddedOutputs
-from tracelake.pipeline.publish import Outputs
+from tracelake.pipeline.outputs.configured import AddedOutputs
+from tracelake.pipeline.publish import InputAcker, Outputs
 from tracelake.pipeline.sources.registry import SourceRegistry
 from tracelake.replicas.replica import BatchCounts
 from tracelake.search.vectors import IndexSettings
 from tracelake.storage import KeyValueStore, ObjectStore
 from tracelake.tables.maintenance import Maintainer
-from tracelake.tasks.low_priority import LowPriorityRunner
-from tracelake.tasks.runners import ReceiptT, SizedRunner, TaskRunner, TaskT
+from tracelake.tasks.runners import LowPriorityRunner, ReceiptT, SizedRunner, TaskRunner, TaskT
 
 
 class CrashAwareRunner:

@@ -24,7 +24,7 @@ from tracelake.pipeline.batch_sizing import BatchSizer
 from tracelake.pipeline.decode_task import group_inputs
 from tracelake.pipeline.driver import Pipeline
 from tracelake.pipeline.input_queue import in_thread
-from tracelake.pipeline.outputs.added import AddedOutputs
+from tracelake.pipeline.outputs.configured import AddedOutputs
 from tracelake.pipeline.registrations import AddedSources
 from tracelake.pipeline.run_result import now, report_of
 from tracelake.pipeline.sources.base import Input
@@ -41,7 +41,7 @@ from tracelake.replicas.replica import (
 from tracelake.results import IngestReport, ReplicaInfo
 from tracelake.search.vectors import PLAIN, IndexSettings
 from tracelake.storage import KeyValueStore, ObjectStore
-from tracelake.storage.space import is_disk_full
+from tracelake.storage.local import is_disk_full
 from tracelake.tables.builtin import BUILT_IN
 from tracelake.tasks.backoff import Backoff
 from tracelake.tasks.runners import OnProgress, Progress, Stage, TaskRunner, is_warm, silent

@@ -62,8 +62,8 @@ from tracelake.pipeline.context import PipelineContext
 from tracelake.pipeline.input_failures import Guarded, InputFaultError
 from tracelake.pipeline.input_queue import InputQueue, Prefetcher, StartWork
 from tracelake.pipeline.maintenance import MaintenanceScheduler
-from tracelake.pipeline.outputs.added import AddedOutputs
-from tracelake.pipeline.outputs.base import OvertakenError
+from tracelake.pipeline.outputs.configured import AddedOutputs
+from tracelake.pipeline.outputs.external import OvertakenError
 from tracelake.pipeline.poison_input import RetryPolicy
 from tracelake.pipeline.protocol import keeps
 from tracelake.pipeline.publish import TRANSFORM

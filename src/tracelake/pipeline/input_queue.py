@@ -19,7 +19,7 @@ from tracelake._errors import StorageError, TracelakeError
 from tracelake.journal.model import QuarantinedInput, ReadRange, Step, WholeFile, to_bytes
 from tracelake.journal.quarantine import QuarantineListing, next_offer, on_unread
 from tracelake.limits import TRANSACTION_TRIES_MAX, UNREAD_INPUT_MAX_S
-from tracelake.limits.units import MIB
+from tracelake.limits.input import MIB
 from tracelake.pipeline.context import PipelineContext
 from tracelake.pipeline.input_failures import ASIDE_REASON_MAX_CHARS, CrashMarkers, InputFaultError, mark_of
 from tracelake.pipeline.poison_input import PoisonInputFinder

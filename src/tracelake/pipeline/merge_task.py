@@ -3,24 +3,38 @@ on executors.
 
 A task owns a range of buckets. It merges their staged rows with the tables as of the previous transaction, writes the
 parts of both tables, and builds one index part over the new rows. Its memory is bounded whatever the amount of work.
+
+Upsert of some buckets: classify incoming spans as new, replacing a stored row, or repeated.
+
+A span that arrives several times has one row, its greatest claim (`upsert_rule`). The rule depends on content only.
+So the order of inputs, the number of partitions and a replay do not change the table (S5, S6: repeats give no
+output).
+
+DuckDB computes the sets from keys and from the columns that the rows of traces need. Texts are read only for
+contested spans, one piece at a time, so neither new nor stored spans need to fit into memory.
 """
 
 from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import groupby
-from typing import Final
+from typing import Any, Final
 
+import duckdb
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tracelake import limits
-from tracelake.limits.units import MIB
-from tracelake.pipeline.staged_slices import STAGED_TOGETHER_MAX_BYTES, StagedSlice, read_stream
-from tracelake.pipeline.upsert import merge, taken
+from tracelake.limits.input import MIB
+from tracelake.otlp.schema import SPANS, TRANSACTION_FIELD
+from tracelake.pipeline.decode_task import STAGED_TOGETHER_MAX_BYTES, StagedSlice, read_stream
+from tracelake.results import is_server_side
 from tracelake.search.analyzers import analyzer_named
 from tracelake.search.build import build_part
 from tracelake.search.vectors import VectorSettings
@@ -28,10 +42,298 @@ from tracelake.shards.lookup import Lookup
 from tracelake.shards.model import Part
 from tracelake.shards.partitioning import Numbers, all_of, by_bucket, cut
 from tracelake.shards.parts import write_part
-from tracelake.shards.rows import retractions_by_bucket, with_row_ids, with_row_ids_of_all
+from tracelake.shards.rows import (
+    GIVEN_UP,
+    RETRACTIONS,
+    ROW_ID,
+    literal,
+    retractions_by_bucket,
+    with_row_ids,
+    with_row_ids_of_all,
+)
 from tracelake.shards.shard import Snapshot
 from tracelake.storage import ObjectStore, open_objects
-from tracelake.tables.builtin import TABLE_SPANS, TABLE_TRACES, BuiltInTable
+from tracelake.tables import upsert_rule
+from tracelake.tables.builtin import (
+    SPAN_COLUMNS,
+    TABLE_SPANS,
+    TABLE_TRACES,
+    TRACES,
+    BuiltInTable,
+    aggregate_sql,
+    summed,
+)
+
+UPSERT_FEW_SPANS: Final = 500
+"""Spans of new traces, each seen once, whose `traces` rows are computed without a query."""
+
+
+Incoming = Callable[[], Iterable[pa.Table]]
+"""Function that returns the incoming spans as tables, the same each time. They have schema SPANS, in any order, with
+repeats."""
+
+_TRACE_CONTENT: Final = [name for name in TRACES.names if name != TRANSACTION_FIELD.name]
+_NOTHING_GONE: Final = pa.schema([("row_id", pa.int64())]).empty_table()
+_STORED: Final = pa.schema([*(SPANS.field(name) for name in SPAN_COLUMNS), ROW_ID])
+
+
+@dataclass(frozen=True, slots=True)
+class UpsertResult:
+    """Result of an upsert. The caller selects the spans themselves with `taken`."""
+
+    lost: Numbers
+    """Sorted numbers of the incoming spans that are not taken. Spans are numbered in input order."""
+    span_retractions: pa.Table
+    traces: list[pa.Table]
+    """New rows, sorted by trace, in tables of bounded size."""
+    trace_retractions: pa.Table
+    new: int
+    replaced: int
+    repeated: int
+
+
+def merge(incoming: Incoming, spans: Lookup, traces: Lookup, transaction: int) -> UpsertResult:
+    """Merge incoming spans with the stored ones."""
+    with _connect() as db:
+        read = _load_incoming(db, incoming)
+        held = _load(db, "stored", list(spans.rows(_distinct(read["trace_id"]), SPAN_COLUMNS)), _STORED)
+        if not len(held) and (few := _of_few(read, transaction)) is not None:
+            return few
+        lost, gone = _contest(db, incoming, spans)
+        # A trace has a row if and only if it has a span.
+        known = _distinct(held["trace_id"])
+        fits = read.nbytes + held.nbytes <= limits.SHAPED_AT_ONCE_MAX_BYTES
+        trace_rows, trace_gone = _merge_traces(db, traces, known, transaction, fits=fits)
+    return UpsertResult(
+        lost=lost,
+        span_retractions=_retractions(gone, transaction),
+        traces=trace_rows,
+        trace_retractions=trace_gone,
+        new=len(read) - len(lost) - len(gone),
+        replaced=len(gone),
+        repeated=len(lost),
+    )
+
+
+def _of_few(read: pa.Table, transaction: int) -> UpsertResult | None:
+    """Return the result if there are few spans, each once, and their traces are not stored yet. Otherwise return
+    None.
+
+    Most small transactions are like this, and SQL statements take longer than computing a few trace rows.
+    """
+    if len(read) > UPSERT_FEW_SPANS:
+        return None
+    of_traces: dict[str, dict[tuple[str, bool], dict[str, Any]]] = {}
+    for span in read.select(SPAN_COLUMNS).to_pylist():
+        ids = span["span_id"], is_server_side(span)
+        if of_traces.setdefault(span["trace_id"], {}).setdefault(ids, span) is not span:
+            return None  # a repeated span needs the upsert rule
+    rows = [
+        summed(list(spans.values())) | {TRANSACTION_FIELD.name: transaction}
+        for _, spans in sorted(of_traces.items())
+    ]
+    nothing = _retractions(_NOTHING_GONE, transaction)
+    traces = [pa.Table.from_pylist(rows, TRACES)] if rows else []
+    return UpsertResult(
+        np.empty(0, np.int64), nothing, traces, nothing, new=len(read), replaced=0, repeated=0
+    )
+
+
+def taken(tables: Iterable[pa.Table], first: int, lost: Numbers, transaction: int) -> pa.Table:
+    """Return the rows of some incoming tables that are taken, in the form and order of table `spans`.
+
+    `first` is the number of their first span among all incoming ones.
+    """
+    rows = pa.concat_tables(tables)
+    kept = np.setdiff1d(np.arange(first, first + len(rows)), lost, assume_unique=True) - first
+    columns = TABLE_SPANS.sorted_by
+    order = pc.sort_indices(rows.select(columns).take(kept), [(name, "ascending") for name in columns])
+    chosen = rows.take(kept[order.to_numpy()]).combine_chunks()
+    return chosen.append_column(TRANSACTION_FIELD, pa.repeat(pa.scalar(transaction, pa.int64()), len(chosen)))
+
+
+@contextmanager
+def _connect() -> Iterator[duckdb.DuckDBPyConnection]:
+    db = _database().cursor()
+    try:
+        yield db
+    except GIVEN_UP:
+        _database.cache_clear()
+        raise
+    finally:
+        db.close()
+
+
+@cache
+def _database() -> duckdb.DuckDBPyConnection:
+    return duckdb.connect(config={"threads": 1})  # one core per task, as Spark counts
+
+
+def _numbered(tables: Iterable[pa.Table]) -> Iterator[tuple[Numbers, pa.Table]]:
+    first = 0
+    for table in tables:
+        yield np.arange(first, first + len(table), dtype=np.int64), table
+        first += len(table)
+
+
+def _load_incoming(db: duckdb.DuckDBPyConnection, incoming: Incoming) -> pa.Table:
+    """Register relation `incoming` with the columns that the rows of traces need."""
+    narrow = [
+        table.select(SPAN_COLUMNS).append_column("ord", pa.array(ords))
+        for ords, table in _numbered(incoming())
+    ]
+    return _load(db, "incoming", narrow, _STORED.remove(len(_STORED) - 1).append(pa.field("ord", pa.int64())))
+
+
+def _load(db: duckdb.DuckDBPyConnection, name: str, tables: list[pa.Table], schema: pa.Schema) -> pa.Table:
+    """Register tables as a relation. Their chunks are kept, because together they may exceed the size limit of one."""
+    rows = pa.concat_tables(tables) if tables else schema.empty_table()
+    db.register(name, rows)
+    return rows
+
+
+def _contest(db: duckdb.DuckDBPyConnection, incoming: Incoming, spans: Lookup) -> tuple[Numbers, pa.Table]:
+    """Make `lost` (numbers of incoming rows that are not taken) and `replaced` (ids of stored rows that go).
+
+    Return both, sorted. Nearly always no span came twice, and statements cost more than the rows of a few spans. What
+    may be contested is told by ids and side; of claims that are ranked then, the workspace counts, too.
+    """
+    db.execute("create temp table lost (ord bigint)")
+    db.execute("create temp table replaced (row_id bigint)")
+    db.execute(f"""
+        create temp table contested as
+        select {upsert_rule.IDS}
+        from (select {upsert_rule.ID_COLUMNS} from incoming union all select {upsert_rule.ID_COLUMNS} from stored)
+        group by {upsert_rule.IDS} having count(*) > 1
+    """)
+    if not db.execute("select 1 from contested limit 1").fetchall():
+        return np.empty(0, np.int64), _NOTHING_GONE
+    db.register("none", SPANS.empty_table())
+    db.execute(f"""
+        create temp table claims as
+        select {upsert_rule.KEY_COLUMNS}, 0::bigint as ord, 0::bigint as _row_id, {upsert_rule.COLUMNS} from none
+    """)
+    _add_claims(db, incoming, spans)
+    db.execute(f"""
+        create temp table ranked as
+        select ord, _row_id, row_number() over (
+            partition by {upsert_rule.KEY} order by {upsert_rule.ORDER}, ord is null desc, ord
+        ) as rank
+        from claims
+    """)
+    db.execute("insert into lost select ord from ranked where ord is not null and rank > 1")
+    db.execute("insert into replaced select _row_id from ranked where ord is null and rank > 1")
+    lost: Numbers = db.sql("from lost order by ord").to_arrow_table()["ord"].to_numpy()
+    return lost, db.sql("from replaced order by row_id").to_arrow_table()
+
+
+def _add_claims(db: duckdb.DuckDBPyConnection, incoming: Incoming, spans: Lookup) -> None:
+    """Fill `claims` with the ranking columns of contested spans, table by table."""
+    is_contested = f"semi join contested using ({upsert_rule.IDS})"
+    ords: Numbers = (
+        db.sql(
+            f"select ord from (select ord, {upsert_rule.ID_COLUMNS} from incoming) {is_contested} order by ord"
+        )
+        .to_arrow_table()["ord"]
+        .to_numpy()
+    )
+    if not len(ords):
+        return
+    taken_in = (
+        table.take(mine - numbers[0]).append_column("ord", pa.array(mine))
+        for numbers, table in _numbered(incoming())
+        if len(mine := ords[np.isin(ords, numbers, assume_unique=True)])
+    )
+    places = db.sql(f"""
+        select trace_id, _row_id from (select _row_id, {upsert_rule.ID_COLUMNS} from stored) {is_contested}
+    """).to_arrow_table()
+    ids = places[ROW_ID.name].combine_chunks()
+    held = (
+        table.filter(pc.is_in(table[ROW_ID.name], value_set=ids))
+        for table in spans.rows(_distinct(places["trace_id"]), SPANS.names)
+    )
+    for tables, identity in ((taken_in, "ord, null::bigint"), (held, f"null::bigint, {ROW_ID.name}")):
+        for rows in _together(tables, limits.ROW_GROUP_MAX_BYTES):
+            db.register("claimed", rows)
+            db.execute(
+                f"insert into claims select {upsert_rule.KEY_COLUMNS}, {identity}, {upsert_rule.COLUMNS} from claimed"
+            )
+            db.unregister("claimed")
+
+
+def _together(tables: Iterable[pa.Table], enough_bytes: int) -> Iterator[pa.Table]:
+    """Yield the rows of tables in larger tables, each as soon as it has enough bytes."""
+    few: list[pa.Table] = []
+    for table in tables:
+        few.append(table)
+        if sum(one.nbytes for one in few) >= enough_bytes:
+            yield pa.concat_tables(few)
+            few = []
+    if few:
+        yield pa.concat_tables(few)
+
+
+def _distinct(ids: pa.ChunkedArray[Any]) -> list[str]:
+    return sorted(str(one) for one in ids.unique().to_pylist())
+
+
+def _merge_traces(
+    db: duckdb.DuckDBPyConnection, traces: Lookup, known: list[str], transaction: int, *, fits: bool
+) -> tuple[list[pa.Table], pa.Table]:
+    """Compute the rows of changed traces from all their spans. Return rows and retractions.
+
+    Args:
+        fits: all their texts fit into memory at once.
+    """
+    spans = ", ".join(SPAN_COLUMNS)
+    db.execute(f"""
+        create temp view all_spans as
+        select {spans} from incoming where ord not in (select ord from lost)
+        union all
+        select {spans} from stored where _row_id not in (select row_id from replaced)
+    """)
+    aggregated = aggregate_sql("all_spans", transaction)
+    if not known and fits:  # all are new
+        rows = db.sql(aggregated).to_arrow_table().cast(TRACES).combine_chunks()
+        return [rows] if len(rows) else [], _retractions(_NOTHING_GONE, transaction)
+    db.execute(f"create temp table aggregated as {aggregated}")
+    _load(db, "stored_traces", list(traces.rows(known, _TRACE_CONTENT)), TRACES.append(ROW_ID))
+    db.execute(f"""
+        create temp table unchanged as
+        select m.trace_id from aggregated m join stored_traces s using (trace_id)
+        where {" and ".join(f"m.{name} is not distinct from s.{name}" for name in _TRACE_CONTENT)}
+    """)
+    gone = db.sql("""
+        select _row_id as row_id from stored_traces
+        where trace_id not in (select trace_id from unchanged) order by row_id
+    """).to_arrow_table()
+    return list(_changed_traces(db)), _retractions(gone, transaction)
+
+
+def _changed_traces(db: duckdb.DuckDBPyConnection) -> Iterator[pa.Table]:
+    """Yield the new rows in order, in tables whose texts fit into memory."""
+    texts = " + ".join(f"coalesce(strlen({field.name}), 0)" for field in TRACES if field.type == pa.string())
+    sizes = db.sql(f"""
+        select trace_id, 64 + {texts} as size from aggregated
+        where trace_id not in (select trace_id from unchanged) order by trace_id
+    """).to_arrow_table()
+    if not len(sizes):
+        return
+    runs: Any = np.cumsum(sizes["size"].to_numpy()) // limits.SHAPED_AT_ONCE_MAX_BYTES
+    starts = np.flatnonzero(np.diff(runs, prepend=-1))
+    for first, end in zip(starts, [*starts[1:], len(sizes)], strict=True):
+        low, high = (literal(sizes["trace_id"][int(at)].as_py()) for at in (first, end - 1))
+        rows = db.sql(f"""
+            from aggregated where trace_id not in (select trace_id from unchanged) and trace_id between {low} and {high}
+            order by trace_id
+        """).to_arrow_table()
+        yield rows.cast(TRACES).combine_chunks()
+
+
+def _retractions(gone: pa.Table, transaction: int) -> pa.Table:
+    times = pa.repeat(pa.scalar(transaction, pa.int64()), len(gone))
+    return gone.append_column(RETRACTIONS.field("time"), times).cast(RETRACTIONS)
+
 
 WRITTEN_TOGETHER_MAX_BYTES: Final = 16 * MIB
 """Arrow bytes of a transaction's new spans that become one part for all buckets; a part costs as much as some

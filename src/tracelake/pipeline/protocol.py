@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from tracelake.journal.protocol import Action, OpenInputs, ReadState
-from tracelake.limits.units import MIB
+from tracelake.limits.input import MIB
 
 KAFKA_RANGE_FIRST_MESSAGES: Final = 100
 """Messages in the first range of a partition, while their size is unknown."""

@@ -11,10 +11,9 @@ from tracelake.journal.model import QuarantinedInput, QuarantineRecord, Recorded
 from tracelake.journal.quarantine import QuarantineStore, narrowed, on_discard, on_retry
 from tracelake.journal.store import IngestedFiles, Journal
 from tracelake.pipeline.driver import Pipeline
-from tracelake.pipeline.input_ack import InputAcker
 from tracelake.pipeline.input_failures import ASIDE_REASON_MAX_CHARS, UnreadableInputs
-from tracelake.pipeline.outputs.added import AddedOutputs
-from tracelake.pipeline.publish import Outputs
+from tracelake.pipeline.outputs.configured import AddedOutputs
+from tracelake.pipeline.publish import InputAcker, Outputs
 from tracelake.pipeline.run_result import now
 from tracelake.pipeline.sources.registry import INPUTS_FETCHED_AT_ONCE, SourceRegistry, content_of
 from tracelake.search.vectors import IndexSettings

@@ -22,16 +22,18 @@ from tracelake._errors import TracelakeError
 from tracelake.journal.model import ReadRange, Recorded, RecordedRange, Sources, Step, compress, inputs_of
 from tracelake.journal.protocol import compare
 from tracelake.otlp.schema import SPANS
-from tracelake.pipeline.decode_task import gather, read_tasks, run_read_task
-from tracelake.pipeline.input_failures import Guarded, tasks_work
-from tracelake.pipeline.sources.base import Input
-from tracelake.pipeline.staged_slices import (
+from tracelake.pipeline.decode_task import (
     STAGED_PIECE_MAX_BYTES,
     StagedSlice,
+    gather,
+    read_tasks,
+    run_read_task,
     slice_of,
     stage,
     staged_bytes,
 )
+from tracelake.pipeline.input_failures import Guarded, tasks_work
+from tracelake.pipeline.sources.base import Input
 from tracelake.scratch import scratch_directory
 from tracelake.shards.model import Part
 from tracelake.shards.partitioning import cut, is_all

@@ -25,8 +25,8 @@ from tracelake.pipeline.kafka_client import (
     address_of,
     name_of,
 )
-from tracelake.pipeline.outputs import added, external
-from tracelake.pipeline.outputs.added import OutputRecord
+from tracelake.pipeline.outputs import configured, external
+from tracelake.pipeline.outputs.configured import OutputRecord
 from tracelake.pipeline.outputs.external import OversizedRecord
 from tracelake.pipeline.protocol import begins_at, has_all, united
 from tracelake.pipeline.run_result import shown
@@ -197,7 +197,7 @@ def check_outputs(
     findings: list[Finding] = []
     records: dict[str, OutputRecord] = {}
     for place, record in _read(
-        key_value, f"outputs/{pipeline}", OutputRecord, added.FORMAT_VERSION, findings
+        key_value, f"outputs/{pipeline}", OutputRecord, configured.FORMAT_VERSION, findings
     ):
         key = place.removeprefix(f"outputs/{pipeline}/")
         findings += (Finding("mismatch", "record", place, why) for why in _wrong(key, record, upper))

@@ -35,23 +35,38 @@ import tantivy
 
 from tracelake import limits
 from tracelake._errors import DamageError, StorageError
-from tracelake.limits.units import MIB
+from tracelake.limits.input import MIB
 from tracelake.scratch import delete_directory, scratch_directory
 from tracelake.search import analyzers
 from tracelake.search.analyzers import ENGLISH, Analyzer
 from tracelake.search.documents import COLUMNS, documents
-from tracelake.search.live_docs import (
+from tracelake.search.model import (
     NOBODY,
+    ContentsOf,
+    Manifest,
     Marked,
+    PartContents,
+    PartRef,
+    Receipt,
     RowIds,
     RowSelection,
     is_as_written,
     rows_of_documents,
+    staged_path,
+    together,
     write_marks,
 )
-from tracelake.search.model import ContentsOf, Manifest, PartContents, PartRef, Receipt, staged_path, together
-from tracelake.search.pack import Header, IndexSegment, pack, read_meta, write_meta
-from tracelake.search.part_cache import TEMPORARY, PartCache, link, stumbling
+from tracelake.search.part_cache import (
+    TEMPORARY,
+    Header,
+    IndexSegment,
+    PartCache,
+    link,
+    pack,
+    read_meta,
+    stumbling,
+    write_meta,
+)
 from tracelake.search.vector_index import FILE, BlockWriter, PartVectorWriter, check_block, read_block
 from tracelake.search.vectors import PartVectors, VectorSettings
 from tracelake.storage.ports import ObjectStore

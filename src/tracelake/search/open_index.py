@@ -29,11 +29,11 @@ from tracelake.search import analyzers
 from tracelake.search.analyzers import Analyzer
 from tracelake.search.build import UnpublishedPart
 from tracelake.search.finalize import read_list
-from tracelake.search.live_docs import Marked, RowSelection, marked, write_marks
-from tracelake.search.model import Manifest, PartRef
-from tracelake.search.pack import Header, IndexSegment, write_meta
+from tracelake.search.model import Manifest, Marked, PartRef, RowSelection, marked, write_marks
 from tracelake.search.part_cache import (
     TEMPORARY,
+    Header,
+    IndexSegment,
     PartCache,
     check_blocks,
     check_ceiling,
@@ -41,6 +41,7 @@ from tracelake.search.part_cache import (
     link,
     stumbling,
     too_many,
+    write_meta,
 )
 from tracelake.search.vector_index import FILE as VECTORS_FILE
 from tracelake.search.vector_index import VectorBlock, check_block, read_block

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from itertools import accumulate, groupby
 from typing import Final
 
-from tracelake import tiers
+from tracelake import batching
 from tracelake._errors import DamageError, UsageError
 from tracelake.batching import batches
 from tracelake.limits import INDEX_MERGED_MAX_BYTES, INDEX_REBUILT_PART_ROWS
@@ -239,7 +239,7 @@ def generations(parts: Sequence[PartRef]) -> list[Generation]:
 def due(generations: Sequence[Generation], fan_out: int = INDEX_FAN_OUT) -> Sequence[Generation]:
     """Return adjacent generations to merge now, the oldest that are due, or an empty sequence."""
     for stretch in _not_full(generations):
-        run = tiers.due([each.documents for each in stretch], fan_out)
+        run = batching.due([each.documents for each in stretch], fan_out)
         if run:
             return next(
                 batches(stretch[run.start : run.stop], lambda each: each.size_bytes, INDEX_MERGED_MAX_BYTES)
@@ -251,7 +251,7 @@ def due_at_rest(generations: Sequence[Generation]) -> Sequence[Generation]:
     """Return the newest adjacent generations to merge into one part while no input arrives, or an empty sequence."""
     for stretch in reversed(_not_full(generations)):
         newest = _of_one_part(stretch[-(INDEX_FAN_OUT**2) :])
-        run = tiers.due_at_rest([each.documents for each in newest], INDEX_REST_SHARE)
+        run = batching.due_at_rest([each.documents for each in newest], INDEX_REST_SHARE)
         if run:
             return newest[run.start :]
     return ()
@@ -277,7 +277,7 @@ def until_due(generations: Sequence[Generation], fan_out: int = INDEX_FAN_OUT) -
     if not generations or generations[-1].is_full:
         return fan_out
     newest = _not_full(generations)[-1]
-    return fan_out - len(tiers.runs([each.documents for each in newest], fan_out)[-1])
+    return fan_out - len(batching.runs([each.documents for each in newest], fan_out)[-1])
 
 
 def _not_full(generations: Sequence[Generation]) -> list[list[Generation]]:

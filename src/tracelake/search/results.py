@@ -1,16 +1,26 @@
-"""Search results: a page of hits, and facts about the complete result."""
+"""Search results: a page of hits, and facts about the complete result.
+
+Excerpts of hits, cut from texts that the caller read back from the table.
+
+Excerpts also mark words that a query matches in another spelling: similar words, or parts of identifiers.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from functools import lru_cache
+from itertools import islice
+from typing import Any, Final, NamedTuple
 
-from tracelake.limits import (
-    LIST_TEXT_MAX_CHARS,
-)
+from tracelake import limits
+from tracelake.limits import LIST_TEXT_MAX_CHARS
 from tracelake.otlp.conventions import WORKSPACE_DEFAULT
-from tracelake.search.query_parser import clause_of
+from tracelake.search.analyzers import ENGLISH, Analyzer, Word
+from tracelake.search.query_compiler import QUERIES_KEPT, texts_wanted
+from tracelake.search.query_parser import Text, clause_of
+from tracelake.search.tokenization import BORDER, INDEX_IDENTIFIERS_KEPT, is_pair, is_unspaced, parts_of_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,3 +137,265 @@ class SearchResults(list[Hit]):
             "not_searched": self.not_searched,
             "hint": self.hint,
         }
+
+
+HIGHLIGHT_TERMS_MAX: Final = 32
+"""Distinct query words and phrases that excerpts highlight, and their spellings in a text."""
+_HIGHLIGHT_SPELLINGS_MAX_CHARS: Final = 20_000
+"""Characters of a text that are scanned for other spellings of a word."""
+_HIGHLIGHT_CONTEXT_CHARS: Final = 40
+"""Text of an excerpt before its first match."""
+_HIGHLIGHT_MATCHES_MAX: Final = 200
+"""Matches in one text that are considered for its excerpt."""
+
+
+_BORDER: Final = re.compile(BORDER)
+_OTHER_ENDING: Final = re.compile("(?:ie|le|[eily])$")
+"""Endings of English stems that may differ from the word: `dying` has the stem `die`, `hoping` `hope`, `visibility`
+`visibl`.
+
+These are all replacement endings in the rules of the stemmer (snowballstem.org/algorithms/english).
+"""
+
+
+def beginning(stem: str) -> str:
+    """Return the common prefix of all words that have this English stem."""
+    return _OTHER_ENDING.sub("", stem)
+
+
+def words_in(text: str, identifiers_only: bool, letter: str = r"[^\W_]") -> list[str]:
+    """Return the distinct words at the beginning of a text, in order, or only those with capitals inside."""
+    beginning = text[:_HIGHLIGHT_SPELLINGS_MAX_CHARS]
+    if identifiers_only and _BORDER.search(beginning) is None:
+        return []
+    words = dict.fromkeys(re.findall(f"{letter}+", beginning))
+    return [word for word in words if not identifiers_only or _BORDER.search(word)]
+
+
+def has_part(identifier: str, size: int, holds: Callable[[str], bool]) -> bool:
+    """Whether any `size` adjacent parts of an identifier such as `refundPolicy` satisfy `holds`."""
+    return any(holds(parts) for parts in _runs(identifier, size))
+
+
+def _runs(word: str, size: int) -> Iterator[str]:
+    for identifier in parts_of_name(word):
+        parts = identifier.split()
+        for first in range(len(parts) - size + 1):
+            yield " ".join(parts[first : first + size])
+
+
+def is_alike(one: str, other: str, distance: int) -> bool:
+    """Whether the edit distance of two words is at most `distance`. A transposition of adjacent letters counts as one
+    edit."""
+    if abs(len(one) - len(other)) > distance:
+        return False
+    before: list[int] = []
+    row = list(range(len(other) + 1))
+    for at, letter in enumerate(one):
+        earlier, before, row = before, row, [at + 1]
+        for place, there in enumerate(other):
+            cost = min(before[place] + (letter != there), before[place + 1] + 1, row[place] + 1)
+            if at and place and (letter, one[at - 1]) == (other[place - 1], there):
+                cost = min(cost, earlier[place - 1] + 1)
+            row.append(cost)
+        # A later cell is at least the minimum of the last row, or the minimum of the row before plus one.
+        if min(row) > distance and min(before) >= distance:
+            return False
+    return row[-1] <= distance
+
+
+OPEN: Final = "[["
+CLOSE: Final = "]]"
+_ELLIPSIS: Final = "…"
+
+
+class _Match(NamedTuple):
+    start: int
+    end: int
+    term: _Wanted
+
+
+class _Window(NamedTuple):
+    score: tuple[int, int]
+    text: str
+    matches: list[_Match]
+
+
+def highlight(texts: Sequence[str], query: str, analyzer: Analyzer = ENGLISH) -> str:
+    """Return the excerpt of the texts that shows most of the query, with its matches between [[ and ]].
+
+    It has at most `limits.HIGHLIGHT_MAX_CHARS` characters including the marks, with white space folded. If nothing
+    matches, such as for a query on `service` only, it is the beginning of the first text. The analyzer is that of the
+    index. Raises QueryError.
+    """
+    wanted = _terms(query, analyzer)
+    texts = [analyzer.normalized(text) for text in texts]
+    windows = [window for text in texts for window in _windows(text, wanted, analyzer)]
+    if windows:
+        best = max(windows, key=lambda window: window.score)  # the first of equal ones
+        return _render(best.text, best.matches)
+    return _render(next((text for text in texts if text.strip()), ""), [])
+
+
+class _Wanted(NamedTuple):
+    """Word or phrase that a query searches for."""
+
+    analyzer: Analyzer
+    words: tuple[Word, ...]
+    prefix: bool
+    distance: int = 0
+    """Maximum edit distance of a match."""
+
+    def pattern(self) -> str:
+        """Return a regular expression for all candidate matches, between word borders as the index sees them."""
+        letter, last = self.analyzer.letter, self.words[-1]
+        pattern, before = "", None
+        for word in self.words:
+            spaced = not is_unspaced(word.written)
+            if before is not None:
+                pattern += r"[\W_]+" if spaced and not is_unspaced(before.written) else r"[\W_]*"
+            if not spaced:
+                goes_on = (
+                    before is not None and is_pair(before.written) and before.position + 1 == word.position
+                )
+                pattern += re.escape(word.written[1:] if goes_on else word.written)
+            elif self.prefix and word is last:
+                pattern += rf"(?<!{letter})(?:{_written(word.written)}|{self._root(word)}){letter}*"
+            else:
+                pattern += rf"(?<!{letter}){self._root(word)}{letter}*?(?!{letter})"
+            before = word
+        return pattern
+
+    def _root(self, word: Word) -> str:
+        """Return a regular expression for the common prefix of all words of a stem."""
+        if not self.analyzer.stemmed:
+            return _written(word.stem)
+        root = _written(beginning(word.stem))
+        # Otherwise, each word with this letter would be a candidate for `die`.
+        return f"{root}(?:ie|y)" if word.stem.endswith("ie") else root
+
+    def holds(self, text: str) -> bool:
+        """Whether a text that the pattern found is a match, or has one as a part."""
+        wanted = self.analyzer.words_wanted
+        return self._is(wanted(text)) or any(
+            self._is(wanted(parts)) for parts in self.analyzer.parts_of_name(text)
+        )
+
+    def _is(self, words: Sequence[Word]) -> bool:
+        if len(words) != len(self.words):
+            return False
+        pairs = list(zip(words, self.words, strict=True))
+        if self.prefix and words[-1].written.startswith(self.words[-1].written):
+            pairs.pop()
+        return all(one.stem == other.stem for one, other in pairs)
+
+    def is_alike(self, stems: Iterable[str]) -> bool:
+        """Whether any stem is within the edit distance of this word's stem."""
+        return any(is_alike(stem, self.words[0].stem, self.distance) for stem in stems)
+
+
+@lru_cache(QUERIES_KEPT)
+def _terms(query: str, analyzer: Analyzer) -> tuple[_Wanted, ...]:
+    """Return the first distinct words and phrases of a query. Their number is bounded because a text is searched for
+    each."""
+    wanted = (each for text in texts_wanted(query) for each in _wanted_of(text, analyzer))
+    return tuple(islice(dict.fromkeys(wanted), HIGHLIGHT_TERMS_MAX))
+
+
+def _wanted_of(text: Text, analyzer: Analyzer) -> Iterator[_Wanted]:
+    """Yield the words or phrase of a clause. For a phrase with slop, also yield each word."""
+    words = analyzer.words_wanted(text.text)
+    if words:
+        yield _Wanted(analyzer, tuple(words), text.prefix, 0 if text.quoted else text.distance)
+    if text.quoted and text.distance and len(words) > 1:
+        for word in words:
+            yield _Wanted(analyzer, (word,), text.prefix and word is words[-1])
+
+
+def _written(text: str) -> str:
+    """Return a regular expression for a lower-case text. Only the letter İ becomes two characters in lower case."""
+    return re.escape(text).replace("i\u0307", "(?:i\u0307|\u0130)")
+
+
+def _spelled(text: str, wanted: Sequence[_Wanted], analyzer: Analyzer) -> list[_Wanted]:
+    """Return the first words of a text that match in another spelling. The text is searched for each of them too."""
+    alike = [one for one in wanted if one.distance]
+    shortest = min((len(one.words[0].stem) - one.distance for one in alike), default=0)
+
+    def is_alike_one(word: str) -> bool:
+        stems = [each.stem for each in analyzer.words_of(word)]
+        return any(one.is_alike(stems) for one in alike)
+
+    def is_spelled_so(word: str) -> bool:
+        if alike and len(word) >= shortest and (is_alike_one(word) or has_part(word, 1, is_alike_one)):
+            return True
+        return any(has_part(word, len(one.words), one.holds) for one in wanted)
+
+    words = filter(is_spelled_so, words_in(text, identifiers_only=not alike, letter=analyzer.letter))
+    return [
+        _Wanted(analyzer, tuple(analyzer.words_wanted(word)), prefix=False)
+        for word in islice(words, HIGHLIGHT_TERMS_MAX)
+    ]
+
+
+def _pattern(wanted: Sequence[_Wanted]) -> re.Pattern[str]:
+    """Return a regular expression for the phrases, longer ones first."""
+    longest_first = sorted(wanted, key=lambda one: -sum(len(word.written) for word in one.words))
+    return re.compile("|".join(one.pattern() for one in longest_first), re.IGNORECASE)
+
+
+def _windows(text: str, wanted: Sequence[_Wanted], analyzer: Analyzer) -> list[_Window]:
+    """Return one excerpt for each match, beginning at it. The score prefers more distinct terms, then more matches."""
+    if not wanted:
+        return []
+    wanted = [*wanted, *_spelled(text, wanted, analyzer)]
+    pattern = _pattern(wanted)
+    matches: list[_Match] = []
+
+    @lru_cache(INDEX_IDENTIFIERS_KEPT)  # words repeat
+    def term_of(occurrence: str) -> _Wanted | None:
+        return next((one for one in wanted if one.holds(occurrence)), None)
+
+    for occurrence in pattern.finditer(text):
+        term = term_of(occurrence.group())
+        if term is not None:
+            matches.append(_Match(occurrence.start(), occurrence.end(), term))
+        if len(matches) == _HIGHLIGHT_MATCHES_MAX:
+            break
+    width = limits.HIGHLIGHT_MAX_CHARS - 2 * _HIGHLIGHT_CONTEXT_CHARS
+    windows = []
+    for first, match in enumerate(matches):
+        inside = [other for other in matches[first:] if other.end <= match.start + width] or [match]
+        windows.append(_Window((len({other.term for other in inside}), len(inside)), text, inside))
+    return windows
+
+
+def _render(text: str, matches: Sequence[_Match]) -> str:
+    """Return the excerpt around the matches. It never exceeds the limit."""
+    start = _word_border(text, max(0, matches[0].start - _HIGHLIGHT_CONTEXT_CHARS)) if matches else 0
+    pieces = [_ELLIPSIS] if start else []
+    room = limits.HIGHLIGHT_MAX_CHARS - 2 * len(_ELLIPSIS)
+    place = start
+    for match in matches:
+        before = _fold(text[place : match.start])
+        marked = OPEN + _fold(text[match.start : match.end]) + CLOSE
+        if len(before) + len(marked) > room:
+            break
+        pieces += (before, marked)
+        room -= len(before) + len(marked)
+        place = match.end
+    rest = _fold(text[place : place + 4 * limits.HIGHLIGHT_MAX_CHARS])
+    pieces.append(rest[:room])
+    if len(rest) > room or place + 4 * limits.HIGHLIGHT_MAX_CHARS < len(text):
+        pieces.append(_ELLIPSIS)
+    return "".join(pieces).strip()
+
+
+def _word_border(text: str, place: int) -> int:
+    """Return the beginning of the next word, or `place` if that is far."""
+    border = re.compile(r"\s\S").search(text, place, place + _HIGHLIGHT_CONTEXT_CHARS // 2)
+    return border.start() + 1 if border is not None and place > 0 else place
+
+
+def _fold(text: str) -> str:
+    return re.sub(r"\s+", " ", text)

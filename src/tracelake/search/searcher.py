@@ -19,11 +19,10 @@ from tracelake._errors import DamageError, QueryError, UsageError
 from tracelake.search.analyzers import ANALYZERS, ENGLISH, of_fingerprint
 from tracelake.search.build import UnpublishedPart
 from tracelake.search.facets import FacetCounts, OneWorkspace, RawFacet, check, completions, count, only
-from tracelake.search.live_docs import RowSelection
-from tracelake.search.model import BUILD_ANEW, Manifest
+from tracelake.search.model import BUILD_ANEW, Manifest, RowSelection
 from tracelake.search.open_index import OpenedIndex, OpenIndex
 from tracelake.search.part_cache import classify_error, retry_after_reopen
-from tracelake.search.pruning import MayMatch, latest_start, may_match, newest_after, only_after, only_until
+from tracelake.search.prefilter import MayMatch, latest_start, may_match, newest_after, only_after, only_until
 from tracelake.search.query_compiler import (
     Prepared,
     asks_for_likeness,

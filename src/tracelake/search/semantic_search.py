@@ -21,7 +21,7 @@ from tracelake import limits
 from tracelake._errors import QueryError
 from tracelake.search.analyzers import Analyzer
 from tracelake.search.facets import FacetCounts, Only, RawFacet, check, count, only
-from tracelake.search.live_docs import NOBODY, RowIds
+from tracelake.search.model import NOBODY, RowIds
 from tracelake.search.open_index import OpenedIndex
 from tracelake.search.part_cache import classify_error
 from tracelake.search.query_compiler import compiled, only_of, tree

@@ -48,8 +48,7 @@ from tracelake import limits
 from tracelake._errors import DamageError, EmbeddingError, UsageError
 from tracelake.formats import decoder
 from tracelake.search.documents import Column
-from tracelake.search.live_docs import NOBODY, RowIds
-from tracelake.search.model import BUILD_ANEW, PartRef
+from tracelake.search.model import BUILD_ANEW, NOBODY, PartRef, RowIds
 from tracelake.search.vectors import Embedder, Floats, PartVectors, VectorSettings, call, load_embedder
 
 _EMBEDDING_BATCH_TEXTS: Final = 128

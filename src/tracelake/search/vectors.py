@@ -29,7 +29,7 @@ from tracelake.limits import (
     VECTOR_DIMENSIONS_MAX,
     VECTOR_NAME_MAX_CHARS,
 )
-from tracelake.limits.units import MIB
+from tracelake.limits.input import MIB
 
 _VECTOR_PART_MAX_BYTES: Final = 128 * MIB
 """Vectors of one part in an index rebuild."""

@@ -13,7 +13,7 @@ from tracelake.search.analyzers import ENGLISH
 from tracelake.search.finalize import read_list, read_manifest
 from tracelake.search.model import Manifest, PartProblem, PartRef, spans_outside
 from tracelake.search.open_index import open_index
-from tracelake.search.pack import unpack, write_meta
+from tracelake.search.part_cache import unpack, write_meta
 from tracelake.search.protocol import Generation, generations
 from tracelake.search.vector_index import FILE as VECTORS_FILE
 from tracelake.search.vector_index import check_block, read_block

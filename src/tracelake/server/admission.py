@@ -27,8 +27,8 @@ from tracelake._errors import BackPressureError, TracelakeError
 from tracelake.server.audit import address_of
 from tracelake.server.http_policy import BY_PROVIDER, OTLP, SIGNED_IN, needed
 from tracelake.server.key_ring import ACTOR, KeyHolder
-from tracelake.storage.descriptors import has_descriptors
-from tracelake.tables.cancellation import Cancellation, cancellable
+from tracelake.storage.local import has_descriptors
+from tracelake.tables.query_memory import Cancellation, cancellable
 
 _THREADS_SPARE: Final = 8
 """Threads of a server in addition to one per concurrent request."""

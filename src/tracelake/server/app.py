@@ -24,26 +24,24 @@ from tracelake._errors import QueryError, StorageError, TracelakeError
 from tracelake.access.oidc import OpenId
 from tracelake.access.sessions import Sessions
 from tracelake.lake.lake import Lake
-from tracelake.lake.location import cache_directory, in_memory
 from tracelake.limits import INGEST_RETRY_AFTER_S
-from tracelake.server.admin import audit_api, keys_api, sessions_api
+from tracelake.location import cache_directory, in_memory
+from tracelake.server.access import audit_api, keys_api, sessions_api, sign_in_pages
 from tracelake.server.admission import AdmissionControl
 from tracelake.server.archive import ArchiveService, archive_api, archive_pages
 from tracelake.server.audit import AuditWriter
 from tracelake.server.guard import Allowed, Guard, refusal_of
-from tracelake.server.http_policy import status_of
+from tracelake.server.http_policy import HttpLocations, status_of
 from tracelake.server.key_ring import KeyRing
-from tracelake.server.locations import HttpLocations
 from tracelake.server.metrics import Requests, add_metrics
 from tracelake.server.mlflow import mlflow_api, mlflow_search, mlflow_traces
 from tracelake.server.otlp_http import SIGNALS, IgnoredSignalsEndpoint, RequestBody, TracesEndpoint
 from tracelake.server.pipeline import pipeline_api, pipeline_pages, sources_api, transactions_api
 from tracelake.server.pipeline_host import PipelineHost, host_error
 from tracelake.server.search import search_pages
-from tracelake.server.sign_in import sign_in_pages
 from tracelake.server.traces import STATIC, api_routes, json_response, page_routes, page_templates
 from tracelake.server.versions import versions_api, versions_pages
-from tracelake.storage.space import low_space
+from tracelake.storage.local import low_space
 from tracelake.tables.table import large_reads
 from tracelake.tracking.ingest_queue import RequestGroups
 
@@ -145,7 +143,7 @@ def _provider_pages(
     openid: OpenId, ring: KeyRing, auditing: AuditWriter, templates: Jinja2Templates, sessions: Sessions
 ) -> APIRouter:
     # Imported lazily, because of the signature library.
-    from tracelake.server.sign_in import Provider, provider_pages  # noqa: PLC0415
+    from tracelake.server.access import Provider, provider_pages  # noqa: PLC0415
 
     return provider_pages(openid, Provider(openid), ring, auditing, templates, sessions)
 

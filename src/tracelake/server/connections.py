@@ -29,7 +29,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from tracelake import limits
 from tracelake._errors import UsageError
-from tracelake.storage.descriptors import descriptors_max
+from tracelake.storage.local import descriptors_max
 
 if TYPE_CHECKING:
     from asyncio import TimerHandle, Transport

@@ -10,7 +10,7 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import Any, Final
 
-from tracelake.limits.units import MIB
+from tracelake.limits.input import MIB
 
 MEMORY_LOOK_S: Final = 5.0
 """Interval at which a server checks its memory."""

@@ -30,8 +30,8 @@ from tracelake._errors import (
 )
 from tracelake.access.keys import check_need
 from tracelake.archive.model import DELETION_KEPT, DELETION_REMOVED
+from tracelake.hot.tier import summary_of
 from tracelake.lake.annotations import check_experiment_tag, was_deleted
-from tracelake.lake.hot_tier import summary_of
 from tracelake.lake.lake import Lake
 from tracelake.limits import (
     ANNOTATIONS_MAX,
@@ -49,8 +49,8 @@ from tracelake.limits import (
 )
 from tracelake.otlp.encode import encode
 from tracelake.server.http_policy import RequestLake, status_of
-from tracelake.server.json_pieces import document, enclosed, in_pieces
 from tracelake.server.key_ring import ACTOR
+from tracelake.server.render import document, enclosed, in_pieces
 from tracelake.server.request_body import json_body
 from tracelake.server.traces import cut, json_response
 from tracelake.tables.builtin import IN_ORDER

@@ -54,7 +54,7 @@ from tracelake._errors import (
     TracelakeError,
     UsageError,
 )
-from tracelake.otlp.input_file import GZIP_MAGIC
+from tracelake.otlp.decode import GZIP_MAGIC
 from tracelake.server.audit import AuditWriter, record_of
 from tracelake.server.connections import Renewal, Tls, connections_max
 from tracelake.server.guard import bearer

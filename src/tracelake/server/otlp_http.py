@@ -55,7 +55,7 @@ from tracelake._errors import (
     TracelakeError,
     UnsupportedError,
 )
-from tracelake.limits.units import MIB
+from tracelake.limits.input import MIB
 from tracelake.otlp.columns import SpanChecks
 from tracelake.otlp.decode import Decoded, OnParsed, decode_json, decode_protobuf
 from tracelake.otlp.framing import Format
@@ -69,9 +69,8 @@ from tracelake.otlp.parse import (
     parse_max_bytes,
 )
 from tracelake.otlp.partition import TracePartitioner, TraceSpans, complete, placed
-from tracelake.server.group_commit import GroupCommitter
 from tracelake.server.http_policy import requested_workspace, retry_after_s, status_of
-from tracelake.tracking.ingest_queue import RequestGroups
+from tracelake.tracking.ingest_queue import GroupCommitter, RequestGroups
 from tracelake.tracking.schema import DEFAULT_EXPERIMENT
 
 _OTLP_COUNTED_MIN: Final = 100_000

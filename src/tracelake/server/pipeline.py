@@ -24,8 +24,7 @@ from tracelake._errors import BackPressureError
 from tracelake.journal.protocol import ClientRequest
 from tracelake.lake.explicit_transactions import ClientTransactionInfo
 from tracelake.lake.lake import Lake
-from tracelake.server.http_policy import RequestLake
-from tracelake.server.locations import HttpLocations
+from tracelake.server.http_policy import HttpLocations, RequestLake
 from tracelake.server.pipeline_host import PipelineHost, host_error
 from tracelake.server.render import with_query
 from tracelake.server.request_body import body_in_openapi, json_body

@@ -31,12 +31,11 @@ from tracelake.server.archive import ArchiveService
 from tracelake.server.connections import Connection, Handshakes, Renewal, Tls
 from tracelake.server.guard import LOCAL_HOSTS, Allowed
 from tracelake.server.heap_trim import HeapTrimmer
-from tracelake.server.http_policy import allowed_host, allowed_origin
-from tracelake.server.locations import HttpLocations
+from tracelake.server.http_policy import HttpLocations, allowed_host, allowed_origin
 from tracelake.server.otlp_grpc import OtlpGrpcServer
 from tracelake.server.pipeline_host import PipelineHost, PipelineThread
 from tracelake.server.pipeline_process import PipelineProcess
-from tracelake.storage.descriptors import raise_limit
+from tracelake.storage.local import raise_limit
 from tracelake.tracking.ingest_queue import Inbox, RequestGroups, TrackingDoor
 
 _ACCEPTED_AT_ONCE: Final = 8

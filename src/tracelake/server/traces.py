@@ -31,15 +31,14 @@ from tracelake.limits import QUERY_MAX_CHARS, SEARCH_HITS_DEFAULT, TRACE_API_SPA
 from tracelake.otlp.conventions import WORKSPACE_DEFAULT
 from tracelake.otlp.encode import encode, resource_spans
 from tracelake.results import Row, Trace
-from tracelake.search.pruning import latest_start
+from tracelake.search.prefilter import latest_start
 from tracelake.search.results import SearchResults
 from tracelake.search.searcher import Sort
 from tracelake.search.semantic_search import Mode
 from tracelake.server import render
 from tracelake.server.http_policy import RequestLake, may_open
-from tracelake.server.json_pieces import document, in_pieces
 from tracelake.server.key_ring import ACTOR, KeyHolder
-from tracelake.server.render import duration, span_query
+from tracelake.server.render import document, duration, in_pieces, span_query
 from tracelake.tables.builtin import IN_ORDER
 from tracelake.tables.page_tokens import ListToken, name_of_search, read_list_token
 from tracelake.tables.table import ReadGate, to_rows

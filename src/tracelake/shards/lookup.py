@@ -23,11 +23,19 @@ import pyarrow.parquet as pq
 
 from tracelake import limits
 from tracelake._errors import DamageError, NotFoundError
-from tracelake.limits.units import MIB
-from tracelake.shards.lru import ByteLRU
+from tracelake.limits.input import MIB
 from tracelake.shards.model import Part
 from tracelake.shards.partitioning import Bits, Hashes, Numbers, hashes_of, is_all, may_hold, may_share
-from tracelake.shards.parts import Footer, Summary, chunk_bounds, chunk_hash, damage, footers, summaries
+from tracelake.shards.parts import (
+    ByteLRU,
+    Footer,
+    Summary,
+    chunk_bounds,
+    chunk_hash,
+    damage,
+    footers,
+    summaries,
+)
 from tracelake.shards.rows import GONE, RETRACTIONS, ROW_ID, first_row_id
 from tracelake.shards.shard import Snapshot
 from tracelake.storage.ports import ObjectStore

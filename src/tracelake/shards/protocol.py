@@ -10,7 +10,7 @@ from typing import Final, TypeAlias
 
 from msgspec.structs import replace as changed
 
-from tracelake import tiers
+from tracelake import batching
 from tracelake.limits import WRITES_REMEMBERED
 from tracelake.shards.model import BatchRef, LeaseRecord, Moment, Retired, ShardState, Write
 
@@ -174,7 +174,7 @@ def due(batches: Sequence[BatchRef], until: int, fan_out: int = COMPACTION_FAN_O
     Batches that extend beyond `until` are skipped.
     """
     there = settle_append(batches, until)
-    run = tiers.due([batch.weight for batch in there], fan_out)
+    run = batching.due([batch.weight for batch in there], fan_out)
     return there[run.start : run.stop]
 
 

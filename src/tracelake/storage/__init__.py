@@ -1,7 +1,6 @@
 """The two storage primitives, records and objects, and their backends (PROTOCOLS §0)."""
 
 from tracelake.storage.buckets import BucketObjectStore
-from tracelake.storage.file_cache import LocalFiles
 from tracelake.storage.local import FileObjectStore
 from tracelake.storage.memory import MemoryKeyValueStore, MemoryObjectStore
 from tracelake.storage.object_records import BucketKeyValueStore, VersionedKeyValueStore
@@ -24,6 +23,7 @@ from tracelake.storage.sqlite import SqliteKeyValueStore
 from tracelake.storage.urls import open_key_value, open_objects
 from tracelake.storage.wrappers import (
     IsolatingObjectStore,
+    LocalFiles,
     ScopedKeyValueStore,
     copy_all,
     create_all,

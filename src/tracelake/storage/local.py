@@ -6,17 +6,25 @@ synced, because a name is only as durable as its directory. A killed writer leav
 
 The parent of an object is a directory, so if `a` is an object, `a/b` cannot be one. File paths are strings here,
 because making a `Path` of each costs more than reading a small file.
+
+Free space of file systems, and errors of full ones.
+
+File descriptors of the process: the limit, and a reserve for stores.
+
+DuckDB ends the whole process if it cannot open a file. So the limit is raised at startup, and a server refuses reads
+before the last descriptors are in use.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import resource
 import shutil
 import stat
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Final
@@ -403,3 +411,76 @@ def _absent(file: str) -> NotFoundError:
 
 def _unread(file: str, error: OSError) -> StorageError | NotFoundError:
     return _absent(file) if isinstance(error, _NO_FILE) else _failed("read", file, error)
+
+
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+_WORDS: Final = ("no space left on device", "disk is full", "disk quota exceeded")
+"""What SQLite, DuckDB, Java and the system call it, where only the text of the error is left."""
+
+
+def low_space(directories: Sequence[Path]) -> list[str]:
+    """Return which directories have too little free space, each with its reason; file systems are named once."""
+    reasons: dict[int, str] = {}
+    for directory in directories:
+        with suppress(OSError):
+            system, device = os.statvfs(directory), directory.stat().st_dev
+            free_bytes = system.f_bavail * system.f_frsize
+            if free_bytes < limits.READY_SPACE_MIN_BYTES:
+                reasons.setdefault(
+                    device,
+                    f"{free_bytes / 1e6:,.0f} MB are free at {directory}, and the server needs "
+                    f"{limits.READY_SPACE_MIN_BYTES / 1e6:,.0f} MB there; delete files, or make the file system larger",
+                )
+    return list(reasons.values())
+
+
+def is_disk_full(error: BaseException) -> bool:
+    """Return whether an error, or one that caused it, is of a full file system or quota."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, OSError) and seen.errno in _FULL:
+            return True
+        if any(words in str(seen).lower() for words in _WORDS):
+            return True
+        seen = seen.__cause__ or seen.__context__
+    return False
+
+
+DESCRIPTORS_RESERVED: Final = 256
+"""Open files reserved for stores, because DuckDB ends the process if it cannot open one."""
+_DESCRIPTORS_RESERVED_SHARE: Final = 4
+"""Divisor that caps this reserve under a low limit of open files."""
+
+
+_OPEN: Final = (Path("/proc/self/fd"), Path("/dev/fd"))
+"""Directories that list the open descriptors on Linux and macOS."""
+
+
+def raise_limit() -> None:
+    """Raise the soft limit of open files to the hard limit, or to as many as are useful."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = limits.DESCRIPTORS_WANTED if hard < 0 else min(limits.DESCRIPTORS_WANTED, hard)
+    if 0 <= soft < wanted:
+        with suppress(OSError, ValueError):  # macOS has a separate, lower bound.
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def descriptors_max() -> int:
+    """Return the number of files that the process may open."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return limits.DESCRIPTORS_WANTED if soft < 0 else soft
+
+
+def descriptors_open() -> int:
+    """Return the number of open descriptors; 0 on a machine that does not report it."""
+    for directory in _OPEN:
+        with suppress(OSError):
+            return sum(1 for _ in directory.iterdir())
+    return 0
+
+
+def has_descriptors() -> bool:
+    """Return whether a read may begin without touching the reserve."""
+    allowed = descriptors_max()
+    reserve = min(DESCRIPTORS_RESERVED, allowed // _DESCRIPTORS_RESERVED_SHARE)
+    return descriptors_open() + reserve <= allowed

@@ -23,7 +23,7 @@ from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout, TooManyRequest
 from tracelake import limits
 from tracelake._errors import IndeterminateError, StorageError, UsageError
 from tracelake.batching import batches
-from tracelake.limits.units import MIB
+from tracelake.limits.input import MIB
 from tracelake.storage.database_check import DatabaseCheck, check_rows, sealed_version
 from tracelake.storage.failures import FailureKind, of_postgres
 from tracelake.storage.ports import (

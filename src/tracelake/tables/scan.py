@@ -22,9 +22,8 @@ import pyarrow.parquet as pq
 
 from tracelake._errors import DamageError, LimitError, NotFoundError, QueryError
 from tracelake.limits import PART_COPIES_MAX_BYTES
-from tracelake.limits.units import MIB
-from tracelake.search.live_docs import RowIds
-from tracelake.search.model import PartRef
+from tracelake.limits.input import MIB
+from tracelake.search.model import PartRef, RowIds
 from tracelake.shards.lookup import Columns, Lookup, kept_columns
 from tracelake.shards.model import Part
 from tracelake.shards.partitioning import may_share
@@ -44,10 +43,11 @@ from tracelake.shards.rows import (
 )
 from tracelake.shards.shard import EMPTY, Snapshot
 from tracelake.storage import LocalFiles, ObjectStore, open_objects
-from tracelake.tables.cancellation import Cancellation, current_cancellation
 from tracelake.tables.predicates import Layout, condition, order, produces_large_values
 from tracelake.tables.query_memory import (
     BOUNDED_BATCH_ROWS,
+    Cancellation,
+    current_cancellation,
     memory_settings,
     query_process,
     streamed,

@@ -24,7 +24,7 @@ from tracelake._errors import BackPressureError, DamageError, LimitError, NotFou
 from tracelake.limits import LARGE_TRACE_ROWS_BYTES, TRACE_ROWS_MAX_BYTES
 from tracelake.otlp.schema import SPANS, TRANSACTION_FIELD
 from tracelake.results import Row, TableInfo
-from tracelake.search.live_docs import RowIds
+from tracelake.search.model import RowIds
 from tracelake.shards.leases import Leases
 from tracelake.shards.rows import ROW_ID, literal, quoted
 from tracelake.tables.builtin import within

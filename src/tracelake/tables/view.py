@@ -31,14 +31,12 @@ from tracelake.search.build import UnpublishedPart, WithUnpublished, no_index
 from tracelake.search.documents import document_text
 from tracelake.search.facets import RawFacet
 from tracelake.search.finalize import read_manifest, read_parts
-from tracelake.search.highlight import highlight
-from tracelake.search.live_docs import RowIds
-from tracelake.search.model import BUILD_ANEW, Manifest, manifest_path
+from tracelake.search.model import BUILD_ANEW, Manifest, RowIds, manifest_path
 from tracelake.search.open_index import OpenIndex
 from tracelake.search.part_cache import ceiling as parts_ceiling
 from tracelake.search.query_compiler import texts_wanted
 from tracelake.search.raw_hits import RawHit
-from tracelake.search.results import Facet, FacetValue, Hit, SearchResults
+from tracelake.search.results import Facet, FacetValue, Hit, SearchResults, highlight
 from tracelake.search.searcher import BY_WORDS, Ranking, Searcher, Sort, check_request, make_request
 from tracelake.search.vectors import VectorSettings
 from tracelake.shards.leases import Leases
@@ -59,10 +57,9 @@ from tracelake.tables.builtin import (
     workspace_sql,
     workspace_token,
 )
-from tracelake.tables.cancellation import check_cancelled
 from tracelake.tables.page_tokens import PageToken, name_of_search, nanoseconds, read_token
 from tracelake.tables.predicates import Layout, condition, of_tables, produces_large_values, reading, words
-from tracelake.tables.query_memory import BOUNDED_BATCH_ROWS, streamed, within_limit
+from tracelake.tables.query_memory import BOUNDED_BATCH_ROWS, check_cancelled, streamed, within_limit
 from tracelake.tables.scan import (
     Scan,
     TableRows,

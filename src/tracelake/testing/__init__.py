@@ -1,8 +1,16 @@
 """Fault-injecting storage, and simulations of several actors over it, for our tests and users' tests."""
 
 from tracelake.testing.crashes import Crashed, CrashingKeyValueStore, CrashingObjectStore, CrashPoint
-from tracelake.testing.explore import FailedRun, Report, explore, run_once, search
-from tracelake.testing.linearizability import Operation, RecordingKeyValueStore, find_contradiction
+from tracelake.testing.explore import (
+    FailedRun,
+    Operation,
+    RecordingKeyValueStore,
+    Report,
+    explore,
+    find_contradiction,
+    run_once,
+    search,
+)
 from tracelake.testing.simulation import Actor, Process, Run, Scenario, Violation, replay
 from tracelake.testing.stores import Choice, Fate, Faults
 

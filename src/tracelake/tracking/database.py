@@ -34,7 +34,7 @@ from tracelake._errors import (
 )
 from tracelake.storage.failures import FailureKind, of_sqlite_commit
 from tracelake.storage.local import make_directory
-from tracelake.storage.sqlite_read_only import WRITE_ERRORS, ReadOnlyFile
+from tracelake.storage.sqlite import WRITE_ERRORS, ReadOnlyFile
 
 TRACKING_POOL_MAX: Final = 16
 """Connections of one process to the tracking store."""

@@ -34,7 +34,7 @@ import pyarrow.parquet as pq
 
 from tracelake._errors import ContentionError, InputError, UsageError
 from tracelake.limits import PART_COPIES_MAX_BYTES
-from tracelake.limits.units import MIB
+from tracelake.limits.input import MIB
 from tracelake.shards.leases import Lease
 from tracelake.shards.model import Batch, Part, ShardState, Write
 from tracelake.shards.partitioning import Numbers
@@ -48,8 +48,16 @@ from tracelake.tables.maintenance import Maintainer
 from tracelake.tables.scan import Scan, check_parts
 from tracelake.tables.spec import TableSpec, check_name, create_spec, read_spec, table_names
 from tracelake.tasks.runners import InProcess
-from tracelake.user_tables.keys import Outcome, compare
-from tracelake.user_tables.staging import LAST_STANDS, MERGE_THREADS_MAX, Pieces, restage, stage, staged_for
+from tracelake.user_tables.staging import (
+    LAST_STANDS,
+    MERGE_THREADS_MAX,
+    Outcome,
+    Pieces,
+    compare,
+    restage,
+    stage,
+    staged_for,
+)
 from tracelake.versions.model import TableAt
 from tracelake.versions.repository import Repository
 

@@ -10,29 +10,57 @@ one claims again.
 
 A collector reads names one by one, so a commit could move from one name to another unseen. Each name is therefore
 announced in the epoch record before it is given, and a collector that sees a change reads all names again.
+
+Staged entries of a branch: stored outside its record, under a token that the record names.
+
+Committing the staged entries replaces the token. So a writer reads the record before and after: if the token is the
+same, the entry existed before the token was taken, and is in that commit (V5). If the epoch still allows publishing
+the entry's file, garbage collection has yet to read the entries, and finds this one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from msgspec.structs import replace
 
-from tracelake._errors import ContentionError, DamageError, RefNotFoundError, UsageError
-from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX
+from tracelake._errors import (
+    ContentionError,
+    DamageError,
+    ExpiredError,
+    LimitError,
+    NotFoundError,
+    RefNotFoundError,
+    UsageError,
+)
+from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX, NAME_QUOTED_MAX_CHARS, STAGED_PATH_MAX_BYTES
 from tracelake.storage import ABSENT, Done, Entry, KeyValueStore, settle
+from tracelake.storage.ports import check_path
 from tracelake.versions import history
 from tracelake.versions import tree as ranges
-from tracelake.versions.branch_store import BRANCHES, MAIN, TAGS, BranchRecords
+from tracelake.versions.branch_store import (
+    BRANCHES,
+    MAIN,
+    TAGS,
+    BranchRecords,
+    BranchSnapshot,
+    Layers,
+    Under,
+    new_token,
+    stacked,
+)
 from tracelake.versions.history import their_changes
 from tracelake.versions.model import (
     CERTAIN,
     COMMIT_ID,
+    EPOCH_UNSET,
     TRANSACTION,
     BranchRecord,
+    Change,
     Commit,
+    FileAt,
     Reference,
     Tag,
     check_name,
@@ -42,8 +70,8 @@ from tracelake.versions.model import (
     shown,
     to_bytes,
 )
-from tracelake.versions.protocol import Theirs, is_collectable
-from tracelake.versions.tree import ContentStore, Difference, Tree
+from tracelake.versions.protocol import Theirs, is_collectable, is_fresh, known_tokens, pending_tokens
+from tracelake.versions.tree import ContentStore, Difference, Tree, file_path
 
 NameT = TypeVar("NameT", BranchRecord, Tag)
 
@@ -272,3 +300,275 @@ class Commits:
         entry = self._key_value.get(TAGS, name)
         tag = None if entry is None else from_bytes(Tag, entry.value, f"tag {entry.key}")
         return None if tag is None or tag.claimed != CERTAIN else tag.commit
+
+
+STAGING_READ_TRIES_MAX: Final = 10
+"""Restarts of a read of staged changes because of a concurrent commit."""
+
+
+FoundT = TypeVar("FoundT")
+
+
+class Staging:
+    """Writes and reads uncommitted entries."""
+
+    def __init__(self, records: BranchRecords, commits: Commits, contents: ContentStore) -> None:
+        self._records = records
+        self._contents = contents
+        self._commits = commits
+
+    def stage(self, branch: str, entries: Mapping[str, Reference | None]) -> None:
+        """Stage entries for the next, or a later, commit of staged entries.
+
+        Files of expired epochs are written again. Raises ExpiredError if one is gone.
+        """
+        for path in entries:
+            check_path(path)
+            if len(path.encode()) > STAGED_PATH_MAX_BYTES:
+                raise LimitError(
+                    f"path {path[:NAME_QUOTED_MAX_CHARS]!r}… is longer than STAGED_PATH_MAX_BYTES = "
+                    f"{STAGED_PATH_MAX_BYTES}; shorten it."
+                )
+        todo = list(entries.items())
+        at_once, in_vain = max(1, len(todo)), 0
+        while todo:
+            if self._stage(branch, dict(todo[:at_once])):
+                todo, in_vain = todo[at_once:], 0
+                continue
+            in_vain += 1
+            if in_vain == CONDITIONAL_WRITE_TRIES_MAX:
+                raise ContentionError(
+                    f"branch {branch}: {CONDITIONAL_WRITE_TRIES_MAX} commits or garbage collections in a row came "
+                    "between. Stage again; what was staged may be in one of the commits."
+                )
+            at_once = max(1, at_once // 2)  # Smaller batches finish before the next commit comes between.
+
+    def _stage(self, branch: str, entries: Mapping[str, Reference | None]) -> bool:
+        """Stage entries; return whether they are acknowledged."""
+        at = self._with_token(branch).record
+        token, fresh = at.staging, self._fresh(entries, at.epoch)
+        for path, reference in fresh.items():
+            self._records.stage(token, path, reference)
+        now = self._records.read(branch).record
+        if now.staging == token and all(is_fresh(reference, now.epoch) for reference in fresh.values()):
+            return True
+        if token not in known_tokens(now):  # Our write was late, and no reader will look for it.
+            self._records.unstage(token)
+        return False
+
+    def discard(self, branch: str) -> int:
+        """Discard the entries under the current token; return their number.
+
+        Entries under a later token stay, even if the reply to our own write is lost.
+        """
+        at = read_branch(self._records, branch)
+        token = at.record.staging
+        if not token:
+            return 0
+        for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
+            record = replace(at.record, staging=new_token())
+            _, at = self._records.swap(branch, at, record, is_mine=lambda _: False)
+            if at.record.staging != token:
+                break
+        else:
+            raise busy(branch)
+        if token in known_tokens(at.record):  # A commit was faster, and needs the entries.
+            return 0
+        under = self._records.under(token)
+        self._records.unstage(token)
+        return len(under.whole) + len(under.damaged)
+
+    def discard_some(self, branch: str, paths: Collection[str]) -> None:
+        """Discard the entries at these paths, damaged or not. A concurrent commit may still contain them.
+
+        Raises NotFoundError and discards nothing if nothing is staged at one of the paths.
+        """
+        there = {path for each in self.staged(branch) for path in each}
+        for path in paths:
+            if path not in there:
+                raise NotFoundError(
+                    f"nothing is staged under {shown(path)} on branch {branch}; `tracelake status` shows what is."
+                )
+        for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
+            token = read_branch(self._records, branch).record.staging
+            for path in paths:
+                self._records.forget(token, path)
+            if self._records.read(branch).record.staging == token:
+                return
+        raise busy(branch)
+
+    def staged(self, branch: str) -> tuple[dict[str, Reference | None], dict[str, DamageError]]:
+        """Return the uncommitted entries in order of path, including those of sealed requests, and the errors of
+        unreadable ones."""
+        standing = self._looked(branch, lambda record: _merged(self._waiting(record)))
+        return {path: standing.whole[path][0] for path in sorted(standing.whole)}, standing.damaged
+
+    def find(self, branch: str, paths: Sequence[str]) -> dict[str, Reference]:
+        """Return the references at some paths including staged entries; of files that may be collected, only existing
+        ones."""
+
+        def look(record: BranchRecord) -> dict[str, Reference | None]:
+            committed = self._commits.find(record.head, paths) if record.head else {}
+            standing = _merged(self._waiting(record))
+            _check(standing, paths)
+            return {**committed, **self._standing(record, standing.whole, paths)}
+
+        references = self._looked(branch, look)
+        return {path: reference for path, reference in references.items() if reference is not None}
+
+    def keep(self, branch: str, paths: Collection[str]) -> None:
+        """Stage possibly unacknowledged entries again: files that may be collected, and entries that a commit may
+        have missed.
+
+        A reader that found such an entry can rely on it afterwards. Raises ExpiredError if a file has just
+        disappeared.
+        """
+
+        def look(record: BranchRecord) -> dict[str, Reference | None]:
+            waiting = self._waiting(record)
+            late = {path for under in waiting[:-1] for path in under.whole}
+            standing = _merged(waiting)
+            _check(standing, paths)
+            return {
+                path: reference
+                for path, reference in self._standing(record, standing.whole, paths).items()
+                if path in late or not is_fresh(standing.whole[path][0], record.epoch)
+            }
+
+        doubtful = self._looked(branch, look)
+        if doubtful:
+            self.stage(branch, doubtful)
+
+    def scan(self, branch: str, start: str = "", stop: str | None = None) -> dict[str, Reference]:
+        """Return the branch's entries including staged ones, by path, in order; start <= path < stop.
+
+        The record is read again afterwards, so the result is the state at one moment. If commits keep intervening,
+        the last read is returned: slightly old but complete, because staged entries outlive their commit by some
+        commits. Raises ContentionError if even those have been deleted.
+        """
+        return self._looked(branch, lambda record: self._through(record, start, stop))
+
+    def _looked(self, branch: str, look: Callable[[BranchRecord], FoundT]) -> FoundT:
+        """Repeat a read until the record is unchanged afterwards, or still knows the tokens that were read."""
+        for _ in range(STAGING_READ_TRIES_MAX):
+            at = read_branch(self._records, branch)
+            result = look(at.record)
+            now = self._records.read(branch)
+            if now.version == at.version:
+                return result
+        if pending_tokens(at.record) <= known_tokens(now.record):
+            return result
+        raise ContentionError(
+            f"branch {branch}: {STAGING_READ_TRIES_MAX} times in a row, many commits came between. Read again, or "
+            "read a commit."
+        )
+
+    def _through(self, record: BranchRecord, start: str, stop: str | None) -> dict[str, Reference]:
+        committed = self._commits.entries(record.head, start, stop) if record.head else {}
+        standing = _merged(self._waiting(record, start, stop, with_requests=True))
+        standing.check()
+        entries = {**committed, **self._standing(record, standing.whole, standing.whole)}
+        return {path: reference for path in sorted(entries) if (reference := entries[path]) is not None}
+
+    def _waiting(
+        self, record: BranchRecord, start: str = "", stop: str | None = None, *, with_requests: bool = False
+    ) -> list[Under]:
+        """Return the entries under each token, oldest first; the last is the current staging token.
+
+        If `with_requests` is set, the list includes the explicit changes of sealed requests, in order.
+        """
+        waiting: list[Under] = []
+        for sealed in record.sealed:
+            if sealed.token:
+                waiting.append(self._records.under(sealed.token, start, stop))
+            if with_requests and isinstance(sealed.request.operation, Change):
+                asked = sealed.request.operation.entries
+                inside = (each for each in asked if each[0] >= start and (stop is None or each[0] < stop))
+                waiting.append(Under({path: (reference,) for path, reference in inside}))
+        return [*waiting, self._records.under(record.staging, start, stop)]
+
+    def _standing(
+        self, record: BranchRecord, layers: Mapping[str, Layers], paths: Iterable[str]
+    ) -> dict[str, Reference | None]:
+        """Return the first existing layer of each path, because a lower layer may have been acknowledged."""
+        standing: dict[str, Reference | None] = {}
+        waiting = {path: layers[path] for path in paths if path in layers}
+        while waiting:
+            old = [
+                top
+                for top, *_ in waiting.values()
+                if isinstance(top, FileAt) and not is_fresh(top, record.epoch)
+            ]
+            there = self._contents.present(old)
+            below: dict[str, Layers] = {}
+            for path, (top, *earlier) in waiting.items():
+                if not isinstance(top, FileAt) or is_fresh(top, record.epoch) or file_path(top) in there:
+                    standing[path] = top
+                elif earlier:
+                    below[path] = tuple(earlier)
+            waiting = below
+        return standing
+
+    def _fresh(self, entries: Mapping[str, Reference | None], epoch: int) -> dict[str, Reference | None]:
+        """Return entries with files that may be published at an epoch; older ones are written again."""
+        old = {
+            path: reference
+            for path, reference in entries.items()
+            if isinstance(reference, FileAt) and not is_fresh(reference, epoch)
+        }
+        renewed = self._contents.renew(old.values(), epoch)
+        for file in old.values():
+            if file_path(file) not in renewed:
+                raise ExpiredError(
+                    f"{file_path(file)} is gone: garbage collection has been through twice since it was written. "
+                    "Not all was staged; write it again, and stage it then."
+                )
+        return {**entries, **{path: renewed[file_path(file)] for path, file in old.items()}}
+
+    def _with_token(self, branch: str) -> BranchSnapshot:
+        """Return a branch that has a staging token and an epoch."""
+        for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
+            at = read_branch(self._records, branch)
+            if at.record.staging and at.record.epoch != EPOCH_UNSET:
+                return at
+            # Read the epoch after the branch: a process that begins an epoch later finds the record, and
+            # changes it.
+            epoch = self._records.epoch().number if at.record.epoch == EPOCH_UNSET else at.record.epoch
+            record = replace(at.record, staging=at.record.staging or new_token(), epoch=epoch)
+            self._records.swap(branch, at, record, is_mine=lambda there: bool(there.staging))
+        raise busy(branch)
+
+
+def _merged(waiting: Iterable[Under]) -> Under:
+    """Merge the entries under several tokens, oldest first, as if they were under one."""
+    merged = Under()
+    for each in waiting:
+        for path, layers in each.whole.items():
+            merged.whole[path] = stacked((*layers, *merged.whole.get(path, ())))
+            merged.damaged.pop(path, None)
+        for path, error in each.damaged.items():
+            merged.whole.pop(path, None)
+            merged.damaged[path] = error
+    return merged
+
+
+def _check(under: Under, paths: Collection[str]) -> None:
+    """Raise DamageError if one of these staged entries is unreadable."""
+    Under(damaged={path: error for path, error in under.damaged.items() if path in paths}).check()
+
+
+def read_branch(records: BranchRecords, branch: str) -> BranchSnapshot:
+    """Return a branch. Raises RefNotFoundError if it does not exist; `main` always exists."""
+    at = records.read(branch) if is_name(branch) else None
+    if at is None or (at.is_absent and branch != MAIN):
+        raise RefNotFoundError(
+            f"no branch {shown(branch)}; `tracelake branch list` shows those that there are."
+        )
+    return at
+
+
+def busy(branch: str) -> ContentionError:
+    """Return the error for too many lost races."""
+    return ContentionError(
+        f"branch {branch}: {CONDITIONAL_WRITE_TRIES_MAX} others in a row were faster. Nothing was changed; try again."
+    )

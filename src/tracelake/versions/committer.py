@@ -17,7 +17,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from tracelake._errors import DamageError, ExpiredError, IndeterminateError, NotFoundError, StorageError
-from tracelake.limits.units import MIB
+from tracelake.limits.input import MIB
 from tracelake.storage import Entry
 from tracelake.versions import history, tree
 from tracelake.versions.branch_store import (

@@ -28,7 +28,7 @@ from tracelake.storage import Entry, KeyValueStore, ObjectStore
 from tracelake.storage.ports import check_path, encode_key
 from tracelake.versions import tree
 from tracelake.versions.branch_store import MAIN, BranchSnapshot, new_token, scope
-from tracelake.versions.commits import Commits
+from tracelake.versions.commits import Commits, Staging, busy, read_branch
 from tracelake.versions.committer import BRANCH_ANSWERS_KEPT, COMMIT_PATIENCE_POLLS, Committer
 from tracelake.versions.model import (
     AFTER,
@@ -64,7 +64,6 @@ from tracelake.versions.protocol import (
     token_after,
     took,
 )
-from tracelake.versions.staging import Staging, busy, read_branch
 from tracelake.versions.tree import CHANGES_INLINE_MAX, ContentStore, id_of
 
 _REQUESTS_TOLD_MAX: Final = 10

@@ -14,7 +14,7 @@ from typing import Final
 from tracelake._errors import DamageError
 from tracelake.indexing.build import IndexBuilder, IndexedRows
 from tracelake.journal.model import QuarantineRecord, Step
-from tracelake.pipeline.outputs.base import OvertakenError, Publication, SealedTransaction
+from tracelake.pipeline.outputs.external import OvertakenError, Publication, SealedTransaction
 from tracelake.pipeline.run_result import Counts
 from tracelake.replicas.replica import BatchCounts
 from tracelake.search.analyzers import analyzer_named

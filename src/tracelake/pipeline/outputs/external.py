@@ -7,6 +7,11 @@ signs. Messages are split until the system accepts each.
 A single row that exceeds the message limit is left out and recorded. The system stores the names of such rows with
 the marker, in one step with the rows. So they are right whichever replica wrote. They are copied to a record of the
 lake before the transaction is committed, once per transaction.
+
+Port for outputs, which get each transaction once. `pipeline/publish.py` lists them in order.
+
+Whatever happens, and with any number of replicas, an output gets T once, and only after T-1. Publishing T again, by
+any replica, changes nothing. After a crash between two outputs, the next run publishes to all of them.
 """
 
 from __future__ import annotations
@@ -15,8 +20,9 @@ import base64
 import contextlib
 import json
 import logging
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing
+from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, runtime_checkable
 
 import msgspec
@@ -26,13 +32,14 @@ import pyarrow.parquet as pq
 from tracelake._errors import ContentionError, DamageError, StorageError
 from tracelake.formats import decode
 from tracelake.formats import encode as encode_record
-from tracelake.journal.model import QuarantineRecord
+from tracelake.journal.model import QuarantineRecord, Seal, Step
 from tracelake.journal.store import OutputReceipt, OutputReceipts
 from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX, OUTPUT_LEFT_OUT_NAMED_MAX
 from tracelake.otlp.encode import encode
 from tracelake.otlp.schema import SPANS
-from tracelake.pipeline.outputs.base import Publication, SealedTransaction
+from tracelake.pipeline.merge_task import TableChange
 from tracelake.pipeline.protocol import NO_MARKER, is_to_be_written
+from tracelake.pipeline.run_result import Counts
 from tracelake.scratch import scratch_directory
 from tracelake.shards.leases import Lease
 from tracelake.shards.model import Batch
@@ -44,6 +51,57 @@ from tracelake.storage.object_records import whole_of
 from tracelake.tables.builtin import BUILT_IN, TABLE_SPANS, BuiltInTable
 from tracelake.tables.changes import ChangeLog, Retractions
 from tracelake.tables.scan import CHANGE, Scan
+from tracelake.versions.model import Reference
+
+
+class OvertakenError(Exception):
+    """Signal that a peer appended to the first table before us: no rows of a transaction for which we have rows, or
+    vice versa."""
+
+
+@dataclass(frozen=True, slots=True)
+class SealedTransaction:
+    """A transaction with fixed input, and the parts that tasks wrote for it."""
+
+    step: Step
+    seal: Seal
+    changes: Mapping[str, TableChange]
+    """By table. Empty if only the commit is missing."""
+    epochs: Mapping[str, int]
+    """Epoch of each table before the first upload."""
+
+    @property
+    def transaction(self) -> int:
+        """Number of the transaction."""
+        return self.step.transaction
+
+
+@dataclass(slots=True)
+class Publication:
+    """A transaction on its way through the outputs. It collects the entries for the commit, the last output."""
+
+    entries: dict[str, Reference] = field(default_factory=dict)
+    commit: str = ""
+    """Id of the commit, once it exists."""
+    counts: Counts = field(default_factory=lambda: Counts(0, 0, 0, 0))
+    """Counts that the commit carries."""
+
+
+class Output(Protocol):
+    """Output that gets each transaction once. An error ends the run. The next run starts with the first output."""
+
+    def holds(self, transaction: int) -> bool:
+        """Return whether it has a transaction, that is, its upper is beyond it."""
+        ...
+
+    def publish(self, sealed: SealedTransaction, publication: Publication) -> None:
+        """Publish a transaction, and set its entry for the commit. Changes nothing if the output already has it."""
+        ...
+
+    def pass_over(self, aside: QuarantineRecord, publication: Publication) -> None:
+        """Skip a quarantined transaction. It is finished and adds nothing."""
+        ...
+
 
 _OUTPUT_MESSAGE_BYTES: Final = 512 * 1024
 """In-memory size of the rows in one output message."""

@@ -34,7 +34,7 @@ from tracelake.limits import (
     WALK_MAX_S,
     WATCHED_FILE_QUIET_S,
 )
-from tracelake.otlp.input_file import LASTING, fingerprint
+from tracelake.otlp.decode import LASTING, fingerprint
 from tracelake.pipeline.sources.base import UNKNOWN_SIZE, ContentDedup, Input, Lag, lag_of, to_name, to_path
 from tracelake.replicas.replica import BacklogEntry
 from tracelake.storage import ObjectStore

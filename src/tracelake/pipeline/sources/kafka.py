@@ -24,7 +24,7 @@ from tracelake.formats import decode, encode
 from tracelake.journal.model import RecordedInput
 from tracelake.journal.store import IngestedFiles
 from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX, KAFKA_WAIT_S
-from tracelake.limits.units import MIB
+from tracelake.limits.input import MIB
 from tracelake.otlp.framing import LOG_MAGIC, log_frame, removed_frame
 from tracelake.pipeline import protocol
 from tracelake.pipeline.kafka_client import (

@@ -11,9 +11,9 @@ import pyarrow as pa
 from tracelake._errors import LimitError, UsageError
 from tracelake._settings import find_metadata
 from tracelake.archive.service import LakeArchive
-from tracelake.lake.context import LakeContext
-from tracelake.lake.location import open_location
+from tracelake.context import LakeContext
 from tracelake.limits import ARCHIVE_ROWS_MAX_BYTES, TRACE_ROWS_MAX_BYTES
+from tracelake.location import open_location
 from tracelake.tables.builtin import TABLE_SPANS
 from tracelake.tables.maintenance import committed_upper
 from tracelake.tables.table import Table

@@ -8,6 +8,11 @@ At the provider, the browser holds a signed state cookie for ten minutes. It is 
 page leads back here. The key cookie is `SameSite=Strict`. Therefore the callback returns a page that navigates on:
 the browser would treat a redirect as the provider's request and omit the cookie. That page waits until every server
 of the lake has reloaded its keys. All responses of the provider are bounded in size and time.
+
+Admin API: `/api/v1/keys`, `/api/v1/sessions` and `/api/v1/audit`.
+
+Like `tracelake key` and `tracelake session`, but over HTTP with an admin key. An admin of one workspace sees only the
+audit records of that workspace's keys.
 """
 
 from __future__ import annotations
@@ -17,21 +22,21 @@ import secrets
 import time
 from collections.abc import Callable, Mapping
 from ssl import SSLContext
-from typing import Any, Final, TypeVar, cast
+from typing import Annotated, Any, Final, TypeVar, cast
 from urllib.parse import parse_qs, quote, quote_plus
 
 import anyio
 import httpx
 import msgspec
 from anyio.to_thread import run_sync
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import RedirectResponse
 from fastapi.templating import Jinja2Templates
 
 from tracelake import limits
 from tracelake._errors import AccessError, BackPressureError, NoKeyError, ProviderError, TracelakeError
-from tracelake.access.audit import audit_record
-from tracelake.access.keys import SECRET_BYTES, parse_key_id
+from tracelake.access.audit import audit_record, since_ns
+from tracelake.access.keys import ALL_WORKSPACES, SECRET_BYTES, Role, expiry_ns, parse_key_id
 from tracelake.access.oidc import (
     Claims,
     Endpoints,
@@ -51,7 +56,7 @@ from tracelake.access.oidc import (
     verify_state,
 )
 from tracelake.access.sessions import Sessions
-from tracelake.server.audit import AuditWriter, address_of, audit, record_of
+from tracelake.server.audit import AuditWriter, address_of, audit, record_of, tell_object
 from tracelake.server.guard import (
     BEGUN_COOKIE,
     COOKIE,
@@ -61,9 +66,21 @@ from tracelake.server.guard import (
     set_key_cookie,
     set_state_cookie,
 )
-from tracelake.server.http_policy import BY_PROVIDER, SIGN_IN, SIGN_OUT, SIGNED_IN, status_of
+from tracelake.server.http_policy import (
+    AUDIT,
+    BY_PROVIDER,
+    KEYS,
+    SESSIONS,
+    SIGN_IN,
+    SIGN_OUT,
+    SIGNED_IN,
+    RequestLake,
+    status_of,
+)
 from tracelake.server.key_ring import KEYS_MISS_LOOK_S, KeyRing, key_holder
 from tracelake.server.otlp_http import Budget, read_body
+from tracelake.server.request_body import body_in_openapi, json_body
+from tracelake.server.traces import Text, json_response
 
 PROVIDER_KEPT_S: Final = 3_600.0
 """Cache time of a provider's metadata and keys."""
@@ -412,3 +429,102 @@ def _redirect_uri(request: Request) -> str:
 def _unkept(response: Response) -> Response:
     response.headers["Cache-Control"] = "no-store"
     return response
+
+
+class WantedKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Request body that creates a key."""
+
+    name: str
+    role: Role
+    workspace: str = ALL_WORKSPACES
+    expires_in: str | None = None
+    """Duration such as `30d`."""
+    spans_per_s: int | None = None
+    bytes_per_day: int | None = None
+
+
+class NewExpiry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Request body that sets a key's expiry; null means never."""
+
+    expires_in: str | None
+
+
+def keys_api(ring: KeyRing) -> APIRouter:
+    """Return the routes for keys."""
+    router = APIRouter(prefix=KEYS)
+
+    @router.get("", summary="List keys, the oldest first; no token is ever shown again")
+    def keys(lake: RequestLake) -> Response:
+        return json_response({"keys": lake.keys.all()})
+
+    @router.post("", summary="Make a key; the answer has its token", openapi_extra=body_in_openapi(WantedKey))
+    def create(lake: RequestLake, body: Annotated[WantedKey, Depends(json_body(WantedKey))]) -> Response:
+        new_key = lake.keys.create(
+            body.name,
+            body.role,
+            body.workspace,
+            expiry_ns(body.expires_in, time.time_ns()),
+            body.spans_per_s,
+            body.bytes_per_day,
+        )
+        ring.forget()
+        key = new_key.key
+        tell_object(f"key {key.id}")
+        audit.info(
+            "key %s %r was made, with role %s, of workspace %r", key.id, key.name, key.role, key.workspace
+        )
+        response = json_response({"key": new_key.key, "token": new_key.token}, 201)
+        response.headers["Cache-Control"] = "no-store"
+        return response
+
+    @router.delete("/{key_id}", summary="Revoke a key, for good")
+    def revoke(lake: RequestLake, key_id: str) -> Response:
+        key = lake.keys.revoke(key_id)
+        ring.forget(key.id)
+        return json_response({"key": key})
+
+    @router.post(
+        "/{key_id}/expiry", summary="Let a key end after a while", openapi_extra=body_in_openapi(NewExpiry)
+    )
+    def expire(
+        lake: RequestLake, key_id: str, body: Annotated[NewExpiry, Depends(json_body(NewExpiry))]
+    ) -> Response:
+        key = lake.keys.expire(key_id, expiry_ns(body.expires_in, time.time_ns()))
+        ring.forget(None if key.standing == "active" else key.id)
+        return json_response({"key": key})
+
+    return router
+
+
+def sessions_api(ring: KeyRing) -> APIRouter:
+    """Return the routes for sessions."""
+    router = APIRouter(prefix=SESSIONS)
+
+    @router.get("", summary="List sessions of people who signed in by a provider, the oldest first")
+    def sessions(lake: RequestLake) -> Response:
+        return json_response({"sessions": lake.sessions.all()})
+
+    @router.delete("/{session_id}", summary="End a session, for good")
+    def end(lake: RequestLake, session_id: str) -> Response:
+        session = lake.sessions.revoke(session_id)
+        ring.forget(session.id)
+        return json_response({"session": session})
+
+    return router
+
+
+Records = Annotated[int, Query(ge=1, le=limits.AUDIT_SHOWN_MAX)]
+
+
+def audit_api(auditing: AuditWriter) -> APIRouter:
+    """Return the audit route."""
+    router = APIRouter()
+
+    @router.get(AUDIT, summary="Who did what, the newest first; `since` is a duration such as 7d")
+    def audit(
+        lake: RequestLake, since: Text = None, key: Text = None, limit: Records = limits.AUDIT_SHOWN_DEFAULT
+    ) -> Response:
+        auditing.settle()
+        return json_response({"records": lake.audit.newest(limit, since_ns(since, time.time_ns()), key)})
+
+    return router

@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 
 from tracelake._errors import ExpiredError, UsageError
 from tracelake._settings import load_settings
-from tracelake.lake.location import CONFIG, Location, in_memory
+from tracelake.location import CONFIG, Location, in_memory
 from tracelake.search.open_index import OpenIndex
 from tracelake.shards.leases import Lease
 from tracelake.shards.shard import Shard

@@ -27,11 +27,11 @@ from typing import Final
 
 import pyarrow as pa
 
-from tracelake import limits, tiers
+from tracelake import batching, limits
 from tracelake.batching import batches
-from tracelake.lake.context import LakeContext
-from tracelake.lake.hot_rows import decoded
-from tracelake.limits.units import MIB
+from tracelake.context import LakeContext
+from tracelake.hot.rows import decoded
+from tracelake.limits.input import MIB
 from tracelake.otlp.schema import SPANS
 from tracelake.search.analyzers import Analyzer
 from tracelake.search.build import FIRST_UNPUBLISHED, UnpublishedPart, write_unpublished
@@ -39,7 +39,7 @@ from tracelake.search.documents import written
 from tracelake.search.prefilter import Prefilter
 from tracelake.search.tokenization import normalized
 from tracelake.shards.rows import ROW_ID
-from tracelake.tracking.uncommitted import ListedPart, StoredPart, Uncommitted, listed, runs_of
+from tracelake.tracking.outbox import ListedPart, StoredPart, Uncommitted, listed, runs_of
 
 UNCOMMITTED_SEARCH_MAX_BYTES: Final = 64 * MIB
 """OTLP of uncommitted spans that searches cover, the newest."""
@@ -442,7 +442,7 @@ class HotIndex:
         while True:
             large = [at for at, part in enumerate(parts) if 2 * part.size_bytes >= step_bytes]
             first = large[-1] + 1 if large else 0
-            run = tiers.due([part.spans for part in parts[first:]], fan_out)
+            run = batching.due([part.spans for part in parts[first:]], fan_out)
             if not run:
                 return tuple(parts)
             begin = first + run.start

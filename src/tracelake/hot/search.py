@@ -20,10 +20,10 @@ import pyarrow.compute as pc
 
 from tracelake import limits
 from tracelake._errors import QueryError, StorageError
-from tracelake.lake.context import NO_COMMIT, LakeContext
-from tracelake.lake.hot_index import Coverage, HotIndex, HotPart
-from tracelake.lake.hot_rows import are_large, cannot_be_read, latest_version_rows
-from tracelake.limits.units import MIB
+from tracelake.context import NO_COMMIT, LakeContext
+from tracelake.hot.index import Coverage, HotIndex, HotPart
+from tracelake.hot.rows import are_large, cannot_be_read, latest_version_rows
+from tracelake.limits.input import MIB
 from tracelake.otlp.schema import SPANS
 from tracelake.search.analyzers import Analyzer, analyzer_named
 from tracelake.search.prefilter import Prefilter
@@ -31,8 +31,8 @@ from tracelake.search.results import SearchResults
 from tracelake.shards.rows import ROW_ID
 from tracelake.tables.page_tokens import PageToken
 from tracelake.tables.view import CommitView, UncommittedRows
+from tracelake.tracking.outbox import Uncommitted, named_runs, read_runs, runs_of
 from tracelake.tracking.store import TrackingStore
-from tracelake.tracking.uncommitted import Uncommitted, named_runs, read_runs, runs_of
 from tracelake.versions.branch_store import MAIN
 
 UNCOMMITTED_SEARCH_SIFTED_MAX_BYTES: Final = MIB
