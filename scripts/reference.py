@@ -66,6 +66,8 @@ found damage, or that a check of `doctor` failed. [Errors](errors.md) lists the 
 
 A commit (`--at`, `REF`) is a branch, a tag, or the first 6 or more digits of a commit id. It can also be `main~3`
 (three commits before), `main@17` (transaction 17) or `main@2026-01-01T00:00Z` (the newest commit at that time).
+
+`tracelake --install-completion` lets the shell complete commands and options. A misspelled one brings similar names.
 """
 
 _LIMITS_HEAD: Final = f"""# Limits

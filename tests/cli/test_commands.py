@@ -236,6 +236,7 @@ def test_version(cli: RunCli) -> None:
     """The version is that of the package."""
     assert json.loads(cli("version", "--json").out)["version"] == tracelake.__version__
     assert tracelake.__version__ in cli("version").out
+    assert cli("--version") == (0, f"tracelake {tracelake.__version__}\n", "")
 
 
 def test_replicas_are_shown_with_what_is_wrong(cli: RunCli) -> None:

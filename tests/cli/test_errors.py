@@ -111,3 +111,21 @@ def test_errors_of_the_system_are_messages_too(cli: RunCli) -> None:
     assert (said.code, said.out) == (1, "")
     assert said.err.startswith("error: ")
     assert "file/lake" in said.err
+
+
+@pytest.mark.parametrize(
+    ("args", "meant"),
+    [
+        (["serach", "x"], "'search'"),
+        (["branch", "craete"], "'create'"),
+        (["search", "--limt", "3"], "'--limit'"),
+        (["--verson"], "'--version'"),
+    ],
+)
+def test_a_misspelled_name_brings_similar_ones(cli: RunCli, args: list[str], meant: str) -> None:
+    """The error of an unknown command or option names similar ones; without a similar one, it names none."""
+    done = cli(*args)
+    assert done.code == 2
+    assert meant in done.err.partition("Did you mean ")[2]
+    assert "Did you mean" in json.loads(cli(*args, "--json").err)["error"]["message"]
+    assert "Did you mean" not in cli("search", "--qqqqq").err + cli("qqqqq").err

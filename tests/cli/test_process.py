@@ -69,6 +69,41 @@ def test_help_loads_nothing_heavy(tmp_path: Path, environment: dict[str, str]) -
     assert done.stdout.endswith("[]\n")
 
 
+def test_log_loads_neither_pandas_nor_spark_nor_a_server(
+    agents_lake: Path, tmp_path: Path, environment: dict[str, str]
+) -> None:
+    """A command that reads commits imports none of the slow modules that only other commands need."""
+    unneeded = ("alembic", "fastapi", "grpc", "pandas", "polars", "pyspark", "uvicorn")
+    code = (
+        f"import sys; from tracelake.cli import run; run(['log', '--lake', {str(agents_lake)!r}]);"
+        f"print(sorted(set(sys.modules) & set({unneeded})))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        check=True,
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=HANG_S,
+    )
+    assert done.stdout.endswith("[]\n")
+
+
+def test_a_shell_completes_commands_and_options(tmp_path: Path, environment: dict[str, str]) -> None:
+    """The script of bash calls the command, which prints the names that begin with the typed text."""
+
+    def complete(instruction: str, line: str = "") -> list[str]:
+        words = {"COMP_WORDS": line, "COMP_CWORD": str(len(line.split()) - 1)}
+        env = environment | words | {"_TRACELAKE_COMPLETE": instruction}
+        return run(cwd=tmp_path, env=env).stdout.split()
+
+    assert "_tracelake_completion" in complete("source_bash")
+    assert complete("complete_bash", "tracelake sea") == ["search"]
+    assert complete("complete_bash", "tracelake branch cre") == ["create"]
+    assert complete("complete_bash", "tracelake sql --al") == ["--allow-files"]
+
+
 @pytest.mark.parametrize(
     "args", [["sql", "select span_id from spans"], ["sql", "from spans", "--json"], ["log"]]
 )

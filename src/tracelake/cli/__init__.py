@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import sys
 from functools import cache
-from typing import Any
+from importlib.metadata import version
+from typing import Annotated, Any
 
 import typer
 
@@ -39,13 +40,31 @@ from tracelake.cli.output import (
 )
 from tracelake.storage.local import raise_limit
 
+
+def _print_version(is_given: bool) -> None:
+    """Print the version and end the command, for `--version`."""
+    if is_given:
+        typer.echo(f"tracelake {version('tracelake')}")
+        raise typer.Exit
+
+
 app = typer.Typer(
-    help="Keep every trace: captured once, kept for good, found in milliseconds, versioned like code.",
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # plain help saves a third of the start-up time, and examples keep their lines
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+@app.callback()
+def root(
+    _: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit."),
+    ] = False,
+) -> None:
+    """Keep every trace: captured once, kept for good, found in milliseconds, versioned like code."""
+
+
 app.add_typer(lake.app)
 app.add_typer(pipeline.app)
 app.add_typer(transactions.app)
@@ -62,6 +81,8 @@ app.add_typer(keys.app)
 def main() -> None:
     """Run the command line of this process and exit."""
     raise_limit()
+    # A shell that completes a command line sets an environment variable: this call prints suggestions and exits.
+    _command()._main_shell_completion({}, "tracelake")
     sys.exit(run(sys.argv[1:]))
 
 
@@ -101,7 +122,7 @@ def _outcome(args: list[str], as_json: bool) -> int:
     except typer.TyperException as error:
         where = getattr(error, "ctx", None)
         hint = f"\nTry `{where.command_path} --help`." if where else ""
-        print_error(error.format_message() + hint, kind="UsageError", as_json=as_json)
+        print_error(_usage_message(error) + hint, kind="UsageError", as_json=as_json)
         return error.exit_code
     except TracelakeError as error:
         print_error(str(error), kind=type(error).__name__, as_json=as_json, **_told_by(error))
@@ -109,6 +130,14 @@ def _outcome(args: list[str], as_json: bool) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     return code if isinstance(code, int) else DONE
+
+
+def _usage_message(error: typer.TyperException) -> str:
+    """Return the message of a usage error, with similar names of options."""
+    similar = [name for name in getattr(error, "possibilities", None) or () if name.startswith("--")]
+    if not similar:
+        return error.format_message()
+    return f"{error.message}. Did you mean {', '.join(map(repr, similar))}?"
 
 
 def _told_by(error: TracelakeError) -> dict[str, Any]:

@@ -179,7 +179,8 @@ def _distinct_lines(text: str) -> str:
     return "\n".join(dict.fromkeys(text.split("\n")))
 
 
-_NO_ROWS: Final = SPANS.append(ROW_ID).empty_table()
+# `empty_table` would import pandas, if it is installed.
+_NO_ROWS: Final = pa.Table.from_batches([], SPANS.append(ROW_ID))
 
 
 @dataclass(frozen=True, eq=False)

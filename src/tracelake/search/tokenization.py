@@ -266,7 +266,7 @@ _BETWEEN_TEXTS: Final = f" {GAP} "
 Numbers: TypeAlias = npt.NDArray[np.int64]
 
 
-_NONE: Final = pa.array([], pa.string())
+_NONE: Final = pa.nulls(0, pa.string())  # `pa.array` of Python values imports pandas, if it is installed
 
 
 class _Parts(NamedTuple):

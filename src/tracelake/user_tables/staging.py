@@ -566,11 +566,11 @@ class _KeyComparison:
         self._db.execute(
             "delete from incoming i using beaten b where i._piece = b._piece and i._place = b._place"
         )
-        return beaten.filter(_IS_ROW)
+        return _rows_only(beaten)
 
     def _same(self, stored_rows: pa.Table) -> pa.Table:
         """Return those of the matched rows that are equal to the stored row."""
-        same = stored_rows.filter(_IS_ROW)
+        same = _rows_only(stored_rows)
         kinds = self._spec.schema
         others = [name for name in kinds.names if name not in self._spec.key]
         quick = [name for name in others if pa.types.is_primitive(kinds.field(name).type)]
@@ -607,9 +607,14 @@ class _KeyComparison:
         """
 
 
-_NO_PLACES = pa.table({"_piece": pa.array([], pa.int64()), "_place": pa.array([], pa.int64())})
-_IS_ROW: Final = pc.field("_piece") >= pc.scalar(0)
+# `pa.array` of Python values would import pandas, if it is installed.
+_NO_PLACES = pa.table({"_piece": pa.nulls(0, pa.int64()), "_place": pa.nulls(0, pa.int64())})
 _BY_BLOCK: Final = "_block as _rank"
+
+
+def _rows_only(places: pa.Table) -> pa.Table:
+    """Return the places of rows, without those of tombstones."""
+    return places.filter(pc.field("_piece") >= 0)
 
 
 def _names(columns: Sequence[str]) -> str:
