@@ -9,6 +9,7 @@ import shutil
 import time
 from pathlib import Path
 
+import duckdb
 import pytest
 
 import tracelake
@@ -280,3 +281,30 @@ def _quiet_status(cli: RunCli) -> str:
     status = cli("pipeline", "status")
     assert status.code == 0
     return status.out
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "csv", "jsonl"])
+def test_sql_writes_a_file(cli: RunCli, agents_lake: Path, suffix: str) -> None:
+    """`sql --output` writes all rows, and replaces an existing file only with `--force`."""
+    query = "select trace_id, attributes, 1 as n, 2 as n from spans order by all"
+    name = f"spans.{suffix}"
+    done = cli("sql", query, "--lake", agents_lake, "-o", name, "--json")
+    assert json.loads(done.out) == {"path": name, "rows": 4931, "bytes": Path(name).stat().st_size}
+    with duckdb.connect() as db:
+        counts = f"select count(*), count(distinct trace_id), sum(n), sum(n_1) from '{name}'"
+        rows = db.execute(counts).fetchall()
+    with tracelake.open(agents_lake) as lake:
+        assert rows == [(4931, lake.table("traces").info().rows, 4931, 2 * 4931)]
+    before = Path(name).read_bytes()
+    refused = cli("sql", "select 1 as a", "--lake", agents_lake, "--output", name)
+    assert (refused.code, "--force" in refused.err, Path(name).read_bytes()) == (2, True, before)
+    assert "Wrote 1 rows" in cli("sql", "select 1 as a", "--lake", agents_lake, "-o", name, "--force").out
+    assert [path.name for path in Path().iterdir()] == [name]
+
+
+def test_sql_refuses_an_output_it_cannot_write(cli: RunCli, agents_lake: Path) -> None:
+    """An unknown suffix or directory is refused before the query runs; a failed write leaves no file."""
+    for name in ("spans.xlsx", "spans", "no/spans.csv"):
+        assert cli("sql", "select no_such", "--lake", agents_lake, "-o", name).code == 2
+    failed = cli("sql", "select interval 1 month as i", "--lake", agents_lake, "-o", "i.parquet")
+    assert (failed.code, "i.parquet" in failed.err, list(Path().iterdir())) == (2, True, [])

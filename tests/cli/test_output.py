@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracelake.cli.output import plain, rows_of, to_json
+from tracelake.cli.output import iter_rows, plain, to_json
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.decimals() | st.text() | st.binary()
 VALUES = st.recursive(
@@ -61,7 +61,7 @@ def test_whatever_comes_is_valid_json(value: Any) -> None:
 def test_rows_keep_every_column() -> None:
     """Columns with the same name are all kept."""
     table = pa.table([[1], [2], [3]], names=["a", "a_1", "a"])
-    assert rows_of(table) == [{"a": 1, "a_1": 2, "a_2": 3}]
+    assert list(iter_rows(table)) == [{"a": 1, "a_1": 2, "a_2": 3}]
 
 
 def test_maps_are_objects_or_pairs() -> None:
@@ -69,8 +69,15 @@ def test_maps_are_objects_or_pairs() -> None:
     names = pa.array([[("k", 1)]], pa.map_(pa.string(), pa.int64()))
     keys = pa.struct([("x", pa.int64())])
     odd = pa.array([[({"x": 1}, 2)]], pa.map_(keys, pa.int64()))
-    assert to_json(rows_of(pa.table({"m": names}))) == [{"m": {"k": 1}}]
-    assert to_json(rows_of(pa.table({"m": odd}))) == [{"m": [[{"x": 1}, 2]]}]
+    assert to_json(list(iter_rows(pa.table({"m": names})))) == [{"m": {"k": 1}}]
+    assert to_json(list(iter_rows(pa.table({"m": odd})))) == [{"m": [[{"x": 1}, 2]]}]
+
+
+def test_one_odd_map_decides_the_form_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All rows have the same form of maps, whichever batch of rows has the repeated key."""
+    monkeypatch.setattr("tracelake.cli.output._ROWS_CONVERTED", 1)
+    maps = pa.array([[("k", 1)], [("k", 1), ("k", 2)]], pa.map_(pa.string(), pa.int64()))
+    assert [row["m"] for row in iter_rows(pa.table({"m": maps}))] == [[("k", 1)], [("k", 1), ("k", 2)]]
 
 
 @given(st.text())

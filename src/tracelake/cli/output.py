@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from datetime import date, datetime, time
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TextIO
+from typing import TYPE_CHECKING, Any, Final, Literal, TextIO
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from rich.console import ConsoleOptions, RenderResult
 
     from tracelake.tasks.runners import Progress
+
+# ruff: noqa: PLC0415  heavy packages are imported by the commands that need them
 
 _STANDARD_MAX: Final = 2
 """Highest file descriptor of the standard streams."""
@@ -174,25 +176,90 @@ def _number(value: float | Decimal) -> int | float | str | None:
 
 def print_json(value: Any) -> None:
     """Write one JSON document and a newline to standard output."""
-    ascii_only = (sys.stdout.encoding or "ascii").lower().replace("-", "") != "utf8"
-    json.dump(to_json(value), sys.stdout, ensure_ascii=ascii_only, allow_nan=False)
+    sys.stdout.write(_encoder(sys.stdout).encode(to_json(value)))
     sys.stdout.write("\n")
 
 
-def rows_of(table: pa.Table) -> list[dict[str, Any]]:
-    """Return the rows of an Arrow table; repeated column names get the suffixes `_1`, `_2`, …."""
-    names: list[str] = []
+def _encoder(stream: TextIO) -> json.JSONEncoder:
+    ascii_only = (stream.encoding or "ascii").lower().replace("-", "") != "utf8"
+    return json.JSONEncoder(ensure_ascii=ascii_only, allow_nan=False)
+
+
+def print_json_rows(table: pa.Table) -> None:
+    """Write the rows of an Arrow table as one JSON list to standard output, without a copy of the whole table."""
+    encode = _encoder(sys.stdout).encode
+    sys.stdout.write("[")
+    for number, row in enumerate(iter_rows(table)):
+        sys.stdout.write(", " * bool(number) + encode(to_json(row)))
+    sys.stdout.write("]\n")
+
+
+_ROWS_CONVERTED: Final = 2_000
+"""Rows that are Python objects at the same time."""
+
+
+def iter_rows(table: pa.Table) -> Iterator[dict[str, Any]]:
+    """Yield the rows of an Arrow table, with unique column names.
+
+    Maps become dicts. If a map of the table has keys that a dict cannot hold, all maps become lists of pairs.
+    """
+    table = with_unique_names(table)
+    maps: Literal["strict"] | None = "strict" if _has_only_plain_maps(table) else None
+    for first in range(0, len(table), _ROWS_CONVERTED):
+        yield from table.slice(first, _ROWS_CONVERTED).to_pylist(maps_as_pydicts=maps)
+
+
+def _has_only_plain_maps(table: pa.Table) -> bool:
+    """Return whether all maps of a table can be dicts: no key is repeated or unhashable."""
+    with_maps = table.select([field.name for field in table.schema if "map<" in str(field.type)])
+    try:
+        for first in range(0, len(table) if with_maps.num_columns else 0, _ROWS_CONVERTED):
+            with_maps.slice(first, _ROWS_CONVERTED).to_pylist(maps_as_pydicts="strict")
+    except (TypeError, KeyError, ValueError):
+        return False
+    return True
+
+
+def with_unique_names(table: pa.Table) -> pa.Table:
+    """Rename the columns of an Arrow table: repeated names get the suffixes `_1`, `_2`, …."""
+    names: dict[str, None] = {}
     for name in table.column_names:
         unique, count = name, 0
         while unique in names:
             count += 1
             unique = f"{name}_{count}"
-        names.append(unique)
-    table = table.rename_columns(names)
+        names[unique] = None
+    return table.rename_columns(list(names))
+
+
+def write_table(table: pa.Table, path: Path) -> None:
+    """Write an Arrow table to a file; its suffix `.parquet`, `.csv` or `.jsonl` sets the format.
+
+    The file appears complete: it has a temporary name until it is written. Raises UsageError for a column type that
+    the format does not have.
+    """
+    import duckdb
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    table = with_unique_names(table)
     try:
-        return table.to_pylist(maps_as_pydicts="strict")
-    except (TypeError, KeyError, ValueError):
-        return table.to_pylist()  # map keys that a dict cannot hold: return a list of pairs
+        match path.suffix:
+            case ".parquet":
+                parquet.write_table(table, partial)
+            case ".csv":
+                with duckdb.connect() as db:
+                    db.from_arrow(table).write_csv(str(partial), header=True)
+            case _:
+                with partial.open("w", encoding="utf-8") as lines:
+                    encode = _encoder(lines).encode
+                    lines.writelines(encode(to_json(row)) + "\n" for row in iter_rows(table))
+        partial.replace(path)
+    except (pa.ArrowNotImplementedError, pa.ArrowInvalid, duckdb.Error) as error:
+        raise UsageError(f"the result cannot be written to {path}: {error}") from error
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def print_error(message: str, *, kind: str, as_json: bool, **more: Any) -> None:
@@ -204,9 +271,6 @@ def print_error(message: str, *, kind: str, as_json: bool, **more: Any) -> None:
         return
     line = Text("error: ", style="bold red").append(Text(several_lines(message), style="default"))
     console(stderr=True).print(line, soft_wrap=True)
-
-
-# ruff: noqa: PLC0415  heavy packages are imported by the commands that need them
 
 
 @contextmanager

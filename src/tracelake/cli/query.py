@@ -9,6 +9,7 @@ import sys
 import zlib
 from collections.abc import Iterator
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated, Final
 
 import typer
@@ -17,7 +18,7 @@ from rich.text import Text
 from tracelake._errors import UsageError
 from tracelake.cli import render
 from tracelake.cli.options import AtOption, JsonOption, LakeOption, format_examples, opened
-from tracelake.cli.output import console, plain, print_json, rows_of
+from tracelake.cli.output import console, iter_rows, plain, print_json, print_json_rows, write_table
 from tracelake.cli.render import duration
 from tracelake.limits import SEARCH_HITS_DEFAULT, SEARCH_HITS_MAX, SQL_ROWS_SHOWN
 from tracelake.results import Row, Trace
@@ -123,6 +124,7 @@ app = typer.Typer()
 trace_app = typer.Typer(help="Look at traces.")
 app.add_typer(trace_app, name="trace")
 
+_OUTPUT_SUFFIXES: Final = (".parquet", ".csv", ".jsonl")
 TEXT_SHOWN: Final = 600
 """Characters of a trace's input and output that `trace show` prints."""
 
@@ -132,6 +134,7 @@ TEXT_SHOWN: Final = 600
         'tracelake sql "select service, count(*) from spans group by all order by 2 desc"',
         'tracelake sql "select * from traces where error_count > 0" --at 4f2a91 --json',
         "tracelake sql - < query.sql",
+        'tracelake sql "from spans" -o spans.parquet',
     )
 )
 def sql(
@@ -142,23 +145,50 @@ def sql(
     allow_files: Annotated[
         bool, typer.Option("--allow-files", help="Let the query read files of this machine, too.")
     ] = False,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="Write all rows to FILE.parquet, .csv or .jsonl."
+        ),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing output file.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Query the tables with SQL.
 
     Takes any SELECT in DuckDB's dialect. The query reads the lake only, unless you pass --allow-files. --json prints
-    a list of objects.
+    a list of objects, or with --output an object with path, rows and bytes.
     """
+    if output is not None:
+        _check_output(output, force)
     with opened(lake) as open_lake:
         result = open_lake.sql(sys.stdin.read() if query == "-" else query, at=at, allow_files=allow_files)
-    if as_json:
-        print_json(rows_of(result))
+    if output is not None:
+        write_table(result, output)
+        size = output.stat().st_size
+        if as_json:
+            print_json({"path": str(output), "rows": result.num_rows, "bytes": size})
+        else:
+            console().print(f"Wrote {result.num_rows:,} rows to {output} ({size:,} bytes).", soft_wrap=True)
         return
-    shown = rows_of(result.slice(0, rows))
+    if as_json:
+        print_json_rows(result)
+        return
+    shown = list(iter_rows(result.slice(0, rows)))
     console().print(render.grid(result.column_names, [list(row.values()) for row in shown]))
     if result.num_rows > len(shown):
         note = f"{len(shown):,} of {result.num_rows:,} rows; more with --rows, all with --json"
         console(stderr=True).print(note)
+
+
+def _check_output(output: Path, force: bool) -> None:
+    """Refuse an output file of an unknown format, or that exists, before the query runs."""
+    if output.suffix not in _OUTPUT_SUFFIXES:
+        raise UsageError(f"--output {output}: name a file that ends in {', '.join(_OUTPUT_SUFFIXES)}.")
+    if output.is_dir() or not output.parent.is_dir():
+        raise UsageError(f"--output {output}: name a file in an existing directory.")
+    if output.exists() and not force:
+        raise UsageError(f"{output} exists; --force replaces it.")
 
 
 @app.command(
