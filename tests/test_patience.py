@@ -30,7 +30,7 @@ def test_what_moves_may_take_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
         patience.look(number, lambda: "never")
         clock.sleep(9)
     clock.sleep(3)
-    with pytest.raises(AssertionError, match=r"nothing has moved for 12 s: two segments wait"):
+    with pytest.raises(AssertionError, match=r"no progress for 12 s: two segments wait"):
         patience.look(10, lambda: "two segments wait")
     with pytest.raises(AssertionError, match=r"moves, and is not over after 102 s: round and round"):
         patience.look(11, lambda: "round and round")

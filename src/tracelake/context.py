@@ -156,8 +156,8 @@ class LakeContext:
             return given
         if master is not None or isinstance(given, Spark | SparkConnect):
             raise UsageError(
-                f"{self.objects.url} is in the memory of this process, where Spark's workers cannot reach it; leave "
-                "master and runner out, or make the lake in a directory or a bucket."
+                f"{self.objects.url} is in the memory of this process, where Spark's workers cannot reach it; "
+                "leave master and runner out, or create the lake in a directory or a bucket."
             )
         return given or InProcess()
 

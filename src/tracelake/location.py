@@ -200,7 +200,7 @@ def url_of(place: str) -> str:
         return place.rstrip("/")
     path = unquote(rest.removeprefix("localhost")) if slashes else place
     if (slashes and not path.startswith("/")) or "\0" in path:
-        raise UsageError(f"{place!r} holds no absolute path; write three slashes, as in file:///var/lake")
+        raise UsageError(f"{place!r} has no absolute path; write three slashes, as in file:///var/lake")
     return Path(path).expanduser().resolve().as_uri()
 
 
@@ -214,13 +214,15 @@ def _named(metadata: str | None, url: str) -> str | None:
         return metadata
     directory = _directory(url)
     if metadata == SQLITE and directory is None:
-        raise UsageError(f"{SQLITE!r} is a file in the lake's directory, and {url} is none; use {OBJECTS!r}.")
+        raise UsageError(
+            f"{SQLITE!r} means a file in the lake's directory, but {url} is not a directory; use {OBJECTS!r}."
+        )
     for word in (OBJECTS, SQLITE) if directory else (OBJECTS,):
         if metadata == word or _plain(metadata) == _plain(records_url(word, url)):
             return word
     if _plain(metadata)[0] == _plain(url)[0] and f"{_plain(metadata)[1]}/".startswith(f"{_plain(url)[1]}/"):
         words = f"{SQLITE!r} or {OBJECTS!r}" if directory else repr(OBJECTS)
-        raise UsageError(f"{metadata} lies in the lake itself; metadata there is called {words}.")
+        raise UsageError(f"{metadata} is inside the lake; metadata there is called {words}.")
     return metadata
 
 
@@ -286,8 +288,8 @@ def _read_config(objects: ObjectStore) -> LakeConfig:
     name = f"{shown(objects.url)}/{CONFIG}"
     if (release := _earlier_release(data)) is not None:
         raise FormatError(
-            f"{name} has an earlier format, which this release cannot read. It is not damaged: read the lake with "
-            f"{release}, or make a new lake from the same inputs."
+            f"{name} has an earlier format, which this release cannot read. It is not damaged: read the lake "
+            f"with {release}, or create a new lake from the same inputs."
         )
     return decode(LakeConfig, data, name, FORMAT_VERSION, CONFIG)
 
@@ -315,12 +317,14 @@ def _is_known(key_value: KeyValueStore, lake_id: str) -> bool:
 def _absent(url: str) -> LakeNotFoundError:
     if url.startswith("memory://"):
         return LakeNotFoundError(
-            f"no lake in {url} in this process, and no other one shares its memory. Make one with tracelake.init."
+            f"no lake in {url} in this process; other processes do not share its memory. Create one with "
+            "tracelake.init."
         )
     return LakeNotFoundError(
-        f"no lake in {shown(url)}. Make one with `tracelake init {shown(url)}`, or name another with --lake."
+        f"no lake in {shown(url)}. Create one with `tracelake init {shown(url)}`, or name another with "
+        "--lake."
     )
 
 
 def _exists(url: str) -> LakeExistsError:
-    return LakeExistsError(f"there is a lake in {shown(url)} already; open it, or choose another place.")
+    return LakeExistsError(f"a lake already exists in {shown(url)}; open it, or choose another place.")

@@ -173,10 +173,10 @@ def test_a_pack_is_one_file_that_other_tools_read() -> None:
             unpack(frame, "p", 10)
     index_begins = max(place.offset + place.length for place in frames.values()) + 8
     for cut in range(1, len(pack) - index_begins + 1):
-        with pytest.raises(DamageError, match="p is no whole pack"):
+        with pytest.raises(DamageError, match="p is not an intact pack"):
             read_index(pack[:-cut], "p")
     for at in range(index_begins, len(pack)):
-        with pytest.raises(DamageError, match="p is no whole pack"):
+        with pytest.raises(DamageError, match="p is not an intact pack"):
             read_index(pack[:at] + bytes([pack[at] ^ 1]) + pack[at + 1 :], "p")
     assert read_index(write_pack([])[0], "p") == {}
 

@@ -109,10 +109,10 @@ def test_a_repository_that_is_moved_while_a_pass_begins(make: Make, tmp_path: Pa
             patch.setattr(ArchiveStore, "begin", late)
             report = lake.archive.run()
         assert report.fates == {"changed": 1}
-        assert "the repository is another one" in report.failures[trace_id(1)]
+        assert "the repository has changed" in report.failures[trace_id(1)]
         assert lake.archive.run().fates == {"archived": 1}
         assert lake.archive.traces()[0].location.startswith(location)  # type: ignore[union-attr]
-        with pytest.raises(UsageError, match="traces are archived in the present repository"):
+        with pytest.raises(UsageError, match="the current repository contains archived traces"):
             lake.archive.configure(location="")
         whole(lake)
 
@@ -262,7 +262,7 @@ def beside(lake: HotLake, words: str, do: Callable[[], None]) -> Iterator[None]:
 def test_a_repository_in_memory_is_refused(make: Make) -> None:
     """It would disappear with the archiving process, and the archived traces with it."""
     lake = make("trace")
-    with pytest.raises(UsageError, match="gone with this process"):
+    with pytest.raises(UsageError, match="ends with this process"):
         lake.archive.configure(location="memory://box")
 
 
@@ -273,7 +273,7 @@ def test_bytes_of_a_command_line_that_are_no_text(make: Make) -> None:
 
     def check() -> None:
         for words in ({"allowlist": ["\udc80"]}, {"location": f"file://{lake.path}/\udc80"}):
-            with pytest.raises(UsageError, match="no place for such a value"):
+            with pytest.raises(UsageError, match="cannot store such a value"):
                 lake.archive.configure(**words)
         assert lake.archive.settings() == before
 
@@ -292,7 +292,7 @@ def test_settings_that_cannot_be_read_are_set_anew(make: Make) -> None:
         connection.execute(text("UPDATE tracelake_archive_settings SET settings = 'torn'"))
     for change in (lake.archive.settings, lambda: lake.archive.configure(retention="2d")):
         with pytest.raises(
-            DamageError, match="set layout, location, retention and allowlist anew, all at once"
+            DamageError, match="set layout, location, retention and allowlist again, all at once"
         ):
             change()
     lake.archive.configure(layout="trace", location="", retention="2d", allowlist=[])

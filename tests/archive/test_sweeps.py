@@ -79,8 +79,8 @@ def test_an_object_that_cannot_be_deleted_now_is_told(
         monkeypatch.setattr(FileObjectStore, "delete", away)
         assert lake.archive.delete([trace_id(1)]) == [trace_id(1)]
         (said,) = caplog.messages[-1:]
-        assert said.startswith("what no trace names any more is still in file://")
-        assert said.endswith("until `tracelake archive sweep` takes it away: the bucket does not answer")
+        assert said.startswith("unreferenced objects stay in file://")
+        assert said.endswith("until `tracelake archive sweep` deletes them: the bucket does not answer")
         assert lake.archive.space().uploads == 1
         monkeypatch.undo()
         assert (lake.archive.sweep(0), lake.archive.space().uploads) == (1, 0)
@@ -103,10 +103,8 @@ def uploads_of_an_outage(lake: HotLake) -> None:
             report = lake.archive.run()
             assert report.fates == {"failed": 8}
             assert lake.archive.space().uploads == 8
-        assert "more than 4 objects that were given up cannot be deleted from file://" in str(
-            report.failed_first
-        )
-        assert "nothing is uploaded until they can: the bucket does not answer" in str(report.failed_first)
+        assert "more than 4 abandoned objects cannot be deleted from file://" in str(report.failed_first)
+        assert "uploads stop until they can: the bucket does not answer" in str(report.failed_first)
         patch.undo()
         patch.setattr(archive_pass, "ARCHIVE_GIVEN_UP_MAX", 4)
         assert lake.archive.run().fates == {"archived": 8}

@@ -135,7 +135,7 @@ DAMAGES: Final[dict[str, tuple[list[Any], tuple[str, int]]]] = {
         [delete(spans).where(of(spans, RESTORED), spans.c.span_id == f"{2:016x}")],
         (TRACE, RESTORED),
     ),
-    "nothing says what it is": ([delete(trace_info).where(of(trace_info, HOT))], (TRACE, HOT)),
+    "no trace_info row": ([delete(trace_info).where(of(trace_info, HOT))], (TRACE, HOT)),
     "in no place": (
         [update(trace_info).where(of(trace_info, HOT)).values(spans_location="ELSEWHERE")],
         (TRACE, HOT),

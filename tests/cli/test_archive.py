@@ -35,7 +35,7 @@ def test_an_experiment_has_a_retention(lake: str, capsys: pytest.CaptureFixture[
         (["30d", "--experiment", "7"], "for 7d, set for the server."),
         (["2d", "--workspace", "default", "--experiment", "7"], "for 2d, set for the workspace."),
         (["none", "--experiment", "7"], "for 2d, set for the workspace."),
-        (["none", "--workspace", "default"], "taken away"),
+        (["none", "--workspace", "default"], "removed"),
     ):
         assert run(["archive", "retention", *words, "--lake", lake]) == 0
         assert told in " ".join(capsys.readouterr().out.split())

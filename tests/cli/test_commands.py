@@ -63,7 +63,7 @@ def test_init_leaves_a_lake_alone_where_that_is_asked(cli: RunCli) -> None:
     assert json.loads(cli("init", "./lake", "--exist-ok", "--text", "cjk", "--json").out)["created"] is True
     before = Path("lake/lake.json").read_bytes()
     again = cli("init", "./lake", "--exist-ok")
-    assert (again.code, "left as it is" in again.out) == (0, True)
+    assert (again.code, "nothing was changed" in again.out) == (0, True)
     assert json.loads(cli("init", "./lake", "--exist-ok", "--json").out)["created"] is False
     assert Path("lake/lake.json").read_bytes() == before
     Path("full").mkdir()
@@ -86,7 +86,7 @@ def test_init_says_where_the_metadata_is(cli: RunCli) -> None:
 def test_init_says_which_vectors_spans_will_have(cli: RunCli) -> None:
     """`init` reports the vectors as text and JSON, and refuses invalid ones; an early semantic search is empty."""
     done = cli("init", "./lake", "--vectors", "attributes.embedding", "--dimensions", "3")
-    assert "Spans have vectors of attributes.embedding (3 dimensions, cosine)." in done.out
+    assert "Spans have vectors from attributes.embedding (3 dimensions, cosine)." in done.out
     told = json.loads(cli("init", "./more", "--vectors", "attributes.e", "--dimensions", "3", "--json").out)
     assert told["vectors"] == "attributes.e (3 dimensions, cosine)"
     refused = cli("init", "./third", "--vectors", "nowhere:embed")
@@ -213,7 +213,7 @@ def test_trace_show_by_a_part_of_its_id(cli: RunCli, agents_lake: Path) -> None:
 
 def test_verify_names_what_is_damaged(cli: RunCli, agents_lake: Path, tmp_path: Path) -> None:
     """`verify` passes on a whole lake; after a flipped byte it names the part and exits with 1."""
-    assert "The lake is whole." in cli("verify", "--lake", agents_lake).out
+    assert "The lake is intact." in cli("verify", "--lake", agents_lake).out
     damaged = tmp_path / "damaged"
     shutil.copytree(agents_lake, damaged)
     part = max(damaged.rglob("*.parquet"), key=lambda path: path.stat().st_size)
@@ -263,7 +263,7 @@ def test_replicas_are_shown_with_what_is_wrong(cli: RunCli) -> None:
         assert "idle" in out
         assert "1 (1.5 kB" in out
         assert "b is stuck: disk full" in out
-        assert "b is the name of two: process 7 on h" in out
+        assert "b is not unique: process 7 on h" in out
         assert re.search(r"c is gone: no heartbeat for \d{2,} s", out)
     assert "1 segment waits in the inbox (1.5 kB)" in status.out
     told = json.loads(cli("pipeline", "status", "--json").out)

@@ -33,7 +33,7 @@ def lake(talks: Path, tmp_path: Path) -> Path:
 def test_from_traces_to_a_file(cli: RunCli, tmp_path: Path) -> None:
     """Create, add, show, commit and export work; each step says what it did and names the next one."""
     created = cli("dataset", "create", "refunds", "--description", "questions")
-    assert created.out == "Made dataset refunds. Next: tracelake dataset add refunds --search WORDS\n"
+    assert created.out == "Created dataset refunds. Next: tracelake dataset add refunds --search WORDS\n"
     added = cli("dataset", "add", "refunds", "--search", "refund", "--metadata", "kind=refund")
     assert added.out == "Dataset refunds: 3 added; staged.\n"
     assert cli("dataset", "add", "refunds", "--search", "refund").out == (

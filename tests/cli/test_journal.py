@@ -37,7 +37,7 @@ def test_from_a_commit_to_its_input_and_back(
     for text in (commit, "a.jsonl", "shards/spans/parts/", "search/spans/parts/", "writing", "1 new"):
         assert text is not None
         assert text in explained
-    assert "gives what it gave" in cli("pipeline", "replay", "0").out
+    assert "still yields its rows" in cli("pipeline", "replay", "0").out
     source.write_bytes(a_line(a_span(1, 1)))
     differs = cli("pipeline", "replay", "0")
     assert (differs.code, "source files:" in differs.out, "a.jsonl has changed" in differs.out) == (
@@ -79,7 +79,7 @@ def test_repair_mends_the_last_transaction(cli: RunCli, tmp_path: Path, as_json:
         assert lake.verify().findings == ()
     again = cli("pipeline", "repair", "1", "--lake", place)
     assert again.code == 2
-    assert "are whole" in again.err
+    assert "are intact" in again.err
 
 
 def test_repair_without_a_commit_changes_nothing(cli: RunCli, tmp_path: Path) -> None:

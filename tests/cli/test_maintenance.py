@@ -39,7 +39,7 @@ def test_compact_tells_what_it_did_and_what_is_next(cli: RunCli, lake: Path) -> 
     for heading in ("table", "batches", "parts before", "parts after", "read", "written", "readable from"):
         assert heading in done.out
     assert "transaction 0" in done.out
-    assert "go with `tracelake gc`" in done.out
+    assert "`tracelake gc` deletes the replaced parts" in done.out
     again = cli("compact", "--lake", lake)
     assert again.code == 0
     assert "tracelake gc" not in again.out
@@ -78,7 +78,7 @@ def test_compact_of_an_empty_lake(cli: RunCli) -> None:
     assert cli("compact").code == 0
     refused = cli("compact", "--forget-before", "main")
     assert refused.code == 2
-    assert "still empty" in refused.err
+    assert "the lake is empty" in refused.err
     assert cli("gc").code == 0
 
 

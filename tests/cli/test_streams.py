@@ -94,7 +94,7 @@ def check_serves_all_the_same(cli: RunCli, patch: pytest.MonkeyPatch) -> None:
     tracelake.init("lake").close()
     code, said = outcome_of(cli, ["serve", "--lake", "lake", "--json"])
     assert (code, served) == (0, ["on"])
-    assert "where it serves, http://127.0.0.1:1, reaches nobody" in said
+    assert "could not print the address of the server, http://127.0.0.1:1" in said
 
 
 CHECKS = (check_error_of_another, check_nobody_hears, check_serves_all_the_same)

@@ -29,7 +29,7 @@ def test_files_of_several_calls_are_one_commit(
     monkeypatch.setenv("TRACELAKE_LAKE", str(lake))
     monkeypatch.setenv("TRACELAKE_CLIENT_TIMEOUT_S", "77")
     monkeypatch.setenv("TRACELAKE_CLIENT_WHEN_GONE", "discard")
-    assert cli("transaction", "list").out.startswith("No transaction was ever begun.")
+    assert cli("transaction", "list").out.startswith("No transaction was begun yet.")
     assert cli("transaction", "begin", "--id", "nightly").out == "nightly\n"
     (listed,) = json.loads(cli("transaction", "list", "--json").out)
     assert (listed["state"], listed["timeout_s"], listed["when_gone"]) == ("open", 77.0, "discard")
@@ -52,12 +52,12 @@ def test_who_is_late_takes_nothing(cli: RunCli, lake: Path, monkeypatch: pytest.
     cli("ingest", "0.jsonl", "--transaction", "a")
     assert cli("transaction", "abort", "a", "--json").code == 0
     for words, text in (
-        (("ingest", "1.jsonl", "--transaction", "a"), "transaction a is over"),
+        (("ingest", "1.jsonl", "--transaction", "a"), "transaction a has ended"),
         (("ingest", "1.jsonl", "--transaction", "b"), "no explicit transaction 'b'"),
         (("transaction", "commit", "a"), "was discarded"),
         (("transaction", "begin", "--id", "a"), "has already ended"),
-        (("transaction", "begin", "--id", "a/b"), "is no id of a transaction"),
-        (("transaction", "begin", "--timeout-s", "0"), "timeout_s lies between"),
+        (("transaction", "begin", "--id", "a/b"), "is not a valid transaction id"),
+        (("transaction", "begin", "--timeout-s", "0"), "timeout_s must be between"),
     ):
         refused = cli(*words)
         assert refused.code != 0

@@ -191,7 +191,7 @@ def test_the_driver_is_lost_and_another_takes_over(
 def test_a_job_that_nobody_takes_ends(on: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """If no worker has room for an executor, the job fails after a timeout, and the next job may succeed."""
     monkeypatch.setattr(spark_module, "SPARK_IDLE_TIMEOUT_S", 3.0)
-    with pytest.raises(TaskError, match=r"no executor of spark://.* has taken a task for 3 s") as failed:
+    with pytest.raises(TaskError, match=r"no executor of spark://.* has accepted a task for 3 s") as failed:
         on(executor__memory="64g").run(abs, [1], lambda _: None)
     assert failed.value.ended
 

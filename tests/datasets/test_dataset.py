@@ -323,7 +323,7 @@ def test_a_lake_without_commits(tmp_path: Path) -> None:
         assert empty.datasets.all() == []
         made = empty.datasets.create("first")
         assert (list(made.examples()), list(made.examples(staged=True))) == ([], [])
-        with pytest.raises(RefNotFoundError, match="still empty"):
+        with pytest.raises(RefNotFoundError, match="the lake is empty"):
             made.add(where="true")
         empty.branch("main").commit("a dataset")
         assert [info.name for info in empty.datasets.all()] == ["first"]

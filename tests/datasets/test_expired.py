@@ -105,6 +105,6 @@ def test_one_upload_that_is_always_too_slow_is_given_up(lake: Lake) -> None:
     """If collections come before each effect, the upload fails after a bounded number of tries."""
     lake.datasets.create("one", message="a dataset")
     world = Collecting(lake, every=1, times=3)
-    with pytest.raises(ExpiredError, match="garbage collection has been through twice"):
+    with pytest.raises(ExpiredError, match="garbage collection ran twice"):
         world.dataset("one").add(search="weather", message="added")
     assert FILES_EXPIRED_TRIES_MAX <= world.effects < 5 * FILES_EXPIRED_TRIES_MAX

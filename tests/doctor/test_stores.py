@@ -97,11 +97,14 @@ class OtherClock(MemoryObjectStore):
 @pytest.mark.parametrize(
     ("store", "said"),
     [
-        (Overwrites(), "conditional writes are not honoured: a create of an object that was there succeeded"),
-        (LooksThenWrites(), "conditional writes are not honoured: of two creates .* 2 won"),
+        (Overwrites(), "conditional writes are not honoured: a create of an existing object succeeded"),
+        (
+            LooksThenWrites(),
+            "conditional writes are not honoured: of two simultaneous creates .* 2 succeeded",
+        ),
         (LoserWrites(), "conditional writes are not honoured: a create that lost has changed the object"),
-        (KeepsDeleted(), "can be read after it was deleted"),
-        (ListsNothing(), "was written, and .* are what is said of it"),
+        (KeepsDeleted(), "can still be read after it was deleted"),
+        (ListsNothing(), "was written, but the store reports"),
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -153,10 +156,13 @@ class DoneWithoutWriting(MemoryKeyValueStore):
 @pytest.mark.parametrize(
     ("store", "said"),
     [
-        (IgnoresConditions(), "of two writers that created a record at the same moment 2 won"),
-        (ReplacesAnyVersion(), "of two writers that replaced one version of a record .* 2 won"),
+        (IgnoresConditions(), "of two writers that simultaneously created a record, 2 succeeded"),
+        (
+            ReplacesAnyVersion(),
+            "of two writers that simultaneously replaced one version of a record, 2 succeeded",
+        ),
         (DeletesAnyVersion(), "an update was lost"),
-        (DoneWithoutWriting(), "a record does not hold what the one writer that won wrote"),
+        (DoneWithoutWriting(), "a record lacks the content of the winning writer"),
     ],
     ids=lambda value: type(value).__name__,
 )

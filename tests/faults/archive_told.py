@@ -166,7 +166,7 @@ def _payload(
 ) -> tuple[str, set[int]]:
     """Return the place of a trace, and its spans there."""
     if trace.is_hot:
-        assert trace.parts, f"trace {trace_id} is hot, and has no payload"
+        assert trace.parts, f"trace {trace_id} is hot, but it has no payload"
         return "hot", _spans(trace.data)
     assert not trace.parts, f"trace {trace_id} is archived, and in the store as well"
     location = trace.info["archive_location"]

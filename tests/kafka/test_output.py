@@ -296,7 +296,7 @@ def test_what_others_write_to_the_topic_of_markers(lake: Lake, broker: Broker, t
     assert seen(broker, topic) == {1: [1], 2: [2]}
     broker.send(markers_topic, [b"nonsense"], key=info.id.encode())
     arrive(lake, 3)
-    with pytest.raises(DamageError, match="somebody else has written offset"):
+    with pytest.raises(DamageError, match="another producer has written offset"):
         lake.pipeline(runner=InProcess()).run_once()
     lake.outputs.remove("stream")
     assert lake.pipeline(runner=InProcess()).run_once() is not None

@@ -135,7 +135,7 @@ def test_postgres(tmp_path: Path, postgres: PostgresServer) -> None:
             before = work.acknowledged
             report = lake.backup(tmp_path / "backup")
         assert report.verified.findings == ()
-        with pytest.raises(UsageError, match="has records of this lake already"):
+        with pytest.raises(UsageError, match="already has records of this lake"):
             restore_backup(str(tmp_path / "backup"), str(tmp_path / "again"), metadata=url)
     restore_backup(str(tmp_path / "backup"), str(tmp_path / "sqlite"))
     assert spans_of(tmp_path / "sqlite") >= before

@@ -124,7 +124,7 @@ def test_a_list_is_not_waited_for_forever(
     store.write([request((1, 1))])
     with lists._making:
         monkeypatch.setattr(limits, "UNCOMMITTED_LIST_WAIT_S", 0.01)
-        with pytest.raises(BackPressureError, match="list it again"):
+        with pytest.raises(BackPressureError, match="list them again"):
             lists.newest()
     with monkeypatch.context() as patch:
         patch.setattr(limits, "UNCOMMITTED_TRACES_MAX", "none")

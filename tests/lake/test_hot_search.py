@@ -276,7 +276,7 @@ def test_pages_go_on_where_they_began(
             *(f"{commit_and_more}-{bad}" for bad in ("1.2", "1", "_.", "5.1_.1")),
         ):
             for reader in (lake, another):
-                with pytest.raises(QueryError, match="is no page"):
+                with pytest.raises(QueryError, match="is not a page"):
                     reader.search("apple", limit=13, page=page)
 
 
@@ -457,17 +457,17 @@ def test_api_page_and_command_find_it(
         client = Client(create_app(lake, door))
         found = client.get("/api/v1/search?q=apple").json()
         assert (found["total"], found["not_searched"], len(found["hits"])) == (3, None, 3)
-        assert "Not all was searched" not in client.get("/search?q=apple").text
+        assert "The search is incomplete" not in client.get("/search?q=apple").text
         monkeypatch.setattr(limits, "UNCOMMITTED_SEARCH_ROWS_MAX", 1)
         page = client.get("/search?q=apple").text
         assert "1 span<" in page
-        assert "Not all was searched: some groups of requests" in page
+        assert "The search is incomplete: some groups of acknowledged requests" in page
         assert "wait for the pipeline" in client.get("/api/v1/search?q=apple").json()["not_searched"]
     capsys.readouterr()
     assert run(["search", "apple", "--lake", str(tmp_path / "lake")]) == 0
     out, err = capsys.readouterr()
     assert "apple" in out
-    assert "Not all was searched: " in err
+    assert "The search is incomplete: " in err
 
 
 def test_small_parts_become_one(
@@ -562,7 +562,7 @@ def test_much_is_left_to_a_pipeline_that_is_at_work(
     results = lake.search("*")
     assert results.total == 9
     assert results.not_searched is not None
-    assert results.not_searched.startswith("3 groups of requests that were acknowledged wait")
+    assert results.not_searched.startswith("3 groups of acknowledged requests wait")
     assert results.not_searched.endswith("search again in a moment")
     with monkeypatch.context() as no_wait, lake.hot._search._parts._making:
         no_wait.setattr(index, "UNCOMMITTED_SEARCH_WAIT_S", 0.0)
@@ -608,7 +608,7 @@ def test_a_search_waits_for_others_no_longer_than_it_may(
         assert not lake.hot.index_ahead(), "somebody is at it"
         results = lake.search("apple")
     assert results.total == 1
-    assert "2 groups of requests that were acknowledged wait" in str(results.not_searched)
+    assert "2 groups of acknowledged requests wait" in str(results.not_searched)
     results = lake.search("apple")
     assert (results.total, results.not_searched) == (3, None)
 

@@ -131,7 +131,7 @@ def test_the_newest_that_pass_are_found_and_the_rest_is_said(
     monkeypatch.setattr(search, "UNCOMMITTED_SEARCH_SIFTED_MAX_BYTES", 3 * of_one)
     results = lake.search("apple", limit=2)
     assert (results.total, results[0].trace_id > trace_id(7)) == (3, True)
-    assert str(results.not_searched).startswith("7 groups of requests")
+    assert str(results.not_searched).startswith("7 groups of acknowledged requests")
     assert len(lake.search("apple", limit=2, page=results.next_page)) == 1
     assert (lake.search("word1").total, lake.search("word1").not_searched) == (1, None)
     monkeypatch.setattr(search, "UNCOMMITTED_SEARCH_SIFTED_MAX_BYTES", 0)
@@ -143,7 +143,7 @@ def test_the_newest_that_pass_are_found_and_the_rest_is_said(
     monkeypatch.setattr(search, "UNCOMMITTED_SEARCH_SIFTED_MAX_BYTES", 1 << 20)
     results = lake.search("word1")
     assert ([hit.trace_id for hit in results], results.total) == ([trace_id(12), trace_id(1)], 2)
-    assert str(results.not_searched).startswith("1 groups of requests")
+    assert str(results.not_searched).startswith("1 groups of acknowledged requests")
     with monkeypatch.context() as no_wait, lake.hot._search._parts._making:
         no_wait.setattr(index, "UNCOMMITTED_SEARCH_WAIT_S", 0.0)
         results = lake.search("word1")

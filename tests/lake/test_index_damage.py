@@ -58,8 +58,8 @@ def test_a_run_that_cannot_be_merged_holds_up_no_other(
 ) -> None:
     """The failed run is named, and retried later, once the damage is repaired."""
     passing_by(tmp_path)
-    assert "the index was not merged of transactions 0 to 23" in caplog.text
-    assert "the index was not merged of transactions 0 to 7" in caplog.text
+    assert "the index of transactions 0 to 23 was not merged" in caplog.text
+    assert "the index of transactions 0 to 7 was not merged" in caplog.text
     for number, broken in enumerate(
         (
             Broken("others go on", _Behind.pass_by, "self._lower = run[-1].upper", "self._lower = 1 << 40"),
@@ -107,7 +107,7 @@ def test_what_cannot_have_vectors_keeps_none_from_others(
 ) -> None:
     """The damaged part is named, and intact later spans are found by meaning."""
     getting_vectors(tmp_path)
-    assert "the index was not merged of transactions 1 to 1" in caplog.text
+    assert "the index of transactions 1 to 1 was not merged" in caplog.text
     broken = Broken(
         "others get vectors",
         IndexMerger._step,

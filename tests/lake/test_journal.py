@@ -133,7 +133,7 @@ def test_what_is_trimmed_says_so(lake: Lake) -> None:
     assert "no longer known" in account.notes[0]
     assert account.tables[0].parts
     assert PublishReceipts(lake._opened.key_value, "main").read(0) is None
-    with pytest.raises(UsageError, match="has let go of transaction 0"):
+    with pytest.raises(UsageError, match="no longer has the records of transaction 0"):
         lake.journal.replay(0, runner=InProcess())
 
 

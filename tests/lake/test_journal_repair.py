@@ -69,7 +69,7 @@ def repair_last(folder: Path, number: int, damage: Callable[[Lake, int, int], No
         assert lake.table("spans").info().rows == 3
         assert lake.inbox().segments == 0
         assert lake.verify().findings == ()
-        with pytest.raises(UsageError, match="are whole"):
+        with pytest.raises(UsageError, match="are intact"):
             lake.journal.repair(1)
 
 
@@ -96,7 +96,7 @@ def refuse_uncommitted(folder: Path) -> None:
                 lake.journal.repair(t)
         with pytest.raises(DamageError, match="journal record"):
             run(lake)
-        with pytest.raises(UsageError, match="are whole"):
+        with pytest.raises(UsageError, match="are intact"):
             lake.journal.repair(0)
 
 

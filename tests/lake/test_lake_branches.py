@@ -200,7 +200,7 @@ def test_protected_branches_take_merges_and_pipelines_only(lake: Lake, tmp_path:
         lambda: main.cherry_pick("main~1"),
     ]
     for call in refused:
-        with pytest.raises(UsageError, match="Commit to a branch of your own and merge it"):
+        with pytest.raises(UsageError, match="Commit to another branch and merge it"):
             call()
     put(work, a="1")
     main.merge("work")
@@ -270,7 +270,7 @@ def test_an_empty_lake_has_a_branch(tmp_path: Path) -> None:
         main = empty.branch()
         assert (main.head, main.log(), main.staged(), empty.log()) == (None, [], [], [])
         assert empty.branches() == [BranchInfo("main", None, protected=False, staged=0)]
-        with pytest.raises(RefNotFoundError, match="still empty"):
+        with pytest.raises(RefNotFoundError, match="the lake is empty"):
             empty.create_branch("work")
         put(main, a="1")
         assert len(main.log()) == 1

@@ -95,13 +95,13 @@ def test_settings_say_it_where_no_argument_does(tmp_path: Path, monkeypatch: pyt
     ("asked", "what"),
     [
         ({"vectors": "nowhere:embed"}, "cannot be imported here: ModuleNotFoundError"),
-        ({"vectors": f"{HERE}:bag"}, "is not declared to make vectors"),
-        ({"vectors": SOURCE, "dimensions": 3}, "says its dimensions and metric itself"),
-        ({"vectors": "attributes.e"}, "say how many numbers a vector in attributes.e has"),
+        ({"vectors": f"{HERE}:bag"}, "is not declared as an embedder"),
+        ({"vectors": SOURCE, "dimensions": 3}, "declares its dimensions and metric itself"),
+        ({"vectors": "attributes.e"}, "set dimensions to the length of the vectors in attributes.e"),
         ({"vectors": "attributes.e", "dimensions": 0}, "dimensions must be from 1 to"),
         ({"vectors": "attributes.e", "dimensions": 3, "metric": "taxi"}, "must be cosine or dot, not 'taxi'"),
         ({"vectors": "embed"}, "neither module:function nor an attribute"),
-        ({"dimensions": 3}, "say which, with vectors"),
+        ({"dimensions": 3}, "name it with vectors"),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_is_made(

@@ -156,7 +156,7 @@ def test_trace_by_id_by_prefix_and_not_at_all(lake: Lake) -> None:
         lake.trace(TWIN)
     assert lake.trace(TWIN + "0").trace_id == TWIN + "02"
     for wrong in ("", "abc", "no hex digits", "0" * 33, "é" * 32, "'; drop table spans --"):
-        with pytest.raises(NotFoundError, match="is no trace id"):
+        with pytest.raises(NotFoundError, match="is not a trace id"):
             lake.trace(wrong)
     with pytest.raises(NotFoundError, match="no trace 'ffffff' in this lake"):
         lake.trace("ffffff")
@@ -273,13 +273,13 @@ def test_names_that_are_not_there(lake: Lake, tmp_path: Path) -> None:
     with pytest.raises(TableNotFoundError, match="there are spans, traces"):
         lake.table("nosuch")
     for ref in ("nosuch", "", "00000000", "../x", "0" * 64):
-        with pytest.raises(RefNotFoundError, match=r"names? no commit|no branch, tag or commit"):
+        with pytest.raises(RefNotFoundError, match=r"is not a commit reference|no branch, tag or commit"):
             lake.table("spans", at=ref)
     with pytest.raises(RefNotFoundError):
         lake.log("nosuch")
     with pytest.raises(LakeNotFoundError, match="tracelake init"):
         tracelake.open(tmp_path)
-    with pytest.raises(UsageError, match="names no object store"):
+    with pytest.raises(UsageError, match="is not the URL of an object store"):
         tracelake.open("ftp://host/lake")
 
 

@@ -155,8 +155,8 @@ def test_a_condition_has_pages_and_no_total(lake: Lake) -> None:
         ({"facets": ["nothing"]}, "there is no facet 'nothing', only service, kind"),
         ({"facets": ["day"], "where": "true"}, "leave facets out"),
         ({"sort": "best"}, "sort must be one of score, newest, oldest"),
-        ({"page": "x"}, "'x' is no page"),
-        ({"page": "12345678-5-0-0123456789abcdef"}, "this page is of another search"),
+        ({"page": "x"}, "'x' is not a page"),
+        ({"page": "12345678-5-0-0123456789abcdef"}, "this page belongs to another search"),
     ],
 )
 def test_what_cannot_be_asked_is_explained(lake: Lake, asked: Any, says: str) -> None:
@@ -200,5 +200,5 @@ def test_a_moment_without_a_zone_or_that_is_none_is_refused(lake: Lake) -> None:
     with pytest.raises(QueryError, match="without a time zone"):
         lake.search("last 1d", now=datetime(2026, 1, 1))
     for none in ("2026-01-01", 5, date(2026, 1, 1)):
-        with pytest.raises(QueryError, match="and no time; give a datetime"):
+        with pytest.raises(QueryError, match="which is not a time; give a datetime"):
             lake.search("last 1d", now=none)  # type: ignore[arg-type]  # what a user may give

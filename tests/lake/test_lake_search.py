@@ -144,7 +144,7 @@ def test_a_damaged_index_is_built_anew(lake: Lake, tmp_path: Path, damage: str) 
 def test_an_empty_lake_has_no_index_to_rebuild(lake: Lake) -> None:
     """The error reports that, and suggests a solution."""
     assert lake.index() is None
-    with pytest.raises(UsageError, match="still empty"):
+    with pytest.raises(UsageError, match="the lake is empty"):
         lake.maintenance.rebuild_index(runner=InProcess())
 
 

@@ -353,11 +353,11 @@ def test_a_rebuild_over_a_damaged_manifest_keeps_the_kind_of_vectors(lake: Lake,
     ("asked", "problem"),
     [
         ({"mode": "other"}, "mode must be one of text, semantic, hybrid"),
-        ({"mode": "text", "vector": [1.0] * 32}, "a vector is for a search by meaning"),
-        ({"mode": "semantic", "sort": "newest"}, "in the order of likeness"),
-        ({"vector": [1.0]}, "the vector has 1 numbers, and those of the index have 32"),
+        ({"mode": "text", "vector": [1.0] * 32}, "a vector needs a search by meaning"),
+        ({"mode": "semantic", "sort": "newest"}, "ordered by similarity"),
+        ({"vector": [1.0]}, "the vector has 1 dimensions, and the index has 32"),
         ({"vector": [0.0] * 32}, "all zeros"),
-        ({"vector": [float("nan")] * 32}, "numbers that are none"),
+        ({"vector": [float("nan")] * 32}, "NaN or infinity"),
         ({"vector": ["x"]}, "no number"),
         ({"vector": 3}, "no number"),
         ({"query": "service:shop", "mode": "semantic"}, "nothing to compare with"),
@@ -390,5 +390,5 @@ def test_dimensions_are_of_attributes(lake: Lake, tmp_path: Path) -> None:
     hits = lake.search(vector=[1, 0, 0])
     assert [hit.trace_id[-1] for hit in hits] == ["1", "2", "3"]
     assert [hit.trace_id[-1] for hit in lake.search(f"like:{hits[0].id}", mode="semantic")] == ["2", "3"]
-    with pytest.raises(QueryError, match=r"come from attributes\.v, and no function"):
+    with pytest.raises(QueryError, match=r"come from attributes\.v, so there is no function"):
         lake.search("work", mode="semantic")

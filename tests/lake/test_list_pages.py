@@ -101,7 +101,7 @@ def test_a_token_is_of_one_list(lake: tracelake.Lake, store: TrackingStore) -> N
     with pytest.raises(UsageError, match="not both"):
         list_traces(lake, TraceFilter(page=page, offset=5))
     for text in ("", "x", page + "0", page.replace("a_", "c_", 1), page.replace("_", "_1 or 1=1 --_", 2)):
-        with pytest.raises(QueryError, match="is no page"):
+        with pytest.raises(QueryError, match="is not a page"):
             list_traces(lake, TraceFilter(page=text))
     assert len(list_traces(lake, TraceFilter(limit=7, page=page)).traces) == 7
 

@@ -19,7 +19,7 @@ from tracelake.server.app import create_app
 from tracelake.tasks.runners import InProcess
 from tracelake.tracking.ingest_queue import Inbox
 
-GONE = "record of branch main is gone"
+GONE = "record of branch main is missing"
 USES: dict[str, Callable[[Lake], object]] = {
     "sql": lambda lake: lake.sql("select 1 from spans"),
     "search": lambda lake: list(lake.search("why")),

@@ -24,7 +24,7 @@ COMMANDS = {
     "search hello": "hello",
     f"trace show {trace_id(1)}": "hello",
     "dataset export questions --output /dev/shm/{name}.jsonl": "examples",
-    "verify": "The lake is whole.",
+    "verify": "The lake is intact.",
 }
 READ_ONLY = (
     'mount --bind "$LAKE" "$LAKE" && mount -o remount,bind,ro "$LAKE" && ! touch "$LAKE/x" 2>/dev/null'

@@ -38,7 +38,7 @@ def test_each_damaged_record_is_named_and_others_are_read(lake: Lake, tmp_path: 
         cut(metadata, record_path(f"{lake.config.id}/tags", name))
     named = [finding.path for finding in lake.verify().findings]
     assert named == ["tags/v1", "tags/v3"]
-    with pytest.raises(DamagedRecordsError, match="1 more are damaged beside it") as raised:
+    with pytest.raises(DamagedRecordsError, match="1 more are damaged") as raised:
         lake._opened.key_value.scan("tags")
     assert [entry.key for entry in raised.value.whole] == ["v2"]
     with pytest.raises(DamageError):

@@ -188,7 +188,7 @@ def test_resource_too_large_to_repeat(monkeypatch: pytest.MonkeyPatch) -> None:
     assert decode_json(payload, SpanChecks()) == decoded
     assert (decoded.accepted, decoded.rejected) == (2, 3)
     assert (
-        "resource of 3800 bytes, scope of 0: with them the payload's spans take more than 10000 bytes"
+        "resource of 3800 bytes, scope of 0: with copies of them the payload's spans take more than 10000 bytes"
         in (decoded.reasons[0])
     )
     assert decode_json(payload, columns).accepted == 2
@@ -202,7 +202,7 @@ def test_resource_too_large_to_repeat(monkeypatch: pytest.MonkeyPatch) -> None:
         (b'{"resourceSpans":[{"scopeSpans":[', "not JSON at byte 33: ends too early"),
         ('{"ü":1,}'.encode(), "not JSON at byte 8: Expecting property name enclosed in double quotes"),
         (b'{"resourceSpans":[{"schemaUrl":"\xff"}]', "neither JSON nor UTF-8: byte 32 is wrong"),
-        (b'{"resource\xffSpans":[]}', "not OTLP traces: no resourceSpans in it, but resource\\ufffdSpans"),
+        (b'{"resource\xffSpans":[]}', "not OTLP traces: it has no resourceSpans, but resource\\ufffdSpans"),
         (b"[]", "not OTLP: an array, must be an object with resourceSpans"),
         (b"7", "not OTLP: a number, must be an object with resourceSpans"),
         (b'{"resourceSpans":{}}', "not OTLP: resourceSpans is an object, must be an array"),
@@ -211,8 +211,8 @@ def test_resource_too_large_to_repeat(monkeypatch: pytest.MonkeyPatch) -> None:
             b'{"resourceSpans":[{"scopeSpans":[{"spans":7}]}]}',
             "not OTLP: spans is a number, must be an array",
         ),
-        (b'{"resourceMetrics":[]}', "not OTLP traces: no resourceSpans in it, but resourceMetrics"),
-        (b'{"some":1,"thing":2}', "not OTLP traces: no resourceSpans in it, but some, thing"),
+        (b'{"resourceMetrics":[]}', "not OTLP traces: it has no resourceSpans, but resourceMetrics"),
+        (b'{"some":1,"thing":2}', "not OTLP traces: it has no resourceSpans, but some, thing"),
     ],
 )
 def test_json_that_is_not_otlp(payload: bytes, reason: str) -> None:
@@ -364,7 +364,7 @@ def test_protobuf_cut_anywhere() -> None:
 @pytest.mark.parametrize(
     ("payload", "reason"),
     [
-        (b"\x0a\xff\x01abc", "truncated: the field at byte 0 ends at byte 258, but only 6 bytes are there"),
+        (b"\x0a\xff\x01abc", "truncated: the field at byte 0 ends at byte 258, but there are only 6 bytes"),
         (b"\x0b", "truncated: the group at byte 0 does not end"),
         (b"\x0b\x0b\x0c", "truncated: the group at byte 0 does not end"),
         (b"\x0c", "byte 0: wire type 4 is not protobuf of OTLP"),

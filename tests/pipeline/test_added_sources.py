@@ -176,7 +176,9 @@ def test_one_that_cannot_look_is_named_and_stops_no_other(
 
     monkeypatch.setattr(os, "scandir", refuse)
     pipeline = lake.pipeline(replica="r", runner=InProcess())
-    with pytest.raises(UnreadInputsError, match=r"source shut: .*Permission denied.*All others are in"):
+    with pytest.raises(
+        UnreadInputsError, match=r"source shut: .*Permission denied.*All others were ingested"
+    ):
         pipeline.run_once(goes_on=True)
     assert lake.table("spans").info().rows == 1
     info = told(lake, pipeline)["shut"]
@@ -195,7 +197,7 @@ def test_a_damaged_record_stops_no_other_source(lake: Lake, tmp_path: Path) -> N
     key_value.set("sources/main", "other/", whole.value)
     key_value.set("sources/main", "torn/", whole.value[:-1])
     old_file(tmp_path / "0.jsonl", 0)
-    told_of = r"sources/main/other/ is that of source drops.*; .*sources/main/torn/ cannot be read"
+    told_of = r"sources/main/other/ belongs to source drops.*; .*sources/main/torn/ cannot be read"
     with pytest.raises(UnreadInputsError, match=told_of):
         lake.pipeline(runner=InProcess()).run_once()
     assert lake.table("spans").info().rows == 1
@@ -216,7 +218,7 @@ def test_a_torn_file_of_a_record_stops_no_other_source(tmp_path: Path) -> None:
         lake.sources.add("torn", str(tmp_path / "elsewhere" / "*"))
         tear(tmp_path, "elsewhere")
         old_file(tmp_path / "0.jsonl", 0)
-        with pytest.raises(UnreadInputsError, match=r"source torn: .* is not what was written"):
+        with pytest.raises(UnreadInputsError, match=r"source torn: .* is damaged"):
             lake.pipeline(runner=InProcess()).run_once()
         assert lake.table("spans").info().rows == 1
         lake.sources.add("third", str(tmp_path / "third" / "*"))
@@ -228,7 +230,7 @@ def test_a_torn_file_of_a_record_stops_no_other_source(tmp_path: Path) -> None:
             ("torn2", "unwatched"),
             ("torn", "damaged"),
         ]
-        with pytest.raises(UsageError, match=r"torn is there already: .* source remove torn`"):
+        with pytest.raises(UsageError, match=r"torn already exists: .* source remove torn`"):
             lake.sources.add("torn", str(tmp_path / "torn" / "*"))
         lake.sources.remove("torn")
         lake.sources.add("torn", str(tmp_path / "torn" / "*"))
@@ -260,7 +262,7 @@ def test_what_cannot_be_added_is_refused_in_words(
                 change(name)
     monkeypatch.chdir(tmp_path)
     assert lake.sources.add("here", "in/*.gz").address == f"{tmp_path}/in/*.gz"
-    with pytest.raises(UsageError, match="there already"):
+    with pytest.raises(UsageError, match="already exists"):
         lake.sources.add("here", "in/*.gz")
     monkeypatch.setattr(registrations, "SOURCES_MAX", 1)
     with pytest.raises(LimitError, match="SOURCES_MAX = 1"):

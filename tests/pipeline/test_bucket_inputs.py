@@ -55,21 +55,21 @@ def test_patterns(pattern: str, matches: list[str], others: list[str]) -> None:
 @pytest.mark.parametrize(
     ("pattern", "said"),
     [
-        ("https://host/a.gz", "no input is read from https://. Give a path, or one of file://, s3://"),
-        ("s3://", "names no bucket"),
-        ("s3:///a", "names no bucket"),
-        ("s3://ada:s3cret@bucket/a", "leave credentials to the environment"),
-        ("s3://bucket", "to take all below a prefix, write prefix/\\*\\*"),
-        ("s3://bucket/a/", "to take all below a prefix"),
+        ("https://host/a.gz", "input cannot be read from https://. Give a path, or one of file://, s3://"),
+        ("s3://", "must name a bucket"),
+        ("s3:///a", "must name a bucket"),
+        ("s3://ada:s3cret@bucket/a", "put credentials into the environment"),
+        ("s3://bucket", "to match all objects below a prefix, write prefix/\\*\\*"),
+        ("s3://bucket/a/", "to match all objects below a prefix"),
         ("s3://bucket/a//b", "single slashes"),
-        ("s3://bucket/a/../b", "no '.', '..'"),
-        ("s3://bucket/a\nb*", "'a\\\\nb\\*' names no object"),
+        ("s3://bucket/a/../b", "without '.', '..'"),
+        ("s3://bucket/a\nb*", "'a\\\\nb\\*' is not a readable key"),
         ("s3://bucket/\udce9", "not Unicode"),
         ("BUCKET/absent/*", "no object matches"),
-        ("LAKE/tables/*.parquet", "is in the lake itself"),
-        ("LAKE/lake.json", "is in the lake itself"),
+        ("LAKE/tables/*.parquet", "is inside the lake"),
+        ("LAKE/lake.json", "is inside the lake"),
         ("file://a.gz", "three slashes"),
-        ("file:///a%00b", "null character"),
+        ("file:///a%00b", "NUL character"),
     ],
 )
 def test_what_names_no_input(place: Place, pattern: str, said: str) -> None:
@@ -243,9 +243,7 @@ def test_more_objects_than_one_call_takes(place: Place, monkeypatch: pytest.Monk
     monkeypatch.setattr(registry, "OBJECTS_FOUND_MAX", 1)
     for key in ("in/a", "in/b"):
         place.put(key, 0)
-    with pytest.raises(
-        LimitError, match="matches more than OBJECTS_FOUND_MAX = 1 objects; name them by several"
-    ):
+    with pytest.raises(LimitError, match="matches more than OBJECTS_FOUND_MAX = 1 objects; use several"):
         place.ingest("in/*")
 
 

@@ -77,12 +77,12 @@ def test_a_bucket_of_s3_that_cannot_be_listed(
 ) -> None:
     """The error names the denied key or the missing bucket and a remedy; good input is ingested."""
     with pytest.raises(
-        StorageError, match=r"s3://absent/\*.gz cannot be looked at: .*the bucket is not there"
+        StorageError, match=r"s3://absent/\*.gz cannot be polled: .*the bucket does not exist"
     ):
         place.watch("s3://absent/*.gz").run_once()
     report = place.lake.ingest("s3://absent/a.gz", place.put("good", 0), runner=InProcess())
     assert (report.spans_new, list(bad(report))) == (1, ["a.gz"])
-    assert "the bucket is not there" in bad(report)["a.gz"]
+    assert "the bucket does not exist" in bad(report)["a.gz"]
 
     def stumbling(
         *_: Any, **__: Any

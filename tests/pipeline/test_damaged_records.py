@@ -61,10 +61,14 @@ def torn_output(lake: Lake, folder: Path) -> None:
         ("out", True),
         ("out2", False),
     ]
-    assert lake.outputs.all()[0].explain()[0].startswith("Nothing is committed, for it would miss an output.")
+    assert (
+        lake.outputs.all()[0]
+        .explain()[0]
+        .startswith("Nothing is committed, because an output would miss it.")
+    )
     assert [finding.path for finding in lake.verify().findings] == ["outputs/main/out/"]
     assert [info.state for info in lake.journal.transactions()] == ["sealed"]
-    with pytest.raises(UsageError, match="output out is there already"):
+    with pytest.raises(UsageError, match="output out already exists"):
         lake.outputs.add("out", "kept_sinks:Kept")
     lake.outputs.remove("out")
     assert [info.name for info in lake.outputs.all()] == ["out2"]
@@ -195,7 +199,7 @@ def test_a_damaged_record_of_the_journal_hides_no_other(lake: Lake) -> None:
     ]
     account = lake.journal.explain(1)
     assert account.info.commit is not None
-    assert account.notes[0].startswith("What it read cannot be told: ")
+    assert account.notes[0].startswith("Its input is unknown: ")
     assert [each.name for each in account.tables] == [each.name for each in lake.journal.explain(2).tables]
 
 

@@ -75,7 +75,7 @@ def test_its_file_is_not_needed(
     else:
         path.write_bytes(a_line(a_span(7, 7)))
     for decide in (lake.quarantine.retry, lake.quarantine.discard):
-        with pytest.raises(tracelake.UsageError, match="its inputs are not needed"):
+        with pytest.raises(tracelake.UsageError, match="does not need its inputs"):
             decide(1)
     report = lake.pipeline(runner=InProcess()).run_once()
     assert report is not None

@@ -84,18 +84,18 @@ def left_out(*transactions: int, total: int) -> Change:
         (
             a_record(*POSITION, encode(PartitionPosition(((0, 2), (2, 4))))),
             "mismatch",
-            "not in order, or touch",
+            "not in order, or overlap",
         ),
-        (an_object("kafka/cluster.json", None), "missing", "where a cluster is stands nowhere"),
+        (an_object("kafka/cluster.json", None), "missing", "the address of a cluster is not recorded"),
         (an_object("kafka/cluster.json", b"{"), "damaged", "kafka/cluster.json"),
         (a_record("outputs/main", "o/", b"nonsense"), "damaged", "outputs/main/o/"),
         (output("p"), "mismatch", "says that it is output p"),
         (output("o", since=99), "mismatch", "begins with transaction 99"),
-        (output("o", to="kafka://b/t"), "mismatch", "an address of Kafka names"),
+        (output("o", to="kafka://b/t"), "mismatch", "a Kafka address names"),
         (a_record("left-out/main", "id", b"nonsense"), "damaged", "left-out/main/id"),
-        (left_out(2, 1, total=2), "mismatch", "do not climb"),
+        (left_out(2, 1, total=2), "mismatch", "are not in order"),
         (left_out(1, 2, total=1), "mismatch", "do not add up"),
-        (left_out(99, total=1), "mismatch", "which is to come"),
+        (left_out(99, total=1), "mismatch", "which does not exist yet"),
     ],
 )
 def test_what_is_wrong_with_records_is_named(lake: Lake, change: Change, kind: str, detail: str) -> None:

@@ -143,7 +143,7 @@ def test_an_output_that_cannot_be_opened_is_refused(lake: Lake, folder: Path) ->
             lake.outputs.add("a", to)
     assert lake.outputs.all() == []
     lake.outputs.add("a", "my_sinks:Files")
-    with pytest.raises(UsageError, match="there already"):
+    with pytest.raises(UsageError, match="already exists"):
         lake.outputs.add("a", "my_sinks:Files")
     with pytest.raises(UsageError, match="no output 'b'"):
         lake.outputs.remove("b")
@@ -208,7 +208,7 @@ def test_a_marker_is_asked_for_anew_after_a_failure(
 def test_an_output_that_no_pipeline_would_look_up_is_refused(lake: Lake, folder: Path, name: str) -> None:
     """An output name beyond the listing's bound is refused; such an output was once silently never written."""
     del folder
-    with pytest.raises(UsageError, match="is no name of an output"):
+    with pytest.raises(UsageError, match="is not a valid name of an output"):
         lake.outputs.add(name, "my_sinks:Files")
     assert lake.outputs.all() == []
 
@@ -216,7 +216,7 @@ def test_an_output_that_no_pipeline_would_look_up_is_refused(lake: Lake, folder:
 @pytest.mark.parametrize("to", ["json", "json:loads", "os:getcwd", "types:SimpleNamespace", "builtins:str"])
 def test_what_makes_no_sink_is_refused_in_words(lake: Lake, to: str) -> None:
     """An importable object that is not a sink is refused as a user error."""
-    with pytest.raises(UsageError, match="does not make a sink"):
+    with pytest.raises(UsageError, match="does not create a sink"):
         lake.outputs.add("files", to)
     assert lake.outputs.all() == []
 
@@ -229,7 +229,7 @@ def outputs_change_without_replies() -> None:
         record = outputs.add("a", to, lambda: 3)
         assert outputs.records().whole == [record]
         assert record.since == protocol.begins_at(3)
-        with pytest.raises(UsageError, match="there already"):
+        with pytest.raises(UsageError, match="already exists"):
             outputs.add("a", to, lambda: 3)
         outputs.remove("a")
         assert outputs.records().whole == []

@@ -121,7 +121,7 @@ def test_what_is_too_large_is_left_out_by_name_and_counted_once(
     report = lake.verify()
     assert report.ok, report.findings
     assert report.left_out == (
-        "output narrow has left out 1 rows, too large for it: see `tracelake output list`",
+        "output narrow has omitted 1 rows that are too large for it: see `tracelake output list`",
     )
     lake.outputs.remove("narrow")
     assert lake.verify().left_out == ()

@@ -167,7 +167,7 @@ def test_who_runs_once_asks_anew() -> None:
             seen = place.look(goes_on=False)
             assert [item.path[0] for _, item in seen.waiting] == ["a", "c"]
             (unseen,) = seen.unseen
-            assert unseen.startswith("source b: a look at b has had no answer for ")
+            assert unseen.startswith("source b: a poll of b has had no answer for ")
         assert len(place.gates) == 1
 
 
@@ -224,7 +224,7 @@ def stopped() -> None:
             seen = place.look(goes_on=False, stopping=lambda: len(waits) >= 3)
             assert waits == [module.LOOK_STOP_S] * 3
             assert [item.path[0] for _, item in seen.waiting] == ["a", "c"]
-            assert seen.unseen[0].startswith("source b: a look at b has had no answer")
+            assert seen.unseen[0].startswith("source b: a poll of b has had no answer")
             waits.clear()
 
 

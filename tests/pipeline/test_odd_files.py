@@ -105,7 +105,7 @@ def test_what_is_no_file(lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert [report.spans_new for report in reports] == [1, 0]
     for report in reports:
         assert [bad.problems[0].reason for bad in report.bad] == [reason for _, reason in KINDS.values()]
-    with pytest.raises(tracelake.UsageError, match="null character"):
+    with pytest.raises(tracelake.UsageError, match="NUL character"):
         lake.ingest("go\0od", runner=InProcess())
 
 

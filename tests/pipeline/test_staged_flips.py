@@ -54,7 +54,7 @@ def test_altered_rows_are_not_published(lake: Lake, tmp_path: Path) -> None:
     file = tmp_path / "a.jsonl"
     file.write_bytes(a_line(*(a_span(trace, 0, note="why") for trace in range(5))))
     for before_end in (9, 40, 400):
-        with pytest.raises(DamageError, match=r"staged rows in staging/.* are not what was written"):
+        with pytest.raises(DamageError, match=r"staged rows in staging/.* are damaged"):
             lake.ingest(file, runner=Altering(before_end))
         assert lake.sql("select * from spans").num_rows == 0
     report = lake.ingest(file, runner=InProcess())
@@ -74,7 +74,7 @@ def test_no_flip_of_staged_rows_is_believed() -> None:
         flipped[at] ^= 1 << at % 8
     for what in (*altered, other.to_pybytes(), b""):
         objects.put("staged", bytes(what))
-        with pytest.raises(DamageError, match="staged rows in staged are not what was written"):
+        with pytest.raises(DamageError, match="staged rows in staged are damaged"):
             read_piece(objects, piece)
 
 

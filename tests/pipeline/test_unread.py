@@ -111,7 +111,7 @@ def test_a_cluster_that_is_gone_for_good_holds_up_nothing_for_ever(
     for _ in range(int(limits.UNREAD_INPUT_MAX_S / input_failures.UNREAD_TRY_COUNTS_MAX_S) - 1):
         clock.now_s += input_failures.UNREAD_TRY_COUNTS_MAX_S
         take(lake)
-    assert spans(lake) == [], "it is waited for"
+    assert spans(lake) == [], "waiting for it"
     clock.now_s += input_failures.UNREAD_TRY_COUNTS_MAX_S
     take(lake)
     assert spans(lake) == [10, 11]
@@ -357,7 +357,7 @@ def test_a_cluster_that_is_asked_again_and_again_is_noticed(
 @pytest.mark.parametrize(
     "broken",
     [
-        Broken("it is waited for", InputQueue._waited, ">= UNREAD_INPUT_MAX_S", ">= 0"),
+        Broken("waiting for it", InputQueue._waited, ">= UNREAD_INPUT_MAX_S", ">= 0"),
         Broken("not for ever", InputQueue._waited, ">= UNREAD_INPUT_MAX_S", "< 0"),
         Broken("it is set aside then", on_unread, 'state="set aside"', 'state="offered"'),
         Broken("with the reason", on_unread, "reason=reason", "reason=standing.reason"),

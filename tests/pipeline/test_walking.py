@@ -93,7 +93,7 @@ def bounded(folder: Path) -> None:
     (folder / "in" / "b").symlink_to("../far/1")
     for limit, value, said in (
         ("WALK_ENTRIES_MAX", 8, "beyond WALK_ENTRIES_MAX = 8, as in "),
-        ("WALK_LINKS_MAX", 0, f"WALK_LINKS_MAX = 0 were followed, and not {folder}/in/"),
+        ("WALK_LINKS_MAX", 0, f"WALK_LINKS_MAX = 0 were followed, but not {folder}/in/"),
     ):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(walking, limit, value)
@@ -104,7 +104,7 @@ def bounded(folder: Path) -> None:
     assert len(walk(f"{folder}/in/**/*.gz", files_only=True).paths) == 10
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(walking, "WALK_MAX_S", -1.0)
-        assert "WALK_MAX_S = -1 s were too short" in walk(f"{folder}/in/**", files_only=True).left_out
+        assert "not reached within WALK_MAX_S = -1 s" in walk(f"{folder}/in/**", files_only=True).left_out
 
 
 def test_a_walk_is_bounded(tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_what_a_watch_left_out_is_named_and_the_rest_is_taken(
                 pipeline.run_once(goes_on=True)
             assert lake.table("spans").info().rows == 1
         with pytest.raises(
-            LimitError, match=r"in/\*\*' names more than one call looks through: .*several patterns"
+            LimitError, match=r"in/\*\*' matches more than one call can list: .*several patterns"
         ):
             lake.ingest(f"{tmp_path}/in/**", runner=InProcess())
         monkeypatch.setattr(walking, "WALK_ENTRIES_MAX", 50)

@@ -49,11 +49,11 @@ def test_a_lake_that_holds_its_metadata_can_be_moved(tmp_path: Path, metadata: s
     [
         ("DIR", "DIR URL", "is called 'sqlite' or 'objects'"),
         ("DIR", "DIR URL/more", "is called 'sqlite' or 'objects'"),
-        ("DIR", "nonsense", "names no key-value store"),
-        ("s3://bucket/a", "sqlite", "s3://bucket/a is none; use 'objects'"),
+        ("DIR", "nonsense", "is not the URL of a key-value store"),
+        ("s3://bucket/a", "sqlite", "s3://bucket/a is not a directory; use 'objects'"),
         ("s3://bucket/a", "s3://bucket/a/b", "is called 'objects'"),
         ("file://host/a", None, "three slashes"),
-        ("ftp://host/a", None, "names no object store"),
+        ("ftp://host/a", None, "is not the URL of an object store"),
     ],
 )
 def test_places_that_cannot_be(tmp_path: Path, place: str, metadata: str | None, said: str) -> None:
@@ -211,11 +211,14 @@ def test_stores_that_are_not_there(
     if change == "endpoint":
         monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     attempts: dict[str, tuple[Callable[[], object], str]] = {
-        "bucket": (lambda: tracelake.init("s3://no-such-bucket/lake"), "the bucket is not there; make it"),
+        "bucket": (
+            lambda: tracelake.init("s3://no-such-bucket/lake"),
+            "the bucket does not exist; create it",
+        ),
         "endpoint": (lambda: tracelake.open(s3.url()), r"http://127\.0\.0\.1:9 does not answer"),
         "database": (
             lambda: tracelake.init(tmp_path, metadata=postgres.url().replace("/postgres", "/none")),
-            '"none" does not exist; make the database',
+            '"none" does not exist; create the database',
         ),
         "port": (
             lambda: tracelake.init(tmp_path, metadata="postgresql://tests@127.0.0.1:9/postgres"),
@@ -256,7 +259,7 @@ def test_a_bad_copy_is_no_damage(tmp_path: Path) -> None:
         (part,) = lake.objects.list("shards/spans/parts/")
         lake.objects.delete(part.path)
         copy.unlink()
-        with pytest.raises(DamageError, match=f"a part is gone: .*{part.path}"):
+        with pytest.raises(DamageError, match=f"a part is missing: .*{part.path}"):
             table.to_arrow()
 
 

@@ -143,12 +143,16 @@ def test_new_blocks_take_from_what_is_free(
 @pytest.mark.parametrize(
     ("code", "kind", "says"),
     [
-        (errno.EMFILE, LimitError, r"no more files open. Nothing is damaged: raise that limit \(ulimit -n\)"),
+        (
+            errno.EMFILE,
+            LimitError,
+            r"limit of open files. Nothing is damaged: raise that limit \(ulimit -n\)",
+        ),
         (errno.ENOMEM, LimitError, "memory maps. Nothing is damaged"),
         (
             errno.ENOSPC,
             StorageError,
-            "copies of the index in .* cannot be used: .*Nothing of the lake is damaged",
+            "copies of the index in .* cannot be used: .*The lake is not damaged",
         ),
     ],
 )
@@ -186,10 +190,10 @@ def test_a_cache_that_cannot_be_used_is_no_damage(
         (10, 100, 50, "ok", "10 parts of 100 that this machine can open, 50 documents for 50 spans"),
         (10, None, 50, "ok", "10 parts, 50 documents"),
         (50, 100, 71, "ok", "50 parts"),
-        (51, 100, 50, "warning", "two open at times"),
-        (100, 100, 50, "warning", "two open at times"),
+        (51, 100, 50, "warning", "sometimes has two open"),
+        (100, 100, 50, "warning", "sometimes has two open"),
         (101, 100, 50, "failed", "searches are refused"),
-        (10, 100, 72, "warning", "scores count those that were replaced"),
+        (10, 100, 72, "warning", "scores also count replaced spans"),
     ],
 )
 def test_doctor_tells_how_near_the_ceiling_is(

@@ -108,7 +108,7 @@ def test_a_function_that_hangs_is_not_waited_for(monkeypatch: pytest.MonkeyPatch
     batch = table([span(number, input=f"text {number}") for number in range(300)]).to_batches()[0]
     assert set(source.vectors(batch).values()) == {None}
     assert next(embedders.COUNT) - before <= 2
-    with pytest.raises(EmbeddingError, match=r"did not answer within 0\.1 s"):
+    with pytest.raises(EmbeddingError, match=r"did not return within 0\.1 s"):
         call(function, ["a"])
 
 
@@ -151,7 +151,7 @@ def test_a_module_that_ends_the_process_is_caught(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "problem"),
     [
-        ("undeclared", "not declared to make vectors"),
+        ("undeclared", "not declared as an embedder"),
         ("nobody", "cannot be imported here: AttributeError"),
         ("COUNT", "not declared"),
     ],
@@ -174,7 +174,9 @@ def test_only_what_is_declared_is_ever_called(name: str, problem: str) -> None:
 def test_another_version_of_the_function_is_refused_by_both_names() -> None:
     """Its vectors are not comparable with earlier ones, so parts have none and vector searches are refused."""
     before = VectorSettings(source=f"{embedders.HERE}:bag_of_words", dimensions=32, version="0")
-    with pytest.raises(UsageError, match=r"cosine, version 0\), and here .*version 1\).*rebuild --vectors"):
+    with pytest.raises(
+        UsageError, match=r"cosine, version 0\), and the function here .*version 1\).*rebuild --vectors"
+    ):
         load_embedder(before)
     _, receipt, _ = built(before, [span(0, input="a")])
     assert receipt.vectors == PartVectors(fingerprint=before.fingerprint, vectors=0, failed=1)
@@ -183,13 +185,13 @@ def test_another_version_of_the_function_is_refused_by_both_names() -> None:
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (("attributes.x", None, None), "how many numbers"),
+        (("attributes.x", None, None), "the length of the vectors"),
         (("attributes.x", 0, None), "from 1 to"),
         (("attributes.x", 99_999, None), "from 1 to"),
         (("attributes.x", 3, "euclid"), "euclid"),
         (("attributes." + "x" * 300, 3, None), "200 characters"),
         (("x", None, None), "neither module:function"),
-        ((f"{embedders.HERE}:bag_of_words", 32, None), "says its dimensions and metric itself"),
+        ((f"{embedders.HERE}:bag_of_words", 32, None), "declares its dimensions and metric itself"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(arguments: tuple[Any, Any, Any], problem: str) -> None:
@@ -347,7 +349,7 @@ def test_a_part_without_the_vectors_that_its_manifest_names_is_told() -> None:
         vectors=part.vectors,
     )
     [problem] = verify_parts(bare, [claimed])
-    assert (problem.kind, "not those that its manifest names" in problem.detail) == ("damaged", True)
+    assert (problem.kind, "do not match its manifest" in problem.detail) == ("damaged", True)
     assert known.fingerprint != settings_of("bag_of_words").fingerprint
 
 

@@ -197,7 +197,7 @@ def test_a_long_pass_is_asked_for_again(
     refused = client.post("/api/v1/archive/passes", json={})
     assert refused.status_code == 503
     assert refused.headers["retry-after"]
-    assert "under way" in refused.json()["error"]
+    assert "already runs" in refused.json()["error"]
     over.set()
     wait_until(lambda: client.get(response.headers["location"]).json()["state"] == "done")
     assert client.get(response.headers["location"]).json()["result"]["traces"] == {"archived": 3}
@@ -244,13 +244,13 @@ def test_what_fails_is_told_with_its_operation(
         ("sweeps", {"grace_minutes": -1}, 400, "grace_minutes"),
         ("sweeps", {"grace_minutes": 1e300}, 400, "grace_minutes"),
         ("retention", {"retention": HOSTILE}, 400, "no duration"),
-        ("retention", {"layout": "tar"}, 400, "no layout"),
+        ("retention", {"layout": "tar"}, 400, "not a layout"),
         ("retention", {"location": "gopher://x"}, 400, "gopher"),
         ("retention", {"experiment": "0"}, 400, "nothing else"),
         ("retention", {"experiment": "0", "retention": "1d", "layout": "pack"}, 400, "nothing else"),
         ("retention", {"experiment": "0", "retention": "0d"}, 400, "no duration"),
-        ("retention", {"experiment": "\0", "retention": "1d"}, 400, "names nothing"),
-        ("retention", {"workspace": "w" * 501, "retention": "1d"}, 400, "names nothing"),
+        ("retention", {"experiment": "\0", "retention": "1d"}, 400, "is not a valid name"),
+        ("retention", {"workspace": "w" * 501, "retention": "1d"}, 400, "is not a valid name"),
         ("retention", {"experiment": "nobody", "retention": "1d"}, 404, "archive plan"),
     ],
 )

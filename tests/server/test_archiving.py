@@ -267,7 +267,7 @@ def test_a_store_that_is_away_is_told(
         connection.exec_driver_sql("ALTER TABLE tracelake_archive_settings RENAME TO away")
     archiving.start()
     wait_until(lambda: archiving.totals.passes["failed"] > 2)
-    assert "tried again in 0.001 s" in (archiving.problem() or "")
+    assert "retried in 0.001 s" in (archiving.problem() or "")
     assert not any(record.exc_info for record in caplog.records)
     figures = of_archive(scrape(client_of(lake, archiving, store)))
     assert figures["last_pass_failed"] == 1

@@ -68,7 +68,7 @@ def test_decompression_holds_what_it_makes() -> None:
             decompress(gzip.compress(b"") * (limits.COMPRESSED_MEMBERS_MAX + 1), "gzip", 1_000, share)
         whole = gzip.compress(b"a span, say")
         for end in range(len(whole)):
-            with pytest.raises(DecodeError, match="ends in the middle"):
+            with pytest.raises(DecodeError, match="is truncated after"):
                 decompress(whole[:end], "gzip", 1_000, share)
 
 
@@ -103,7 +103,7 @@ def test_zstd_is_bounded() -> None:
             decompress(frames, "zstd", 1_000, share)
         whole = zstandard.compress(b"a span, say")
         for end in range(len(whole)):
-            with pytest.raises(DecodeError, match="ends in the middle"):
+            with pytest.raises(DecodeError, match="is truncated after"):
                 decompress(whole[:end], "zstd", 1_000, share)
         for damaged in (whole + b"rest", b"plain text"):
             with pytest.raises(DecodeError):

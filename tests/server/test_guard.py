@@ -316,7 +316,7 @@ def test_a_page_that_came_without_tls_is_another_site(guarded: Guarded) -> None:
         if is_ours:
             assert let_in._foreign_origin(headers, "/", served) is None
         else:
-            with pytest.raises(ForbiddenError, match="may not ask for this"):
+            with pytest.raises(ForbiddenError, match="may not send this request"):
                 let_in._foreign_origin(headers, "/", served)
 
 

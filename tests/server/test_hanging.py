@@ -204,7 +204,7 @@ def test_it_is_ended(tmp_path: Path, close: str) -> None:
         try:
             wait_until(lambda: process.restarts() >= 2)
             # Between two of them: a restarted process that has sent a report has no error yet.
-            wait_until(lambda: "made no step for 0.004 s, and was ended" in str(process.problem()))
+            wait_until(lambda: "made no progress for 0.004 s and was killed" in str(process.problem()))
         finally:
             process.stop()
 

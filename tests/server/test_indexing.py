@@ -60,7 +60,7 @@ def test_a_step_that_does_not_end_is_left(
     try:
         with caplog.at_level(logging.WARNING, "tracelake.server"), ahead:
             assert begun.wait(HANG_S)
-        assert "is left; nothing is lost by it" in caplog.text
+        assert "was abandoned; no data is lost" in caplog.text
         assert not go_on.is_set()
     finally:
         go_on.set()

@@ -156,7 +156,7 @@ def test_a_batch_has_each_trace_once_and_is_bounded(client: Client, monkeypatch:
     for odd in (first[:31], f"tr-{first[:6]}", "", "g" * 32):
         refused = asked_for(third, odd)
         assert refused.status_code == 400
-        assert "no whole trace id" in refused.json()["message"]
+        assert "not a full trace id" in refused.json()["message"]
     for name, most in (("MLFLOW_BATCH_SPANS_MAX", 2), ("MLFLOW_BATCH_MAX_BYTES", 1)):
         with monkeypatch.context() as patched:
             patched.setattr(mlflow, name, most)
@@ -206,7 +206,7 @@ def a_batch_beside_damage(lake: HotLake) -> None:
             patch.setattr(HotTier, "infos", lambda *_: {})
             refused = client.get(BATCH, params={"trace_ids": ids})
         assert refused.status_code == 500
-        assert refused.json()["message"] == f"trace tr-{trace_id(3)}: {why}; ask for the others without it"
+        assert refused.json()["message"] == f"trace tr-{trace_id(3)}: {why}; request the others without it"
 
 
 def test_a_damaged_trace_takes_no_other_of_a_batch_along(tmp_path: Path) -> None:

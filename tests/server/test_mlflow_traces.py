@@ -164,7 +164,7 @@ def test_a_repository_that_cannot_be_opened_keeps_its_traces_alone(tmp_path: Pat
         ids = [f"tr-{trace_id(number)}" for number in (1, 2)]
         answer = client.post(DELETE, json={"experiment_id": "0", "request_ids": ids})
         assert (answer.status_code, answer.json()["error_code"]) == (503, "TEMPORARILY_UNAVAILABLE")
-        said = f"1 traces were deleted, and 1 were not, of which tr-{trace_id(1)}: cannot open"
+        said = f"1 traces were deleted, and 1 were not, such as tr-{trace_id(1)}: cannot open"
         assert said in answer.json()["message"]
         deleted = client.post("/api/v1/archive/deletions", json={"trace_ids": [trace_id(1), trace_id(3)]})
         assert deleted.json()["result"]["deleted"] == [trace_id(3)]

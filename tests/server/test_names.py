@@ -42,10 +42,10 @@ def check_settings() -> None:
     assert [allowed_origin(site) for site in sites] == told
     lake = FakeLake([])
     for host in ("https://traces.example", "", "a b", "traces.example/path"):
-        with pytest.raises(tracelake.UsageError, match="no name of a host"):
+        with pytest.raises(tracelake.UsageError, match="not a host name"):
             check_exposed(lake, "127.0.0.1", Exposure(hosts=[host]))
     for site in ("shop.example", "https://shop.example/path", "https://", "null", ""):
-        with pytest.raises(tracelake.UsageError, match="is no site"):
+        with pytest.raises(tracelake.UsageError, match="is not a site"):
             check_exposed(lake, "127.0.0.1", Exposure(origins=[site]))
 
 

@@ -102,12 +102,12 @@ def begun_again(lake: Lake, caplog: pytest.LogCaptureFixture) -> None:
     process.start()
     wait_until(lambda: process.restarts() >= 3 or not process.is_alive())
     process.stop()
-    assert "was ended by SIGKILL; it is started again in" in str(process.problem())
+    assert "was killed by SIGKILL; it restarts within" in str(process.problem())
     assert process.replica() is None
     of_it = [record for record in caplog.records if record.getMessage() == f"{lake.url} 100%s"]
     assert len(of_it) >= 3
     assert of_it[0].exc_text == "Traceback"
-    said = (record.getMessage().partition("; it is started again in ") for record in caplog.records)
+    said = (record.getMessage().partition("; it restarts in ") for record in caplog.records)
     told = [pause for _, begins, pause in said if begins]
     assert told[:3] == ["0.001 s", "0.002 s", "0.004 s"]
 
@@ -152,7 +152,7 @@ def test_one_that_does_not_end(
     process.start()
     wait_until(lambda: "deaf" in caplog.text)
     process.stop()
-    assert "was not done in" in caplog.text
+    assert "did not end within" in caplog.text
     assert process.restarts() == 0
 
 
@@ -195,7 +195,7 @@ def test_signals_to_all_are_for_the_server(lake: Lake, caplog: pytest.LogCapture
             ended_by_its_server_alone(lake, caplog, hear.replace(old, new))
     for broken in (
         Broken("nor while it starts", PipelineProcess._run, "signal.SIG_BLOCK", "signal.SIG_UNBLOCK"),
-        Broken("the server ends it", PipelineProcess.stop, "pipeline_child.STOP", "signal.SIGTERM"),
+        Broken("the server restarts it", PipelineProcess.stop, "pipeline_child.STOP", "signal.SIGTERM"),
     ):
         assert_caught(broken, lambda: ended_by_its_server_alone(lake, caplog, hear, 0.05))
 
@@ -212,7 +212,7 @@ def told_long_ago(lake: Lake, monkeypatch: pytest.MonkeyPatch, caplog: pytest.Lo
         with monkeypatch.context() as late:
             late.setattr(limits, "REPLICA_GONE_S", -1.0)
             assert process.replica() is None
-            assert "has told nothing for 0 s" in str(process.problem())
+            assert "has sent no heartbeat for 0 s" in str(process.problem())
     finally:
         process.stop()
     assert process.replica() is None
@@ -232,7 +232,7 @@ def test_one_that_tells_nothing_more(
             late.setattr(limits, "REPLICA_GONE_S", -1.0)
             assert process.problem() is None
             late.setattr(pipeline_process, "PIPELINE_FIRST_TOLD_S", -1.0)
-            assert "has told nothing" in str(process.problem())
+            assert "has sent no heartbeat" in str(process.problem())
     finally:
         monkeypatch.setattr(limits, "PIPELINE_STOP_MAX_S", 0.01)
         process.stop()
@@ -262,7 +262,7 @@ def listened_on(lake: Lake, capsys: pytest.CaptureFixture[str]) -> None:
     alive = process.is_alive()
     process.stop()
     assert alive
-    assert "was ended by SIGKILL" in str(process.problem())
+    assert "was killed by SIGKILL" in str(process.problem())
     assert "ValueError" in capsys.readouterr().err
 
 
@@ -290,7 +290,7 @@ def test_log_handlers_that_raise(
         with Broken("begun again", PipelineProcess._run, "except Exception", "except OSError").applied():
             process.start()
             wait_until(lambda: not process.is_alive())
-        assert "has ended; start the server again" in str(process.problem())
+        assert "has ended; restart the server" in str(process.problem())
     finally:
         logger.removeHandler(handler)
 
@@ -393,7 +393,7 @@ def told_of_its_thread(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
         thread._loop._thread.join(HANG_S)
         told = thread.problem()
         thread.stop()
-    assert "start the server again" in str(told)
+    assert "restart the server" in str(told)
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
@@ -420,7 +420,7 @@ def test_its_end_waits_for_no_thread() -> None:
             child.stdin.flush()
             assert child.wait(HANG_S) == 1
             assert child.stdout is not None
-            assert b"cannot go on" in child.stdout.readline()
+            assert b"cannot continue" in child.stdout.readline()
         finally:
             child.kill()
 

@@ -227,7 +227,7 @@ def test_keys_that_the_provider_changes(
     answers.keys, answers.asked, answers.signs_with = [], [], signing_key("third")
     answer = come_back(told)
     assert (answer.status_code, answers.asked) == (401, ["/token", "/keys"])
-    assert "signed by none of its keys" in answer.text
+    assert "not signed with one of its keys" in answer.text
     answers.keys, answers.asked = [{**public(signing_key())[0], "kid": "third"}], []
     monkeypatch.setattr(access, "PROVIDER_KEYS_AGAIN_S", 3_600.0)
     assert (come_back(told).status_code, answers.asked) == (401, ["/token"])
@@ -269,12 +269,12 @@ def check_bad_answers(told: Site, answers: Answers) -> None:
         ("/keys", 500, b"{}", 502, "answers 500"),
         ("/keys", 302, b"", 502, "answers 302"),
         ("/token", 200, b"[]", 502, "answers 200"),
-        ("/token", 200, b"{}", 502, "without an id token"),
+        ("/token", 200, b"{}", 502, "has no id token"),
         ("/token", 200, b'{"id_token": "a.b.c"}', 401, "is invalid"),
         ("/token", 400, b'{"error": "invalid_grant"}', 401, "sign in again"),
         ("/token", 200, huge, 502, "bytes"),
-        ("/userinfo", 200, b'{"sub": "eve", "groups": ["keepers"]}', 401, "somebody else"),
-        ("/userinfo", 200, b"{}", 401, "somebody else"),
+        ("/userinfo", 200, b'{"sub": "eve", "groups": ["keepers"]}', 401, "a different subject"),
+        ("/userinfo", 200, b"{}", 401, "a different subject"),
         ("/userinfo", 200, b'{"sub": "ada", "groups": ["k\xff"]}', 502, "answers 200"),
     ]
     for path, status, body, expected, word in cases:
@@ -327,7 +327,7 @@ def test_a_provider_that_is_down(told: Site, answers: Answers, monkeypatch: pyte
     here, down = told.servers
     answer = down.get("/sign-in/provider")
     assert (answer.status_code, "does not answer" in answer.text) == (502, True)
-    assert "sign in by a key" in answer.text
+    assert "sign in with a key" in answer.text
     assert down.get("/api/v1/traces", headers=key).status_code == 200
     answers.changed = {
         "/.well-known/openid-configuration": (200, json.dumps({"issuer": "http://other"}).encode())
@@ -357,7 +357,7 @@ def check_waiting(_told: Site, answers: Answers, monkeypatch: pytest.MonkeyPatch
                 places.acquire_on_behalf_of_nowait(each)
             patch.setattr(limits, "PROVIDER_WAIT_S", 0.01)
             answer = person.get(back)
-            assert (answer.status_code, "many sign in at once" in answer.text) == (503, True)
+            assert (answer.status_code, "too many sign-ins at once" in answer.text) == (503, True)
             assert guard.BEGUN_COOKIE in person.cookies
             patch.setattr(limits, "PROVIDER_WAIT_S", HANG_S)
 
@@ -430,8 +430,8 @@ def test_who_is_refused_is_told(told: Site, answers: Answers, caplog: pytest.Log
     lines = [each.getMessage() for each in caplog.records if each.name.startswith("tracelake")]
     for beginning in (
         f"session {session.id} 'ada' began",
-        "refused: to sign in by the provider: the provider knows ada",
-        "refused: to sign in by a key",
+        "refused: sign-in through the provider: the provider knows ada",
+        "refused: sign-in with a key",
         "session s",
     ):
         assert any(line.startswith(beginning) for line in lines), lines

@@ -157,7 +157,7 @@ def test_names_over_http(client: Client, real: Lake) -> None:
     tagged = post(client, "tags", name="release/1", ref="main~1")
     assert tagged == {"tag": "release/1", "commit": real.log()[1].id}
     assert real.tags()["release/1"] == tagged["commit"]
-    assert "taken" in post(client, "tags", 400, name="release/1")["error"]
+    assert "already names" in post(client, "tags", 400, name="release/1")["error"]
     assert client.delete("/api/v1/tags/release/1").json() == {"tag": "release/1"}
     assert client.delete("/api/v1/tags/release/1").status_code == 404
     post(client, "branches", name="team/work")
@@ -218,7 +218,7 @@ def test_bad_posts_are_refused_and_change_nothing(client: Client, real: Lake) ->
             "/api/v1/commits", content=body, headers={"Content-Type": "application/json; charset=utf-8"}
         )
         assert bad.status_code == 400, body
-        assert "the body cannot be taken" in bad.json()["error"]
+        assert "the body cannot be read" in bad.json()["error"]
     post(client, "commits", 413, message="x" * 70_000)
     post(client, "branches", 400, name="main")
     post(client, "branches", 404, name="work", at="nowhere")

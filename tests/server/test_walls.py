@@ -275,7 +275,7 @@ def check_every_route(walls: Walls) -> None:
             continue
         (answer,) = walls.answers([Asked(method, path)], "a")
         assert answer.status_code == 403, (method, path, answer.text)
-        assert "of the whole lake" in answer.json()["error"], answer.text
+        assert "the whole lake" in answer.json()["error"], answer.text
 
 
 def test_nothing_of_another_workspace_is_in_any_answer(walls: Walls) -> None:
@@ -315,13 +315,13 @@ def check_pages(walls: Walls) -> None:
             assert (answer.status_code == 403) == (who == "reads"), (who, path)
             if who == "reads":
                 assert "Not for this key" in answer.text
-                assert "is of workspace &#39;team-a&#39;" in answer.text
+                assert "belongs to workspace &#39;team-a&#39;" in answer.text
                 assert "frame-ancestors 'none'" in answer.headers["content-security-policy"]
                 for other in (
                     client.get(path, headers=key),
                     client.get("/api/v1/branches", headers=key | html),
                 ):
-                    assert (other.status_code, "of the whole lake" in other.json()["error"]) == (403, True)
+                    assert (other.status_code, "the whole lake" in other.json()["error"]) == (403, True)
 
 
 def test_pages_lead_to_what_the_key_may_open(walls: Walls) -> None:
@@ -496,16 +496,16 @@ def test_no_query_leaves_the_filter_out(walls: Walls) -> None:
         "select * from (select * from glob('/*'))",
         "select * from query_table('spans')",
     ):
-        with pytest.raises(QueryError, match="read tables, by their names"):
+        with pytest.raises(QueryError, match="read only tables, by their names"):
             lake.sql(query)
 
 
 def check_refused(whole: object, view: object, divided: set[str]) -> None:
-    """Raise if a public attribute of the whole lake is neither divided by workspace nor refused with an error."""
+    """Raise if a public attribute the whole lake is neither divided by workspace nor refused with an error."""
     public = {name for name in dir(whole) if not name.startswith("_")}
     assert divided <= public
     for name in public - divided:
-        with pytest.raises(ForbiddenError, match=rf"'(hot\.)?{name}' is of the whole lake"):
+        with pytest.raises(ForbiddenError, match=rf"'(hot\.)?{name}' belongs to the whole lake"):
             getattr(view, name)
 
 

@@ -71,7 +71,7 @@ def test_s8_more_appends_than_are_remembered(bench: Bench) -> None:
     """If a lost reply is checked after too many other appends, an error reports doubt and nothing is deleted (S8)."""
     bench.append(1)
     bench.lose(lambda: bench.append(APPENDS_REMEMBERED))
-    with pytest.raises(IndeterminateError, match="nobody can tell whether the batch at 1 was appended"):
+    with pytest.raises(IndeterminateError, match="it is unknown whether the batch at 1 was appended"):
         bench.shard.compare_and_append(bench.batch(1, 2, "ours"))
     bench.check()
     bench.append(APPENDS_REMEMBERED)

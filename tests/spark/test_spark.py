@@ -290,7 +290,7 @@ def test_writers_at_once_and_what_is_refused(spark: SparkSession, lake: Lake, tm
     assert len({row["writer"] for row in rows[10:20]}) == 1
     frame = spark.range(3)
     for table, mode, options, match in (
-        ("spans", "append", {}, "spans is made of what is ingested"),
+        ("spans", "append", {}, "the pipeline writes table spans"),
         ("both", "overwrite", {}, "cannot be overwritten"),
         ("both", "append", {"key": "writer"}, "the key of table both is id"),
         ("both", "append", {"tombstone": "gone"}, "no column 'gone'"),

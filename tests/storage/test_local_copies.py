@@ -206,7 +206,7 @@ def test_use_does_not_look_like_a_change(objects: Slow, tmp_path: Path) -> None:
 def test_a_folder_that_takes_no_copy_is_named(objects: Slow, tmp_path: Path) -> None:
     """The error for an unwritable directory names the file, the directory and a remedy; no partial file remains."""
     (tmp_path / "file").write_text("")
-    with pytest.raises(StorageError, match=r"cannot keep a copy of parts/00 in .*file: .*XDG_CACHE_HOME"):
+    with pytest.raises(StorageError, match=r"cannot store a copy of parts/00 in .*file: .*XDG_CACHE_HOME"):
         LocalFiles(objects, tmp_path / "file").file(name(0))
     with pytest.raises(NotFoundError):
         LocalFiles(objects, tmp_path).fetch([name(0), "parts/none"])

@@ -338,7 +338,7 @@ def test_file_that_is_no_database(tmp_path: Path) -> None:
     """A file with other content is damage, and is left as it was."""
     path = tmp_path / "records.db"
     path.write_bytes(b"this is no database" * 100)
-    with pytest.raises(DamageError, match="no intact database"):
+    with pytest.raises(DamageError, match="not an intact database"):
         SqliteKeyValueStore(path)
     assert path.read_bytes() == b"this is no database" * 100
 
@@ -355,7 +355,7 @@ def test_a_database_that_is_made_this_moment_is_no_damage(
     torn = begun[:100] + b"\xff" * (len(begun) - 100)
     path.write_bytes(torn)
     monkeypatch.setattr(sqlite, "SQLITE_LOOK_S", 0.0)
-    with pytest.raises(DamageError, match="no intact database"):
+    with pytest.raises(DamageError, match="not an intact database"):
         SqliteKeyValueStore(path)
     monkeypatch.setattr(sqlite, "SQLITE_LOOK_S", 60.0)
     looks = list[float]()
@@ -405,7 +405,7 @@ def test_the_database_of_something_else(tmp_path: Path, mode: str, made: str, cl
         before = {
             file.name: file.read_bytes() for file in tmp_path.iterdir() if not file.name.endswith("-shm")
         }
-        with pytest.raises(UsageError, match="the database of something else, and was left as it is"):
+        with pytest.raises(UsageError, match="the database of another program and was not changed"):
             SqliteKeyValueStore(path)
         after = {
             file.name: file.read_bytes() for file in tmp_path.iterdir() if not file.name.endswith("-shm")
@@ -449,7 +449,7 @@ def test_a_file_that_may_not_be_written_names_the_right(tmp_path: Path) -> None:
     def check() -> None:
         with closing(SqliteKeyValueStore(file)) as store:
             store.set("p", "k", b"v")
-            with pytest.raises(StorageError, match="the right to write"), store._failures("write"):
+            with pytest.raises(StorageError, match="write access"), store._failures("write"):
                 raise refused()
             with pytest.raises(StorageError, match="free space"), store._failures("write"):
                 raise sqlite3.OperationalError("disk I/O error")

@@ -135,7 +135,7 @@ def test_metrics_tell_of_it(lake: Lake, tmp_path: Path) -> None:
 
 def test_its_name_is_taken(lake: Lake) -> None:
     """A user's table cannot have its name."""
-    with pytest.raises(tracelake.UsageError, match="sizes is made of what is ingested"):
+    with pytest.raises(tracelake.UsageError, match="the pipeline writes table sizes"):
         lake.create_table("sizes", pa.schema([("a", pa.int64())]))
 
 

@@ -79,7 +79,7 @@ def test_a_lake_whose_number_is_not_kept_is_damage(tmp_path: Path) -> None:
             )
 
         def check() -> None:
-            with pytest.raises(DamageError, match="does not give back what was written to it; restore it"):
+            with pytest.raises(DamageError, match="returns other data than was written; restore it"):
                 TrackingStore(database, "lake-a")
 
         check()

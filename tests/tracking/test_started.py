@@ -278,7 +278,7 @@ def test_experiments_are_searched(store: TrackingStore) -> None:
 
 
 def test_what_a_constraint_refuses_is_no_fault_of_the_server(database: TrackingDatabase) -> None:
-    """An existing key means that another write was first. A column without a value has no location."""
+    """An existing key means that another write committed first. A column without a value has no location."""
     row = {"lake": 7, "lake_id": "seven"}
     with database.writing() as connection:
         connection.execute(insert(lakes), row)
@@ -289,9 +289,9 @@ def test_what_a_constraint_refuses_is_no_fault_of_the_server(database: TrackingD
 
     def check() -> None:
         for changed in ({}, {"lake": 8}, {"lake_id": "eight"}):
-            with pytest.raises(ContentionError, match="was first"):
+            with pytest.raises(ContentionError, match="committed first"):
                 write(**changed)
-        with pytest.raises(UsageError, match="no place"):
+        with pytest.raises(UsageError, match="cannot store such a value"):
             write(lake=9, lake_id=None)
         with contextlib.suppress(ContentionError):
             write(lake=10, lake_id="ten")
@@ -343,11 +343,11 @@ def test_half_a_character_is_refused_without_telling_where_the_database_is(store
     """In a page token and in a filter, text that cannot be encoded is an error of the caller."""
 
     def check() -> None:
-        with pytest.raises(QueryError, match="no page token"):
+        with pytest.raises(QueryError, match="not a page token"):
             read_token(make_token("asked", "\ud800", "a"), "asked", str)
 
     check()
     assert_caught(Broken("halves", read_token, 'f"{value}{trace_id}".encode()', '"x"'), check)
-    with pytest.raises(UsageError, match=r"^the tracking store has no place") as error:
+    with pytest.raises(UsageError, match=r"^the tracking store cannot store such a value") as error:
         TraceSearch(store).search(["0"], "name = '\ud800'")
     assert store.database.name not in str(error.value)

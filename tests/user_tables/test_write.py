@@ -121,7 +121,7 @@ def test_without_a_key_rows_are_added(lake: Lake) -> None:
 
 
 def test_keys_of_text_and_several_columns(lake: Lake) -> None:
-    """Any mix of text and integers can be a key, and a lookup opens only parts of its bucket."""
+    """Any mix of text or integers can be a key, and a lookup opens only parts of its bucket."""
     kinds: dict[str, pa.DataType] = {"a": pa.string(), "b": pa.int32(), "part": pa.string()}
     schema = pa.schema({**kinds, "filename": pa.string()})
     lake.create_table("pairs", schema, key=["a", "b"], buckets=8)
@@ -140,15 +140,18 @@ def test_what_cannot_be_written_is_refused_with_a_way_out(lake: Lake) -> None:
     """Each invalid write is one clear error with a remedy, and changes nothing."""
     before = lake.log()[0].id
     for refused, match in (
-        (lambda: lake.write("spans", rows([1], "x")), "spans is made of what is ingested"),
-        (lambda: lake.create_table("traces", SCHEMA), "traces is made of what is ingested"),
+        (lambda: lake.write("spans", rows([1], "x")), "the pipeline writes table spans"),
+        (lambda: lake.create_table("traces", SCHEMA), "the pipeline writes table traces"),
         (lambda: lake.create_table("Bad", SCHEMA), "'Bad' cannot be the name"),
         (lambda: lake.create_table("people", SCHEMA), "other columns or another key: its key is id"),
         (lambda: lake.create_table("t", SCHEMA, key=["no"]), "no column 'no'"),
-        (lambda: lake.create_table("t", SCHEMA, key=["tags"]), "text and integers"),
+        (lambda: lake.create_table("t", SCHEMA, key=["tags"]), "text or integers"),
         (lambda: lake.create_table("t", SCHEMA, buckets=5000), "from 1 to 4096"),
         (lambda: lake.create_table("t", pa.schema([("_x", pa.int8())])), "names that begin with _"),
-        (lambda: lake.create_table("t", pa.schema([("x", pa.int8()), ("X", pa.int8())])), "in any case"),
+        (
+            lambda: lake.create_table("t", pa.schema([("x", pa.int8()), ("X", pa.int8())])),
+            "regardless of case",
+        ),
     ):
         with pytest.raises(UsageError, match=match):
             refused()

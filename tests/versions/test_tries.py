@@ -136,10 +136,22 @@ def _advance(repository: Repository) -> None:
 @pytest.mark.parametrize(
     ("staged", "act", "message"),
     [
-        (True, _discard, "branch main: .* others in a row were faster. Nothing was changed; try again"),
-        (False, _stage, "branch main: .* others in a row were faster. Nothing was changed; try again"),
-        (False, _protect, "branch main: .* others in a row were faster. Nothing was changed; try again"),
-        (False, _advance, "others in a row changed the epoch of garbage collection. .* try again later"),
+        (
+            True,
+            _discard,
+            "branch main: .* conditional writes in a row were lost to others. Nothing was changed; try again",
+        ),
+        (
+            False,
+            _stage,
+            "branch main: .* conditional writes in a row were lost to others. Nothing was changed; try again",
+        ),
+        (
+            False,
+            _protect,
+            "branch main: .* conditional writes in a row were lost to others. Nothing was changed; try again",
+        ),
+        (False, _advance, "the epoch of garbage collection changed .* try again later"),
     ],
 )
 def test_who_always_loses_gives_up(staged: bool, act: Callable[[Repository], None], message: str) -> None:

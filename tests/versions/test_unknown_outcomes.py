@@ -242,7 +242,7 @@ def test_the_error_names_an_id_for_the_retry(tmp_path: Path) -> None:
             named = said.partition("the same request id, ")[2].partition(" ")[0]
             first = lake.branch("main").commit("m", committer="me", request_id=named)
             assert lake.branch("main").commit("m", committer="me", request_id=named) == first
-            with pytest.raises(UsageError, match="has made commit"):
+            with pytest.raises(UsageError, match="has already made commit"):
                 lake.branch("main").commit("another", committer="me", request_id=named)
             return
 
@@ -253,5 +253,5 @@ def test_a_branch_is_created_once(tmp_path: Path) -> None:
         lake.create_branch("new", "dev", request_id="one")
         assert lake.create_branch("new", "dev", request_id="one").head == lake.branch("dev").head
         for other in (None, "two"):
-            with pytest.raises(UsageError, match="there is a branch 'new' already"):
+            with pytest.raises(UsageError, match="branch 'new' already exists"):
                 lake.create_branch("new", "dev", request_id=other)

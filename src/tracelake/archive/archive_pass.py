@@ -156,9 +156,11 @@ def _pieces(
 
 
 _REASONS = {
-    ArchiveOutcome.WAITING: "the tables of main do not hold it any more; the next pass looks again",
-    ArchiveOutcome.CHANGED: "spans came while it was archived; the next pass takes it",
-    ArchiveOutcome.FAILED: "a sweep, or who moved the repository, gave its upload up; the next pass takes it",
+    ArchiveOutcome.WAITING: "the tables of main no longer contain it; the next pass checks again",
+    ArchiveOutcome.CHANGED: "spans arrived while it was archived; the next pass archives it",
+    ArchiveOutcome.FAILED: (
+        "a sweep or a move of the repository discarded its upload; the next pass archives it"
+    ),
 }
 
 
@@ -176,8 +178,8 @@ def _hindrance(store: ArchiveStore, objects: ObjectStore) -> str | None:
     except (StorageError, OSError) as error:
         if len(store.leftovers(0, ARCHIVE_GIVEN_UP_MAX + 1)) > ARCHIVE_GIVEN_UP_MAX:
             return (
-                f"more than {ARCHIVE_GIVEN_UP_MAX:,} objects that were given up cannot be deleted from {objects.url}, "
-                f"and nothing is uploaded until they can: {error}"
+                f"more than {ARCHIVE_GIVEN_UP_MAX:,} abandoned objects cannot be deleted from {objects.url}; "
+                f"uploads stop until they can: {error}"
             )
     return None
 

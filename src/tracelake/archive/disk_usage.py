@@ -98,7 +98,7 @@ def reclaim_disk(database: TrackingDatabase, stopping: Callable[[], bool] = lamb
         else:
             _clean_postgres(database)
     except (sqlite3.Error, SQLAlchemyError, StorageError) as error:
-        _log.warning("%s keeps the space of what was archived until the next pass: %s", database.name, error)
+        _log.warning("%s keeps the space of archived traces until the next pass: %s", database.name, error)
 
 
 def _clean_postgres(database: TrackingDatabase) -> None:

@@ -30,8 +30,8 @@ def open_archive(opened: LakeContext) -> LakeArchive:
     tracking = find_tracking(opened.objects)
     if tracking is None:
         raise UsageError(
-            "this lake has no hot tier, so that nothing is to be archived: its tables hold every trace. "
-            "`tracelake serve` makes one."
+            "this lake has no hot tier, so there is nothing to archive: its tables have every trace. "
+            "`tracelake serve` creates one."
         )
     return LakeArchive(tracking, opened.objects.url, LakeTables(opened), opened.runner, open_tables)
 

@@ -152,7 +152,7 @@ class ArchiveReport:
         return (
             f"archive pass ({self.layout}): {counts}; {self.archived_bytes:,} bytes cleared, "
             f"{self.stored_bytes:,} stored, {self.seconds:.1f} s"
-            + ("; the next pass goes on" if self.goes_on else "")
+            + ("; the next pass continues" if self.goes_on else "")
             + (f"; {self.problem}" if self.problem else "")
         )
 
@@ -214,7 +214,8 @@ def _leave_repository(connection: Connection, lake: int) -> None:
         select(objects.path).where(objects.lake == lake, objects.state == LIVE).limit(1)
     ).first():
         raise UsageError(
-            "traces are archived in the present repository: restore or delete them first, or keep it where it is"
+            "the current repository contains archived traces: restore or delete them first, or keep the "
+            "location"
         )
     connection.execute(delete(archive_objects).where(objects.lake == lake))
 
@@ -225,6 +226,6 @@ def _from_text(text: str | None) -> ArchiveSettings:
         return ArchiveSettings(**fields | {"allowlist": tuple(fields.get("allowlist", ()))})
     except (ValueError, TypeError, AttributeError) as error:
         raise DamageError(
-            f"the settings of the archive cannot be read: {error}; set layout, location, retention and allowlist anew, "
-            "all at once"
+            f"the settings of the archive cannot be read: {error}; set layout, location, retention and "
+            "allowlist again, all at once"
         ) from error

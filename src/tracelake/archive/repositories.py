@@ -101,7 +101,7 @@ def read_index(pack: bytes, name: str) -> dict[str, Frame]:
             index = b""
     if not index:
         raise DamageError(
-            f"{name} is no whole pack: its index is cut or altered; restore the object from a copy"
+            f"{name} is not an intact pack: its index is truncated or damaged; restore the object from a copy"
         )
     return {id: Frame(*at) for id, at in json.loads(index).items()}
 
@@ -114,7 +114,7 @@ def check_pack(pack: bytes, name: str) -> None:
             raise DamageError(f"{name} is altered where trace {trace_id} is; restore the object from a copy")
         end = at.offset + at.length
     if pack[end : end + 8] != _SKIPPABLE + (len(pack) - end - 8).to_bytes(4, "little"):
-        raise DamageError(f"{name} is altered before its index; restore the object from a copy")
+        raise DamageError(f"{name} is damaged before its index; restore the object from a copy")
 
 
 def unpack(frame: bytes, name: str, max_bytes: int) -> bytes:
@@ -233,7 +233,8 @@ def read_back(objects: ObjectStore, path: str, data: bytes) -> None:
         is_there = False
     if not is_there:
         raise DamageError(
-            f"{objects.url}/{path} is not what was uploaded there, so nothing was cleared; check the repository"
+            f"{objects.url}/{path} differs from what was uploaded, so nothing was cleared; check the "
+            "repository"
         )
 
 
@@ -246,7 +247,7 @@ def read_archived(objects: ObjectStore, location: str, size_bytes: int, sha256: 
         data = objects.get_range(path, int(match[2]), int(match[3])) if match else objects.get(path)
     except NotFoundError:
         raise DamageError(
-            f"the archive of this trace, {objects.url}/{path}, is gone; restore the object from a copy"
+            f"the archive of this trace, {objects.url}/{path}, is missing; restore the object from a copy"
         ) from None
     if len(data) != size_bytes or hashlib.sha256(data).hexdigest() != sha256:
         what = "cut" if len(data) < size_bytes else "altered"

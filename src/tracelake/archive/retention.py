@@ -202,7 +202,8 @@ def _set_of_workspace(
 def _check(name: str, retention: str) -> None:
     if not 0 < len(name) <= TRACKING_NAME_MAX_CHARS or "\0" in name:
         raise UsageError(
-            f"{name[:NAME_QUOTED_MAX_CHARS]!r} names nothing: write 1 to {TRACKING_NAME_MAX_CHARS} characters"
+            f"{name[:NAME_QUOTED_MAX_CHARS]!r} is not a valid name: write 1 to {TRACKING_NAME_MAX_CHARS} "
+            "characters"
         )
     if retention:
         duration_ns(retention)

@@ -102,9 +102,7 @@ def restore_trace(
             if path and objects is not None:
                 _clean_up(store, objects, [path])
             return True
-    raise ContentionError(
-        f"trace {trace_id} was archived anew while it was restored, again and again; try again"
-    )
+    raise ContentionError(f"trace {trace_id} was repeatedly archived while it was restored; try again")
 
 
 def read_trace(store: ArchiveStore, objects: ObjectStore | None, trace_id: str) -> bytes | None:
@@ -183,7 +181,7 @@ def _clean_up(store: ArchiveStore, objects: ObjectStore, paths: Sequence[str]) -
         delete_condemned(store, objects, paths)
     except (StorageError, OSError) as error:
         _log.warning(
-            "what no trace names any more is still in %s until `tracelake archive sweep` takes it away: %s",
+            "unreferenced objects stay in %s until `tracelake archive sweep` deletes them: %s",
             objects.url,
             error,
         )
@@ -284,7 +282,7 @@ class LakeArchive:
         changed: dict[str, Any] = {}
         if layout is not None:
             if layout not in LAYOUTS:
-                raise UsageError(f"{layout!r} is no layout; choose {', '.join(LAYOUTS)}")
+                raise UsageError(f"{layout!r} is not a layout; choose {', '.join(LAYOUTS)}")
             changed["layout"] = LAYOUTS[layout]
         if location is not None:
             changed["location"] = location.rstrip("/") or None
@@ -315,8 +313,7 @@ class LakeArchive:
     def _check(self, repository: ObjectStore) -> None:
         if repository.url.startswith(_MEMORY) and not self._lake_url.startswith(_MEMORY):
             raise UsageError(
-                f"{repository.url} is gone with this process, and what would be archived there with it; name a place "
-                "that stays"
+                f"{repository.url} ends with this process, and its archives too; name a permanent location"
             )
 
     def set_retention(
@@ -489,7 +486,7 @@ class LakeArchive:
         Objects of other lakes in the same repository stay. `stopping` is checked between objects. Raises UsageError.
         """
         if not 0 <= grace_s <= ARCHIVE_GRACE_MAX_S:
-            raise UsageError(f"a grace of {grace_s:g} s makes no sense: say 0 to {ARCHIVE_GRACE_MAX_S:.0f} s")
+            raise UsageError(f"the grace must be from 0 to {ARCHIVE_GRACE_MAX_S:.0f} s, not {grace_s:g} s")
         objects = self._repository_or_none()
         if objects is None:
             return 0

@@ -224,7 +224,10 @@ class ArchiveStore(ArchiveRows):
                 )
         self.mark_malformed(malformed)
         if not self._note_uploads(sorted({snapshot.path for snapshot in taken} - {""}), location):
-            moved = (ArchiveOutcome.CHANGED, "the repository is another one since; the next pass takes it")
+            moved = (
+                ArchiveOutcome.CHANGED,
+                ("the repository has changed in the meantime; the next pass archives it"),
+            )
             return [], others | {snapshot.trace_id: moved for snapshot in taken}
         return taken, others
 
@@ -509,8 +512,8 @@ def _joined(trace_id: str, parts: Sequence[tuple[bytes, int]]) -> bytes:
     size_bytes = sum(part_bytes for _, part_bytes in parts)
     if size_bytes > TRACE_ARCHIVED_MAX_BYTES:
         raise DamageError(
-            f"trace {trace_id} has {size_bytes} bytes, and the archive takes {TRACE_ARCHIVED_MAX_BYTES} of one trace; "
-            "it stays hot"
+            f"trace {trace_id} has {size_bytes} bytes, more than the {TRACE_ARCHIVED_MAX_BYTES} that the "
+            "archive accepts for one trace; it stays hot"
         )
     data = b"".join(unpacked(trace_id, *part) for part in parts)
     if not data:

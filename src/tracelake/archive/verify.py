@@ -105,10 +105,13 @@ def _check_repository(
                 unread += 1
                 yield Finding("missing", "archive object", path, f"it cannot be read: {error}")
         if by_path[path] != live.get(path, 0):
-            detail = f"{by_path[path]} traces are in it, and its row says {live.get(path, 0)}: a sweep may go wrong"
+            detail = (
+                f"it contains {by_path[path]} traces, and its row says {live.get(path, 0)}: a sweep may "
+                "delete too much"
+            )
             yield Finding("mismatch", "archive object", path, detail)
     if unread >= VERIFY_ALIKE_MAX:
-        detail = f"it could not be read {unread} times, and all else that is in it was not read"
+        detail = f"it could not be read {unread} times, so the rest of it was not checked"
         yield Finding("missing", REPOSITORY, repository.url, detail)
 
 
@@ -163,7 +166,5 @@ def check_tables(claims: list[pa.RecordBatch], view: CommitView) -> Iterator[Fin
             f"group by trace_id order by trace_id limit {VERIFY_ALIKE_MAX}"
         ).fetchall()
     for trace_id, count in missing:
-        detail = (
-            f"it is archived in the tables, and {count} of its spans are not in them; look at `tracelake log`"
-        )
+        detail = f"it is archived in the tables, but they lack {count} of its spans; see `tracelake log`"
         yield Finding("missing", "archived trace", trace_id, detail)

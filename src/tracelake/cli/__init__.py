@@ -90,7 +90,7 @@ def main() -> None:
 def _command() -> typer.core.TyperGroup:
     """Build the commands, once per process."""
     command = typer.main.get_command(app)
-    assert isinstance(command, typer.core.TyperGroup), "it has commands below it"
+    assert isinstance(command, typer.core.TyperGroup), "it needs a subcommand"
     return command
 
 

@@ -15,14 +15,15 @@ from tracelake.cli.output import FAILED, console, plain, print_json
 from tracelake.limits import ARCHIVE_UPLOAD_GRACE_S, PAGE_ROWS_DEFAULT, PAGE_ROWS_MAX
 
 app = typer.Typer()
-archive_app = typer.Typer(help="Archive traces out of the hot tier, and bring them back.")
+archive_app = typer.Typer(help="Archive traces from the hot tier, and restore them.")
 app.add_typer(archive_app, name="archive")
 
 ExperimentOption = Annotated[
-    str | None, typer.Option("--experiment", metavar="ID", help="Of this experiment only.")
+    str | None, typer.Option("--experiment", metavar="ID", help="Archive only this experiment.")
 ]
 OlderOption = Annotated[
-    str | None, typer.Option("--older-than", metavar="DURATION", help="Instead of the retention.")
+    str | None,
+    typer.Option("--older-than", metavar="DURATION", help="Use this age instead of the retention."),
 ]
 
 
@@ -33,8 +34,8 @@ def run(
     lake: LakeOption = None,
     experiment: ExperimentOption = None,
     older_than: OlderOption = None,
-    max_traces: Annotated[int | None, typer.Option(min=1, help="Of this pass, at most.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing; say what is due.")] = False,
+    max_traces: Annotated[int | None, typer.Option(min=1, help="Archive at most this many traces.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing; list the due traces.")] = False,
     master: MasterOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -59,7 +60,7 @@ def run(
             console().print(render.archive_plan(report.due[:PAGE_ROWS_DEFAULT]))
             if len(report.due) > PAGE_ROWS_DEFAULT:
                 console().print(
-                    f"And {len(report.due) - PAGE_ROWS_DEFAULT:,} experiments more; --json has all."
+                    f"{len(report.due) - PAGE_ROWS_DEFAULT:,} more experiments; --json lists all."
                 )
             console().print("Nothing was archived.")
         else:
@@ -76,7 +77,7 @@ def run(
 def plan(
     lake: LakeOption = None,
     limit: Annotated[
-        int, typer.Option(min=1, max=PAGE_ROWS_MAX, help="Experiments at most, those with most hot traces.")
+        int, typer.Option(min=1, max=PAGE_ROWS_MAX, help="Show at most this many experiments, largest first.")
     ] = PAGE_ROWS_DEFAULT,
     as_json: JsonOption = False,
 ) -> None:
@@ -213,7 +214,7 @@ def delete(
 def sweep(
     lake: LakeOption = None,
     grace_minutes: Annotated[
-        float, typer.Option(min=0, help="How old an upload must be that nobody has finished.")
+        float, typer.Option(min=0, help="Delete unfinished uploads that are older than this.")
     ] = ARCHIVE_UPLOAD_GRACE_S / 60,
     as_json: JsonOption = False,
 ) -> None:
@@ -240,18 +241,19 @@ def sweep(
 )
 def retention(
     duration: Annotated[
-        str | None, typer.Argument(help="Such as 30d, 12h or 5m; none: traces stay hot for ever.")
+        str | None, typer.Argument(help="Retention such as 30d, 12h or 5m; none keeps traces hot forever.")
     ] = None,
     lake: LakeOption = None,
     layout: Annotated[
-        str | None, typer.Option(metavar="lake|trace|pack", help="Of traces archived from now on.")
+        str | None,
+        typer.Option(metavar="lake|trace|pack", help=("Set the layout of traces archived from now on.")),
     ] = None,
     location: Annotated[
-        str | None, typer.Option(metavar="URL", help="The repository of layouts trace and pack.")
+        str | None, typer.Option(metavar="URL", help="Set the repository of layouts trace and pack.")
     ] = None,
     allow: Annotated[
         list[str] | None,
-        typer.Option(metavar="ID", help="Experiments that may stay hot for longer; all of them."),
+        typer.Option(metavar="ID", help="Set the complete list of experiments that may stay hot longer."),
     ] = None,
     experiment: Annotated[
         str | None, typer.Option(metavar="ID", help="Set it for this experiment alone.")
@@ -269,14 +271,14 @@ def retention(
     retention = "" if duration == "none" else duration
     if experiment is not None or workspace is not None:
         if retention is None or (layout, location, allow) != (None, None, None):
-            raise UsageError("with --experiment or --workspace give a duration, or none, and nothing else")
+            raise UsageError("with --experiment or --workspace, give only a duration or none")
         with opened(lake) as open_lake:
             open_lake.archive.set_retention(retention, experiment=experiment, workspace=workspace)
             counts = [each for each in open_lake.archive.retentions() if each.experiment_id == experiment]
         if as_json:
             print_json({"experiment": experiment, "workspace": workspace, "retention": retention or None})
             return
-        console().print("It is set." if retention else "It is taken away.")
+        console().print("It is set." if retention else "It is removed.")
         for each in counts:
             source = f", set for the {each.source}" if each.source else ""
             console().print(

@@ -31,15 +31,15 @@ from tracelake.results import AddReport
 
 
 app = typer.Typer()
-dataset_app = typer.Typer(
-    help="Cut evaluation datasets from traces; they have versions.", no_args_is_help=True
-)
+dataset_app = typer.Typer(help="Build versioned evaluation datasets from traces.", no_args_is_help=True)
 app.add_typer(dataset_app, name="dataset")
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The dataset.")]
 CommitOption = Annotated[
     bool,
-    typer.Option("--commit", help="Commit all that is staged on the branch, this among it; -m does so too."),
+    typer.Option(
+        "--commit", help=("Commit all staged changes of the branch, including this one; implied by -m.")
+    ),
 ]
 TEXT_SHOWN = 60
 """Characters of input and output that `dataset show` prints."""
@@ -55,7 +55,7 @@ TEXT_SHOWN = 60
 def create(
     name: NameArgument,
     lake: LakeOption = None,
-    description: Annotated[str, typer.Option(help="What it is for.")] = "",
+    description: Annotated[str, typer.Option(help="Describe its purpose.")] = "",
     branch: BranchOption = "main",
     commit: CommitOption = False,
     message: MessageOption = None,
@@ -76,7 +76,7 @@ def create(
     if as_json:
         print_json({"dataset": name, "branch": branch, "commit": head})
         return
-    console().print(f"Made dataset {name}. Next: tracelake dataset add {name} --search WORDS")
+    console().print(f"Created dataset {name}. Next: tracelake dataset add {name} --search WORDS")
 
 
 @dataset_app.command(
@@ -146,25 +146,32 @@ def add(
     lake: LakeOption = None,
     trace: Annotated[
         list[str] | None,
-        typer.Option(metavar="ID", help="A trace: those of --span, else its first span with text."),
+        typer.Option(
+            metavar="ID", help=("Add this trace: the spans of --span, by default its first span with text.")
+        ),
     ] = None,
     span: Annotated[list[str] | None, typer.Option(metavar="ID", help="A span.")] = None,
-    where: Annotated[str | None, typer.Option(metavar="SQL", help="A condition on columns of spans.")] = None,
+    where: Annotated[
+        str | None, typer.Option(metavar="SQL", help="Add spans that match this SQL condition.")
+    ] = None,
     search: Annotated[
-        str | None, typer.Option(metavar="QUERY", help="A full-text query, best hits first.")
+        str | None, typer.Option(metavar="QUERY", help="Add the best hits of this full-text query.")
     ] = None,
     limit: Annotated[
         int, typer.Option(min=1, max=DATASET_ADD_MAX, help="Spans at most.")
     ] = DATASET_ADD_DEFAULT,
     metadata: Annotated[
-        list[str] | None, typer.Option(metavar="KEY=VALUE", help="A note on each example.")
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="Attach this note to each example.")
     ] = None,
     replace: Annotated[
-        bool, typer.Option("--replace", help="Take the span's text now, also for examples that are there.")
+        bool,
+        typer.Option(
+            "--replace", help=("Also update existing examples with the current text of their spans.")
+        ),
     ] = False,
     branch: BranchOption = "main",
     at: Annotated[
-        str | None, typer.Option(metavar="REF", help="Take spans of this commit; else of the branch.")
+        str | None, typer.Option(metavar="REF", help="Read spans from this commit instead of the branch.")
     ] = None,
     commit: CommitOption = False,
     message: MessageOption = None,
@@ -208,7 +215,10 @@ def add(
 )
 def remove(
     name: NameArgument,
-    ids: Annotated[list[str], typer.Argument(metavar="ID...", help="Examples, as `dataset show` has them.")],
+    ids: Annotated[
+        list[str],
+        typer.Argument(metavar="ID...", help=("Remove these examples, named as in `dataset show`.")),
+    ],
     lake: LakeOption = None,
     branch: BranchOption = "main",
     commit: CommitOption = False,
@@ -268,7 +278,8 @@ def export(
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="Else standard output.")
     ] = None,
     format: Annotated[
-        str | None, typer.Option(metavar="jsonl|parquet", help="Else what FILE ends in.")
+        str | None,
+        typer.Option(metavar="jsonl|parquet", help=("Choose the format; by default the file extension.")),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -298,7 +309,7 @@ def export(
             soft_wrap=True,
         )
     if staged:
-        console(stderr=True).print(f"{staged:,} staged examples are not in it: commit them first")
+        console(stderr=True).print(f"{staged:,} staged examples are not included; commit them first")
 
 
 def _told(report: AddReport) -> str:
@@ -331,7 +342,7 @@ def _pairs(texts: list[str]) -> dict[str, str]:
     for text in texts:
         key, equals, value = text.partition("=")
         if not equals or not key:
-            raise UsageError(f"--metadata {text!r} is no pair; write KEY=VALUE.")
+            raise UsageError(f"--metadata {text!r} is not a pair; write KEY=VALUE.")
         pairs[key] = value
     return pairs
 

@@ -49,7 +49,7 @@ def _end(lake: Lake, record: AuditRecord) -> None:
     try:
         lake.audit.write([record])
     except TracelakeError as error:  # the change is done, and its first record exists
-        logger.warning("the audit does not say what came of %r: %s", record.action, error)
+        logger.warning("the outcome of %r is missing in the audit: %s", record.action, error)
 
 
 def _audit_row(record: AuditRecord) -> tuple[object, ...]:
@@ -61,9 +61,11 @@ def _audit_row(record: AuditRecord) -> tuple[object, ...]:
 
 
 app = typer.Typer()
-key_app = typer.Typer(help="Say who may use the servers of a lake, and for what.", no_args_is_help=True)
+key_app = typer.Typer(help="Manage the API keys of a lake.", no_args_is_help=True)
 app.add_typer(key_app, name="key")
-session_app = typer.Typer(help="See who is signed in by a provider, and end it.", no_args_is_help=True)
+session_app = typer.Typer(
+    help="List and end sessions of users who signed in through a provider.", no_args_is_help=True
+)
 app.add_typer(session_app, name="session")
 
 
@@ -85,12 +87,13 @@ def _audit(records: Sequence[AuditRecord]) -> Rendered:
 def list_audit(
     lake: Lake,
     since: Annotated[
-        str | None, typer.Option(metavar="DURATION", help="Only of the last, such as 7d; without, all.")
+        str | None,
+        typer.Option(metavar="DURATION", help="Show only records of this last period, such as 7d."),
     ] = None,
     key: Annotated[
-        str | None, typer.Option(metavar="ID", help="Only of this key or session; without, of all.")
+        str | None, typer.Option(metavar="ID", help="Show only records of this key or session.")
     ] = None,
-    limit: Annotated[int, typer.Option(help="How many at most.")] = limits.AUDIT_SHOWN_DEFAULT,
+    limit: Annotated[int, typer.Option(help="Show at most this many.")] = limits.AUDIT_SHOWN_DEFAULT,
 ) -> list[AuditRecord]:
     """List audit records, newest first.
 
@@ -99,7 +102,7 @@ def list_audit(
     return lake.audit.newest(limit, since_ns(since, time.time_ns()), key)
 
 
-IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The id of the key, as `key list` has it.")]
+IdArgument = Annotated[str, typer.Argument(metavar="ID", help="Id of the key, as in `key list`.")]
 
 
 def _created(of: dict[str, Any]) -> Iterator[Renderable]:
@@ -119,26 +122,25 @@ def _created(of: dict[str, Any]) -> Iterator[Renderable]:
 )
 def create(
     lake: Lake,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Who will use it.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of its user.")],
     role: Annotated[
         str,
         typer.Option(
             metavar="ingest|read|annotate|admin",
-            help="What it may do: send traces; read; read, and write tags and assessments; everything.",
+            help="Allow: send traces; read; read, and write tags and assessments; everything.",
         ),
     ],
     workspace: Annotated[
-        str, typer.Option(help="The one workspace that it writes into and reads; * for all.")
+        str, typer.Option(help="Restrict it to this workspace; * for all.")
     ] = ALL_WORKSPACES,
     expires_in: Annotated[
-        str | None, typer.Option(metavar="DURATION", help="When it ends, such as 90d; without, never.")
+        str | None,
+        typer.Option(metavar="DURATION", help=("Let it expire, such as after 90d; by default never.")),
     ] = None,
     spans_per_s: Annotated[
-        int | None, typer.Option(help="How many spans a second each server takes from it; without, any.")
+        int | None, typer.Option(help="Limit the spans per second that each server accepts from it.")
     ] = None,
-    bytes_per_day: Annotated[
-        int | None, typer.Option(help="How many bytes, decompressed, in a day; without, any.")
-    ] = None,
+    bytes_per_day: Annotated[int | None, typer.Option(help="Limit its decompressed bytes per day.")] = None,
 ) -> dict[str, Any]:
     """Create a key, and print its token this once."""
     expires = expiry_ns(expires_in, time.time_ns())
@@ -181,7 +183,12 @@ def revoke(lake: Lake, key_id: IdArgument) -> KeyInfo:
 def expire(
     lake: Lake,
     key_id: IdArgument,
-    ends_in: Annotated[str, typer.Option("--in", metavar="DURATION", help="Such as 30d, 12h, 0m; or never.")],
+    ends_in: Annotated[
+        str,
+        typer.Option(
+            "--in", metavar="DURATION", help=("Time until it expires, such as 30d, 12h, 0m; or never.")
+        ),
+    ],
 ) -> KeyInfo:
     """Set when a key expires, counted from now."""
     with recorded(lake, "key expire", f"{key_id} in {ends_in}"):
@@ -207,9 +214,7 @@ def list_sessions(lake: Lake) -> list[KeyInfo]:
 @command(session_app, "end", text=_state, examples=["tracelake session end s1f2e3d4c5b6a"])
 def end_session(
     lake: Lake,
-    session_id: Annotated[
-        str, typer.Argument(metavar="ID", help="The id of the session, as `session list` has it.")
-    ],
+    session_id: Annotated[str, typer.Argument(metavar="ID", help="Id of the session, as in `session list`.")],
 ) -> KeyInfo:
     """End a session for good; running servers refuse it within seconds."""
     with recorded(lake, "session end", session_id):

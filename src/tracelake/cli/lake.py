@@ -47,8 +47,8 @@ _BucketsOption = Annotated[
     typer.Option(
         min=1,
         max=BUCKETS_MAX,
-        help="Into how many buckets its tables are hashed, for its life: as many tasks of a cluster can shape a "
-        "transaction at once.",
+        help="Set the number of hash buckets of its tables, which cannot change later: at most this many "
+        "cluster tasks process a transaction in parallel.",
     ),
 ]
 
@@ -68,7 +68,11 @@ class _InitResult:
 
 
 def _init_lines(it: _InitResult) -> Iterator[Renderable]:
-    yield f"Created a lake in {it.place}." if it.is_new else f"{it.place} is a lake, left as it is."
+    yield (
+        f"Created a lake in {it.place}."
+        if it.is_new
+        else (f"{it.place} is already a lake; nothing was changed.")
+    )
     yield from _say_what_was_chosen(it.config, it.metadata)
     yield from _say_how_it_is_found(it.place, wrote=it.has_written)
 
@@ -107,13 +111,15 @@ def _init_json(it: _InitResult) -> dict[str, Any]:
     ],
 )
 def init(
-    place: Annotated[str | None, typer.Argument(metavar="[DIR|URL]", help="Where; else as --lake.")] = None,
+    place: Annotated[
+        str | None, typer.Argument(metavar="[DIR|URL]", help=("Place of the lake; by default as --lake."))
+    ] = None,
     lake: LakeOption = None,
     metadata: Annotated[
         str | None,
         typer.Option(
             metavar="URL|objects",
-            help="Where its metadata is; else TRACELAKE_METADATA, else tracelake.toml, else in the lake itself: a "
+            help="Place of its metadata; else TRACELAKE_METADATA, else tracelake.toml, else the lake itself: a "
             "SQLite file in a directory, objects in a bucket.",
         ),
     ] = None,
@@ -122,23 +128,24 @@ def init(
         str | None,
         typer.Option(
             metavar=TEXTS,
-            help="How texts become words in its full-text index; else TRACELAKE_TEXT, else tracelake.toml, else "
-            "english. `tracelake index rebuild --text` changes it.",
+            help="Choose the text analyzer of its full-text index; else TRACELAKE_TEXT, else tracelake.toml, "
+            "else english. `tracelake index rebuild --text` changes it.",
         ),
     ] = None,
     vectors: Annotated[
         str | None,
         typer.Option(
             metavar=VECTORS,
-            help="Have vectors for searches by meaning, by this function or of this attribute; else TRACELAKE_VECTORS, "
-            "else tracelake.toml, else none. `tracelake index rebuild --vectors` changes it.",
+            help="Build vectors for searches by meaning, with this function or from this attribute; else "
+            "TRACELAKE_VECTORS, else tracelake.toml, else none. `tracelake index rebuild --vectors` "
+            "changes it.",
         ),
     ] = None,
     dimensions: DimensionsOption = None,
     metric: MetricOption = None,
     exist_ok: Annotated[
         bool,
-        typer.Option("--exist-ok", help="Leave a lake that is there already as it is, and call that done."),
+        typer.Option("--exist-ok", help="Succeed without changes if the lake already exists."),
     ] = False,
 ) -> _InitResult:
     """Create a lake in a directory or a bucket.
@@ -200,11 +207,11 @@ def _say_what_was_chosen(chosen: LakeConfig, asked: str | None) -> Iterator[Rend
     """Yield the vectors of the lake, and the place of its metadata if it is outside the lake."""
     kept = chosen.metadata
     if chosen.vectors is not None:
-        yield plain(f"Spans have vectors of {chosen.vectors}.")
+        yield plain(f"Spans have vectors from {chosen.vectors}.")
     if "://" in kept:
         yield f"Its metadata is in {kept}."
         if "://" in (asked or "") and asked != kept and kept.startswith("postgres"):
-            yield "The password is not kept; other commands need it by PGPASSWORD or ~/.pgpass."
+            yield "The password is not stored; other commands need it in PGPASSWORD or ~/.pgpass."
 
 
 # ruff: noqa: PLC0415  heavy packages are imported by the commands that need them
@@ -242,7 +249,7 @@ def tables(lake: Lake, at: AtOption = "main", *, as_json: bool) -> dict[str, Any
 def log(
     lake: Lake,
     at: AtOption = "main",
-    limit: Annotated[int | None, typer.Option(min=1, help="At most so many, newest first.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Show at most this many.")] = None,
 ) -> list[CommitInfo]:
     """List the commits of a branch, newest first."""
     return lake.log(at, limit=limit)
@@ -250,7 +257,7 @@ def log(
 
 def _verified(report: VerifyReport) -> Iterator[Renderable]:
     yield render.verify_report(report)
-    yield "The lake is whole." if report.ok else render.findings(report)
+    yield "The lake is intact." if report.ok else render.findings(report)
     yield from (plain(item.explain()) for item in report.set_aside)
     yield from map(plain, report.left_out)
     yield from (plain(f"Not checked: {each}.") for each in report.unread)

@@ -41,7 +41,7 @@ def compact(
         str | None,
         typer.Option(
             metavar="REF",
-            help="Give up all tables as of commits before this one, unless a branch or tag needs them.",
+            help="Drop the table history before this commit, unless a branch or tag needs it.",
         ),
     ] = None,
     as_json: JsonOption = False,
@@ -58,7 +58,7 @@ def compact(
         return
     console().print(render.compact_reports(reports))
     if any(report.batches for report in reports):
-        console().print("The replaced parts go with `tracelake gc`, once no reader holds them.")
+        console().print("`tracelake gc` deletes the replaced parts once no reader needs them.")
 
 
 @index_app.command(
@@ -79,8 +79,8 @@ def index_rebuild(
         str | None,
         typer.Option(
             metavar=VECTORS,
-            help="Have vectors for searches by meaning from now on, by this function or of this attribute, or none; "
-            "else the kind stays that there is.",
+            help="Build vectors for searches by meaning with this function or from this attribute, or none; by "
+            "default the current setting stays.",
         ),
     ] = None,
     dimensions: DimensionsOption = None,
@@ -105,7 +105,7 @@ def index_rebuild(
         f"Texts become words as: {report.text}."
     )
     if report.vectors or report.without_vector:
-        without = f"; {report.without_vector:,} should have one and do not" if report.without_vector else ""
+        without = f"; {report.without_vector:,} should have one but do not" if report.without_vector else ""
         console().print(f"{report.vectors:,} spans have a vector{without}.")
 
 
@@ -115,14 +115,14 @@ def index_rebuild(
 def gc(
     lake: LakeOption = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Delete nothing; say what would go now.")
+        bool, typer.Option("--dry-run", help="Delete nothing; list what would be deleted.")
     ] = False,
     epoch_minutes: Annotated[
         float,
         typer.Option(
             min=0,
-            help="What killed writers left goes at the third collection after it was written, each so long after "
-            "the one before. Writers that take longer have to upload again.",
+            help="Set the minimum time between collections that delete leftovers: the third one after their "
+            "upload deletes them. Slower writers must upload again.",
         ),
     ] = EPOCH_MIN_S / 60,
     as_json: JsonOption = False,
@@ -160,7 +160,7 @@ def gc(
     )
 )
 def backup(
-    directory: Annotated[str, typer.Argument(help="An empty directory, or one that is not there yet.")],
+    directory: Annotated[str, typer.Argument(help="Empty or new directory.")],
     lake: LakeOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -182,10 +182,8 @@ def backup(
     ),
 )
 def restore_backup(
-    backup: Annotated[
-        str, typer.Argument(metavar="BACKUP", help="A directory that `tracelake backup` wrote.")
-    ],
-    place: Annotated[str, typer.Argument(metavar="DIR|URL", help="An empty place for the lake.")],
+    backup: Annotated[str, typer.Argument(metavar="BACKUP", help="Directory that `tracelake backup` wrote.")],
+    place: Annotated[str, typer.Argument(metavar="DIR|URL", help="Empty place for the lake.")],
     metadata: Annotated[
         str | None, typer.Option(metavar="URL", help="PostgreSQL for the metadata; else SQLite.")
     ] = None,
@@ -215,7 +213,7 @@ def _print_copy(report: BackupReport, *, as_json: bool) -> None:
             f"{report.tracking_rows:,} rows of the tracking store."
         )
         verified = report.verified
-        console().print("The copy is whole." if verified.ok else render.findings(verified))
+        console().print("The copy is intact." if verified.ok else render.findings(verified))
         for each in verified.unread:
             console().print(plain(f"Not checked: {each}."), soft_wrap=True)
     if not report.verified.ok:

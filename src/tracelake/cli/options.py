@@ -30,22 +30,24 @@ LakeOption: TypeAlias = Annotated[
     typer.Option(
         "--lake",
         metavar="DIR|URL",
-        help="The lake; else TRACELAKE_LAKE, else tracelake.toml, else ./.tracelake.",
+        help="Place of the lake; else TRACELAKE_LAKE, else tracelake.toml, else ./.tracelake.",
     ),
 ]
 TEXTS: Final = "english|whitespace|cjk"
 """Names of the text analyzers. `search.analyzers` imports too much for a list of names."""
 VECTORS: Final = "MODULE:FUNCTION|attributes.KEY|none"
 """Sources of vectors."""
-DimensionsOption: TypeAlias = Annotated[int | None, typer.Option(help="Numbers of a vector in an attribute.")]
+DimensionsOption: TypeAlias = Annotated[
+    int | None, typer.Option(help="Length of the vectors in an attribute.")
+]
 MetricOption: TypeAlias = Annotated[
-    str | None, typer.Option(metavar="cosine|dot", help="How vectors in an attribute are compared.")
+    str | None, typer.Option(metavar="cosine|dot", help="Similarity metric of the vectors in an attribute.")
 ]
 WatchOption: TypeAlias = Annotated[
     list[str] | None,
     typer.Option(
         metavar="GLOB",
-        help="Take OTLP files that appear there too, objects of a bucket, or messages of a topic; may be repeated.",
+        help="Also ingest new OTLP files, objects of a bucket, or messages of a topic; may be repeated.",
     ),
 ]
 MasterOption: TypeAlias = Annotated[
@@ -77,12 +79,14 @@ AtOption: TypeAlias = Annotated[
 ]
 BranchOption: TypeAlias = Annotated[str, typer.Option("--branch", metavar="NAME", help="The branch.")]
 MessageOption: TypeAlias = Annotated[
-    str | None, typer.Option("--message", "-m", help="What the commit says.")
+    str | None, typer.Option("--message", "-m", help="Message of the commit.")
 ]
 CommitterOption: TypeAlias = Annotated[
     str | None,
     typer.Option(
-        help="Who commits; else TRACELAKE_COMMITTER, else tracelake.toml, else the name of the user."
+        help=(
+            "Name of the committer; else TRACELAKE_COMMITTER, else tracelake.toml, else the name of the user."
+        )
     ),
 ]
 RequestIdOption: TypeAlias = Annotated[
@@ -90,7 +94,7 @@ RequestIdOption: TypeAlias = Annotated[
     typer.Option(
         "--request-id",
         metavar="ID",
-        help="Id of this request. Run again with the same id, the command makes no second commit.",
+        help="Id of this request. A retry with the same id creates no second commit.",
     ),
 ]
 
@@ -120,19 +124,19 @@ def spark_conf(given: list[str] | None) -> dict[str, str]:
     for text in given or ():
         name, equals, value = text.partition("=")
         if not name or not equals:
-            raise UsageError(f"--conf {text!r} is no setting of Spark: write it as NAME=VALUE.")
+            raise UsageError(f"--conf {text!r} is not a Spark setting: write it as NAME=VALUE.")
         conf[name] = value
     return conf
 
 
-HostOption: TypeAlias = Annotated[str, typer.Option(help="The address to listen on.")]
+HostOption: TypeAlias = Annotated[str, typer.Option(help="Listen on this address.")]
 PortOption: TypeAlias = Annotated[
-    int, typer.Option(min=0, max=PORT_MAX, help="The port; 0 takes a free one.")
+    int, typer.Option(min=0, max=PORT_MAX, help="Listen on this port; 0 chooses a free one.")
 ]
 GrpcOption: TypeAlias = Annotated[
     bool | None,
     typer.Option(
-        "--grpc/--no-grpc", help="Take OTLP/gRPC too; else TRACELAKE_GRPC, else tracelake.toml, else it does."
+        "--grpc/--no-grpc", help="Also receive OTLP/gRPC; else TRACELAKE_GRPC, else tracelake.toml, else on."
     ),
 ]
 GrpcPortOption: TypeAlias = Annotated[
@@ -140,7 +144,7 @@ GrpcPortOption: TypeAlias = Annotated[
     typer.Option(
         min=0,
         max=PORT_MAX,
-        help="The port of OTLP/gRPC; else TRACELAKE_GRPC_PORT, else tracelake.toml, else 4317, or a free one with "
+        help="Port of OTLP/gRPC; else TRACELAKE_GRPC_PORT, else tracelake.toml, else 4317, or a free one with "
         "--port 0.",
     ),
 ]
@@ -149,7 +153,7 @@ AllowedHostOption: TypeAlias = Annotated[
     typer.Option(
         "--allowed-host",
         metavar="NAME",
-        help="A name that clients use for this server; may be repeated, * for any. Else TRACELAKE_ALLOWED_HOSTS, else "
+        help="Accept this host name; may be repeated, * for any. Else TRACELAKE_ALLOWED_HOSTS, else "
         "tracelake.toml, else those of this machine and --host.",
     ),
 ]
@@ -158,8 +162,8 @@ AllowedOriginOption: TypeAlias = Annotated[
     typer.Option(
         "--allowed-origin",
         metavar="ORIGIN",
-        help="A site whose pages may send traces, such as https://shop.example; may be repeated, * for any. Else "
-        "TRACELAKE_ALLOWED_ORIGINS, else tracelake.toml, else none.",
+        help="Accept traces from pages of this site, such as https://shop.example; may be repeated, * for any. "
+        "Else TRACELAKE_ALLOWED_ORIGINS, else tracelake.toml, else none.",
     ),
 ]
 TlsCertOption: TypeAlias = Annotated[
@@ -173,7 +177,7 @@ TlsKeyOption: TypeAlias = Annotated[
     str | None,
     typer.Option(
         metavar="FILE",
-        help="The key of the certificate (PEM, no password); else TRACELAKE_TLS_KEY, else tracelake.toml.",
+        help="Private key of the certificate (PEM, no password); else TRACELAKE_TLS_KEY, else tracelake.toml.",
     ),
 ]
 OidcIssuerOption: TypeAlias = Annotated[
@@ -181,8 +185,8 @@ OidcIssuerOption: TypeAlias = Annotated[
     typer.Option(
         "--oidc-issuer",
         metavar="URL",
-        help="Let people sign in by this OpenID Connect provider; else TRACELAKE_OIDC_ISSUER, else tracelake.toml, "
-        "which also says who is let in ([[oidc_admit]]).",
+        help="Let users sign in through this OpenID Connect provider; else TRACELAKE_OIDC_ISSUER, else "
+        "tracelake.toml, which also has the admission rules ([[oidc_admit]]).",
     ),
 ]
 OidcClientOption: TypeAlias = Annotated[
@@ -190,19 +194,20 @@ OidcClientOption: TypeAlias = Annotated[
     typer.Option(
         "--oidc-client-id",
         metavar="ID",
-        help="What the provider calls this server; else TRACELAKE_OIDC_CLIENT_ID, else tracelake.toml. Its secret "
-        "comes from TRACELAKE_OIDC_CLIENT_SECRET, or the file that TRACELAKE_OIDC_CLIENT_SECRET_FILE names.",
+        help="Client id of this server at the provider; else TRACELAKE_OIDC_CLIENT_ID, else tracelake.toml. "
+        "Its secret comes from TRACELAKE_OIDC_CLIENT_SECRET, or the file that "
+        "TRACELAKE_OIDC_CLIENT_SECRET_FILE names.",
     ),
 ]
 PipelineOption: TypeAlias = Annotated[
-    bool, typer.Option("--pipeline/--no-pipeline", help="Run the pipeline too, in a process of its own.")
+    bool, typer.Option("--pipeline/--no-pipeline", help="Also run the pipeline, in a separate process.")
 ]
 PipelineHangOption: TypeAlias = Annotated[
     float | None,
     typer.Option(
         min=PIPELINE_HANG_MIN_S,
-        help="Seconds after which a pipeline that makes no step is killed, and another begun; else "
-        "TRACELAKE_PIPELINE_HANG_S, else tracelake.toml, else 3600.",
+        help="Restart a pipeline that makes no progress for this many seconds; else TRACELAKE_PIPELINE_HANG_S, "
+        "else tracelake.toml, else 3600.",
     ),
 ]
 HotTierOption: TypeAlias = Annotated[
@@ -215,15 +220,15 @@ HotTierOption: TypeAlias = Annotated[
     ),
 ]
 IntervalOption: TypeAlias = Annotated[
-    float, typer.Option(min=PIPELINE_POLL_MIN_S, help="Seconds between looks at the inbox.")
+    float, typer.Option(min=PIPELINE_POLL_MIN_S, help="Poll the inbox every this many seconds.")
 ]
 SegmentWaitOption: TypeAlias = Annotated[
     float | None,
     typer.Option(
         min=0,
         max=INBOX_ACK_TIMEOUT_S / 2,
-        help="Seconds a request waits at most for others that come, to be written with them; else "
-        "TRACELAKE_SEGMENT_WAIT_S, else tracelake.toml, else 0.05.",
+        help="Wait at most this many seconds to write requests together; else TRACELAKE_SEGMENT_WAIT_S, else "
+        "tracelake.toml, else 0.05.",
     ),
 ]
 SegmentBytesOption: TypeAlias = Annotated[
@@ -231,7 +236,7 @@ SegmentBytesOption: TypeAlias = Annotated[
     typer.Option(
         min=1,
         max=INBOX_QUEUE_MAX_BYTES,
-        help="Bytes of requests that are written together; else TRACELAKE_SEGMENT_MAX_BYTES, else "
+        help="Write at most this many bytes of requests together; else TRACELAKE_SEGMENT_MAX_BYTES, else "
         "tracelake.toml, else 32 MiB.",
     ),
 ]
@@ -239,8 +244,8 @@ ArchiveOption: TypeAlias = Annotated[
     bool | None,
     typer.Option(
         "--archive/--no-archive",
-        help="Make archive passes by itself; else TRACELAKE_ARCHIVE, else tracelake.toml, else it does. Without a "
-        "retention (`tracelake archive retention`) they take nothing but what is marked archiveNow.",
+        help="Run archive passes automatically; else TRACELAKE_ARCHIVE, else tracelake.toml, else on. Without "
+        "a retention (`tracelake archive retention`) they archive only traces marked archiveNow.",
     ),
 ]
 ArchiveIntervalOption: TypeAlias = Annotated[

@@ -73,10 +73,11 @@ def ingest(
     lake: Lake,
     files: Annotated[list[str], typer.Argument(help="OTLP files, objects of buckets, archive repositories.")],
     transaction_mb: Annotated[
-        float | None, typer.Option(min=TRANSACTION_LEAST_MB, help="Input, as stored, for one transaction.")
+        float | None,
+        typer.Option(min=TRANSACTION_LEAST_MB, help="Limit the stored input of one transaction."),
     ] = None,
     transaction: Annotated[
-        str | None, typer.Option(metavar="ID", help="Put them into this explicit transaction, or nowhere.")
+        str | None, typer.Option(metavar="ID", help="Ingest only as part of this explicit transaction.")
     ] = None,
     master: MasterOption = None,
     conf: ConfOption = None,
@@ -139,12 +140,12 @@ def _run_json(result: IngestReport | dict[str, Any] | None) -> Any:
 def pipeline_run(
     lake: Lake,
     replica: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Name of this replica; else host and process id.")
+        str | None, typer.Option(metavar="NAME", help="Name of this replica; by default host and process id.")
     ] = None,
     watch: WatchOption = None,
-    once: Annotated[bool, typer.Option("--once", help="Take what waits, then end.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Ingest pending input, then exit.")] = False,
     interval: Annotated[
-        float, typer.Option(min=PIPELINE_POLL_MIN_S, help="Seconds between looks for input.")
+        float, typer.Option(min=PIPELINE_POLL_MIN_S, help="Poll for input every this many seconds.")
     ] = PIPELINE_POLL_S,
     master: MasterOption = None,
     conf: ConfOption = None,
@@ -267,7 +268,7 @@ def _run_on(pipeline: InboxPipeline, interval_s: float) -> dict[str, Any]:
             raise
         if failing:
             failing.clear()
-            _say("goes on: the last run went well")
+            _say("continues: the last run succeeded")
         if report is not None:
             _count(totals, report)
             _say(_line(report))
@@ -278,9 +279,9 @@ def _run_on(pipeline: InboxPipeline, interval_s: float) -> dict[str, Any]:
         if failing != [text]:
             failing[:] = [text]
             if isinstance(error, UnreadInputsError):
-                _say(f"waiting for {error} It is asked for again after a pause of its own.")
+                _say(f"waiting for {error} It is retried after its backoff.")
             else:
-                _say(f"stuck: {text} It will be tried again, now in {pause_s:g} s.")
+                _say(f"stuck: {text} It is retried in {pause_s:g} s.")
 
     loop = PipelineLoop(take, interval_s, failed)
     _say(f"replica {pipeline.replica().name} looks for input every {interval_s:g} s; Ctrl-C ends it")
@@ -304,7 +305,7 @@ def _until_signal(loop: PipelineLoop) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    _say("ends after the transaction under way; a second signal ends it now")
+    _say("ends after the current transaction; a second signal ends it now")
     loop.stop()
 
 
@@ -321,9 +322,9 @@ def _line(report: IngestReport) -> str:
     if not report.transactions and report.set_aside:
         return report.set_aside[0].explain()
     if not report.transactions and report.open_transaction is not None:
-        return f"transaction {report.open_transaction} is open and takes more"
+        return f"transaction {report.open_transaction} is open and accepts more input"
     if not report.transactions:
-        return "nothing left to do: a peer took what waited"
+        return "nothing to do: a peer ingested the pending input"
     first, last = report.transactions[0], report.transactions[-1]
     which = f"transaction {first}" if first == last else f"transactions {first}..{last}"
     spans = f"{report.spans_read:,} spans read, {report.spans_new:,} new"
@@ -334,8 +335,8 @@ def _line(report: IngestReport) -> str:
 
 def _say_namesake(namesake: str) -> None:
     _say(
-        f"warning: {namesake} runs under the same name; both work, and their records overwrite each other. "
-        "Give each a name of its own with --replica."
+        f"warning: {namesake} runs under the same name; both work, but their records overwrite each other. "
+        "Give each a unique name with --replica."
     )
 
 

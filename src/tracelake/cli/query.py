@@ -143,7 +143,7 @@ def sql(
     at: AtOption = "main",
     rows: Annotated[int, typer.Option(min=0, help="Rows to show; --json prints all.")] = SQL_ROWS_SHOWN,
     allow_files: Annotated[
-        bool, typer.Option("--allow-files", help="Let the query read files of this machine, too.")
+        bool, typer.Option("--allow-files", help="Let the query also read files of this machine.")
     ] = False,
     output: Annotated[
         Path | None,
@@ -209,25 +209,29 @@ def search(
     *,
     lake: LakeOption = None,
     limit: Annotated[
-        int, typer.Option(min=1, max=SEARCH_HITS_MAX, help="At most so many hits.")
+        int, typer.Option(min=1, max=SEARCH_HITS_MAX, help="Show at most this many hits.")
     ] = SEARCH_HITS_DEFAULT,
-    where: Annotated[str | None, typer.Option(metavar="SQL", help="A condition on columns of spans.")] = None,
+    where: Annotated[
+        str | None, typer.Option(metavar="SQL", help=("Show only hits that match this SQL condition."))
+    ] = None,
     at: AtOption = "main",
     like: Annotated[
         str | None,
-        typer.Option(metavar="TRACE-SPAN", help="Spans of other traces with the text of this one."),
+        typer.Option(metavar="TRACE-SPAN", help="Find spans of other traces with similar text."),
     ] = None,
     semantic: Annotated[
-        bool, typer.Option("--semantic", help="By meaning: the nearest spans, of a lake that has vectors.")
+        bool, typer.Option("--semantic", help="Search by meaning; the lake needs vectors.")
     ] = False,
-    hybrid: Annotated[bool, typer.Option("--hybrid", help="By words and meaning, ranked by both.")] = False,
-    sort: Annotated[
-        Order, typer.Option(help="Best first, or by the time at which spans start.")
-    ] = Order.score,
+    hybrid: Annotated[
+        bool, typer.Option("--hybrid", help="Search by words and meaning, ranked by both.")
+    ] = False,
+    sort: Annotated[Order, typer.Option(help="Order by score or by start time.")] = Order.score,
     facets: Annotated[
         str | None, typer.Option(metavar="NAMES", help="Count the whole result: service,status,day …")
     ] = None,
-    page: Annotated[str | None, typer.Option(metavar="TOKEN", help="Where the page before ended.")] = None,
+    page: Annotated[
+        str | None, typer.Option(metavar="TOKEN", help="Continue after the previous page.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Search spans by their words, or by meaning.
@@ -238,7 +242,7 @@ def search(
     if like is not None:
         query = narrowed(query, clause_of("like", like))
     if semantic and hybrid:
-        raise UsageError("--semantic and --hybrid are two orders; give one of them.")
+        raise UsageError("--semantic and --hybrid exclude each other; give one of them.")
     names = [name.strip() for name in facets.split(",")] if facets else []
     with opened(lake) as open_lake:
         results = open_lake.search(
@@ -271,7 +275,7 @@ def _print_results(results: SearchResults) -> None:
     if results.hint is not None:
         console(stderr=True).print(f"Hint: {results.hint}.", markup=False)
     if results.not_searched is not None:
-        console(stderr=True).print(f"Not all was searched: {results.not_searched}.", markup=False)
+        console(stderr=True).print(f"The search is incomplete: {results.not_searched}.", markup=False)
 
 
 @trace_app.command(
@@ -281,7 +285,9 @@ def _print_results(results: SearchResults) -> None:
     ),
 )
 def trace_show(
-    trace_id: Annotated[str, typer.Argument(help="The id, or at least 6 digits that only one trace has.")],
+    trace_id: Annotated[
+        str, typer.Argument(help="Trace id, or its first 6 or more digits if they are unique.")
+    ],
     lake: LakeOption = None,
     at: AtOption = "main",
     as_json: JsonOption = False,
@@ -302,10 +308,12 @@ def trace_show(
     ),
 )
 def trace_tag(
-    trace_id: Annotated[str, typer.Argument(help="The id, or at least 6 digits that only one trace has.")],
+    trace_id: Annotated[
+        str, typer.Argument(help="Trace id, or its first 6 or more digits if they are unique.")
+    ],
     tags: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Tags to set.")] = None,
     deleted: Annotated[
-        list[str] | None, typer.Option("--delete", metavar="KEY", help="A tag to delete.")
+        list[str] | None, typer.Option("--delete", metavar="KEY", help="Delete this tag.")
     ] = None,
     lake: LakeOption = None,
     as_json: JsonOption = False,
@@ -316,7 +324,7 @@ def trace_tag(
     """
     pairs = [tag.partition("=") for tag in tags or ()]
     if wrong := [key + value for key, equal, value in pairs if not (key and equal)]:
-        raise UsageError(f"{wrong[0]!r} is no tag; write it as KEY=VALUE.")
+        raise UsageError(f"{wrong[0]!r} is not a tag; write it as KEY=VALUE.")
     with opened(lake) as open_lake:
         for key, _, value in pairs:
             open_lake.annotations.set_tag(trace_id, key, value)

@@ -156,7 +156,7 @@ def replica_notes(infos: Iterable[ReplicaInfo]) -> Iterable[str]:
             between = " " if info.status == "waiting" else ": "
             yield plain(f"{info.name} is {info.status}{between}{info.reason}")
         if info.namesake:
-            yield plain(f"{info.name} is the name of two: {info.namesake} uses it too; see --replica")
+            yield plain(f"{info.name} is not unique: {info.namesake} uses it too; see --replica")
 
 
 def replica_run(info: ReplicaInfo, totals: Mapping[str, int]) -> Table:
@@ -194,7 +194,7 @@ def ingest_report(report: IngestReport) -> Table:
     )
     files = f"{report.files:,} ({size(report.input_bytes)})"
     if report.files_known:
-        files += f", {report.files_known:,} of them taken before"
+        files += f", {report.files_known:,} of them ingested before"
     spans = f"{report.spans_read:,} read, {report.spans_new:,} new"
     spans += f", {report.spans_replaced:,} replaced, {report.spans_repeated:,} repeated"
     return fields(
@@ -364,7 +364,7 @@ def gc_reports(reports: Sequence[GcReport]) -> Table:
 def gc_damage(reports: Sequence[GcReport]) -> list[str]:
     """Return a line for each thing that garbage collection could not read."""
     return [
-        f"{plain(report.table)}: {plain(what)} What may lie behind it was not collected."
+        f"{plain(report.table)}: {plain(what)} Objects that it may reference were not collected."
         for report in reports
         for what in report.damage
     ]

@@ -112,7 +112,7 @@ def serve(
                 _say(served, open_lake, as_json=as_json)
             except OSError as error:  # clients that send traces are served all the same
                 ignore_closed_stream(sys.stdout)
-                logger.warning("where it serves, %s, reaches nobody: %s", served.url, error)
+                logger.warning("could not print the address of the server, %s: %s", served.url, error)
 
         serve_lake(
             open_lake,
@@ -176,16 +176,16 @@ def _exposure(
 def demo(
     context: typer.Context,
     lake: Annotated[
-        str, typer.Option("--lake", metavar="DIR", help="The demo's lake; made if it is not there.")
+        str, typer.Option("--lake", metavar="DIR", help="Place of the demo's lake, created if missing.")
     ] = "./demo-lake",
     fresh: Annotated[
         bool | None,
-        typer.Option("--fresh/--no-fresh", help="Start empty; by default if the demo made the lake."),
+        typer.Option("--fresh/--no-fresh", help="Start empty; by default if the demo created the lake."),
     ] = None,
     stay: Annotated[
         bool | None, typer.Option("--stay/--no-stay", help="Serve until Ctrl-C; by default in a terminal.")
     ] = None,
-    spans: Annotated[int, typer.Option(min=1, help="Spans of the generated batch.")] = 20_000,
+    spans: Annotated[int, typer.Option(min=1, help="Number of spans of the generated batch.")] = 20_000,
     as_json: JsonOption = False,
 ) -> None:
     """Run a small workload, and explore it.
@@ -221,9 +221,7 @@ def openid_of(settings: Settings, issuer: str | None, client_id: str | None) -> 
     issuer, client_id = issuer or settings.oidc_issuer, client_id or settings.oidc_client_id
     if issuer is None:
         if client_id is not None:
-            raise UsageError(
-                "oidc_client_id needs oidc_issuer: the address of the provider that people sign in by"
-            )
+            raise UsageError("oidc_client_id needs oidc_issuer, the address of the provider")
         return None
     admissions = [
         Admission(each.claim, each.value, each.role, each.workspace) for each in settings.oidc_admit

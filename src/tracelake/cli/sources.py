@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 NameArgument = Annotated[str, typer.Argument(help="Its name.")]
 app = typer.Typer()
-sources_app = typer.Typer(help="Take input from more places, while pipelines run.")
+sources_app = typer.Typer(help="Manage input sources while pipelines run.")
 app.add_typer(sources_app, name="source")
-outputs_app = typer.Typer(help="Send new spans elsewhere, each transaction exactly once.")
+outputs_app = typer.Typer(help="Manage outputs that receive each transaction exactly once.")
 app.add_typer(outputs_app, name="output")
 
 
@@ -90,7 +90,7 @@ def source_remove(lake: Lake, name: NameArgument) -> list[SourceInfo]:
 
 def _outputs(infos: Sequence[OutputInfo]) -> Iterator[Renderable]:
     if not infos:
-        yield "There is no output besides the tables."
+        yield "No output was added."
     for info in infos:
         what = f"changes of {info.changes}" if info.changes else "new spans"
         if not info.damaged:
@@ -111,7 +111,9 @@ def _outputs(infos: Sequence[OutputInfo]) -> Iterator[Renderable]:
 def output_add(
     lake: Lake,
     name: NameArgument,
-    to: Annotated[str, typer.Argument(help="kafka://brokers/topic, or module:name of what makes a sink.")],
+    to: Annotated[
+        str, typer.Argument(help="Target: kafka://brokers/topic, or module:name of a sink factory.")
+    ],
     changes: Annotated[
         str,
         typer.Option(

@@ -43,9 +43,11 @@ def _transactions(infos: Sequence[TransactionInfo]) -> Rendered:
 def pipeline_transactions(
     lake: Lake,
     limit: Annotated[
-        int, typer.Option(min=1, max=PAGE_ROWS_MAX, help="How many at most.")
+        int, typer.Option(min=1, max=PAGE_ROWS_MAX, help="Show at most this many.")
     ] = PAGE_ROWS_DEFAULT,
-    before: Annotated[int | None, typer.Option(help="Those before this one: the next page.")] = None,
+    before: Annotated[
+        int | None, typer.Option(help="Show transactions before this one: the next page.")
+    ] = None,
 ) -> list[TransactionInfo]:
     """List transactions, newest first.
 
@@ -93,7 +95,7 @@ def pipeline_repair(lake: Lake, transaction: TransactionArgument) -> dict[str, A
 def _replayed(report: ReplayReport) -> Iterator[Renderable]:
     yield render.replayed(report)
     if report.ok:
-        yield f"Transaction {report.transaction} gives what it gave."
+        yield f"The input of transaction {report.transaction} still yields its rows."
     else:
         yield plain(f"It differs: {report.difference}.")
 
@@ -119,7 +121,7 @@ def pipeline_replay(
 
 IdArgument = Annotated[str, typer.Argument(help="Its id.")]
 TransactionMasterOption = Annotated[str | None, typer.Option(help="Spark master, such as local[2].")]
-transactions_app = typer.Typer(help="Let all that is taken between begin and commit be one transaction.")
+transactions_app = typer.Typer(help="Make one transaction of all input between begin and commit.")
 app.add_typer(transactions_app, name="transaction")
 
 
@@ -142,16 +144,14 @@ def _explained(info: ClientTransactionInfo) -> str:
 )
 def transaction_begin(
     lake: Lake,
-    id: Annotated[str | None, typer.Option("--id", help="Its id; else a random one.")] = None,
+    id: Annotated[str | None, typer.Option("--id", help="Id of the transaction; by default random.")] = None,
     when_gone: Annotated[
         Literal["seal", "discard"] | None,
         typer.Option(help="What becomes of it where you are gone; else as set."),
     ] = None,
     timeout_s: Annotated[
         float | None,
-        typer.Option(
-            max=CLIENT_TIMEOUT_MAX_S, help="Seconds of silence after which you are gone; else as set."
-        ),
+        typer.Option(max=CLIENT_TIMEOUT_MAX_S, help="Seconds of silence until the timeout."),
     ] = None,
 ) -> ClientTransactionInfo:
     """Begin an explicit transaction, and print its id.
@@ -198,13 +198,13 @@ def transaction_forget(lake: LakeOption = None) -> None:
     """
     with opened(lake) as open_lake:
         left = open_lake.transactions.forget()
-    forgotten = "It is forgotten. Begin another with `tracelake transaction begin`."
+    forgotten = "The record was removed. Begin another with `tracelake transaction begin`."
     console().print(forgotten if left is None else plain(left.explain()), soft_wrap=True)
 
 
 def _newest(infos: Sequence[ClientTransactionInfo]) -> Rendered:
     if not infos:
-        return "No transaction was ever begun. Begin one with `tracelake transaction begin`."
+        return "No transaction was begun yet. Begin one with `tracelake transaction begin`."
     return map(_explained, infos)
 
 

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from tracelake.results import BranchInfo, RequestInfo
 
 app = typer.Typer()
-branch_app = typer.Typer(help="Work beside main, and merge when it is good.", no_args_is_help=True)
+branch_app = typer.Typer(help="Manage branches: work separately from main, and merge.", no_args_is_help=True)
 app.add_typer(branch_app, name="branch")
-tag_app = typer.Typer(help="Name commits, so that they can be read by name.", no_args_is_help=True)
+tag_app = typer.Typer(help="Manage tags: permanent names of commits.", no_args_is_help=True)
 app.add_typer(tag_app, name="tag")
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The branch.")]
@@ -59,7 +59,7 @@ def _begun(of: dict[str, Any]) -> Rendered:
 def create(
     lake: Lake,
     name: NameArgument,
-    ref: Annotated[str, typer.Argument(metavar="[REF]", help="The commit that it begins at.")] = "main",
+    ref: Annotated[str, typer.Argument(metavar="[REF]", help="Commit that it begins at.")] = "main",
     request_id: RequestIdOption = None,
 ) -> dict[str, Any]:
     """Create a branch at a commit. Nothing is copied."""
@@ -75,7 +75,9 @@ def create(
 def delete(
     lake: Lake,
     name: NameArgument,
-    force: Annotated[bool, typer.Option("--force", help="Even where entries are staged on it.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Delete it even if entries are staged on it.")
+    ] = False,
 ) -> dict[str, Any]:
     """Delete a branch. Commits stay if another branch or a tag reaches them."""
     lake.delete_branch(name, force=force)
@@ -132,8 +134,10 @@ def list_requests(lake: Lake, name: NameArgument) -> list[RequestInfo]:
 def drop_request(
     lake: Lake,
     name: NameArgument,
-    request: Annotated[str, typer.Argument(metavar="REQUEST", help="Its id, as `branch requests` shows it.")],
-    why: Annotated[str | None, typer.Option("--why", help="What its committer is told.")] = None,
+    request: Annotated[
+        str, typer.Argument(metavar="REQUEST", help=("Id of the request, as in `branch requests`."))
+    ],
+    why: Annotated[str | None, typer.Option("--why", help="Reason that its committer gets.")] = None,
 ) -> dict[str, Any]:
     """Drop a commit request that cannot be built. Its staged changes stay staged."""
     lake.branch(name).drop_request(request, why)
@@ -173,9 +177,11 @@ def status(lake: Lake, branch: BranchOption = "main") -> dict[str, Any]:
 )
 def commit(
     lake: Lake,
-    message: Annotated[str, typer.Option("--message", "-m", help="What the commit says.")],
+    message: Annotated[str, typer.Option("--message", "-m", help="Message of the commit.")],
     branch: BranchOption = "main",
-    allow_empty: Annotated[bool, typer.Option("--allow-empty", help="Even where nothing is staged.")] = False,
+    allow_empty: Annotated[
+        bool, typer.Option("--allow-empty", help="Commit even if nothing is staged.")
+    ] = False,
     committer: CommitterOption = None,
     request_id: RequestIdOption = None,
 ) -> dict[str, Any]:
@@ -205,9 +211,7 @@ def discard(
     lake: Lake,
     paths: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[PATH]...", help="Entries to forget, as `status` shows them; all by default."
-        ),
+        typer.Argument(metavar="[PATH]...", help="Entries to discard, as in `status`; all by default."),
     ] = None,
     branch: BranchOption = "main",
 ) -> dict[str, Any]:
@@ -217,7 +221,7 @@ def discard(
 
 def _diff(of: dict[str, Any]) -> Iterator[Renderable]:
     changes = of["changes"]
-    yield render.changes(changes) if changes else f"{of['before']} and {of['after']} name the same."
+    yield render.changes(changes) if changes else f"{of['before']} and {of['after']} are the same commit."
     if of["more"]:
         yield Note(f"the first {len(changes):,} entries; more with --limit")
 
@@ -259,12 +263,12 @@ def diff(
 def merge(
     lake: Lake,
     source: Annotated[str, typer.Argument(metavar="SOURCE", help="A branch, tag or commit.")],
-    into: Annotated[str, typer.Option("--into", metavar="NAME", help="The branch that takes it.")] = "main",
+    into: Annotated[str, typer.Option("--into", metavar="NAME", help="Branch to merge into.")] = "main",
     prefer: Annotated[
         str,
         typer.Option(
             metavar="source|dest",
-            help="Which side stands where both changed an entry; without it, such a merge is refused.",
+            help="Choose the side that wins if both changed an entry; by default, the merge is refused.",
         ),
     ] = "",
     message: MessageOption = None,
@@ -338,7 +342,7 @@ def cherry_pick(
 def create_tag(
     lake: Lake,
     name: TagArgument,
-    ref: Annotated[str, typer.Argument(metavar="[REF]", help="The commit to name.")] = "main",
+    ref: Annotated[str, typer.Argument(metavar="[REF]", help="Commit to name.")] = "main",
 ) -> dict[str, Any]:
     """Create a tag: a name for a commit that never moves."""
     return {"tag": name, "commit": lake.tag(name, ref)}

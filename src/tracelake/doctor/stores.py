@@ -96,15 +96,15 @@ T = TypeVar("T")
 PREFIX: Final = "doctor"
 """Directory of the objects that the checks write, and partition of their records."""
 _MEND_CONDITIONAL: Final = (
-    "Stop all writers of this lake: they may overwrite one another. Use a store, and a version of its server, "
-    "that honours If-None-Match and If-Match on puts, with no proxy before it that drops them."
+    "Stop all writers of this lake: they may overwrite one another. Use a store and a server version that "
+    "honour If-None-Match and If-Match on puts, without a proxy that drops them."
 )
 _MEND_STORE: Final = (
-    "The store does not do what every lake needs of it: use another one, or a newer version of it."
+    "The store lacks an operation that every lake needs: use another store, or a newer version of it."
 )
 _MEND_CLOCK: Final = (
-    "Let both clocks be set by NTP; `timedatectl` shows whether this one is. Commits tell their time by it, and "
-    "stores refuse requests whose time is too far off."
+    "Synchronize both clocks with NTP; `timedatectl` shows the state of this one. Commit times depend on it, "
+    "and stores refuse requests with a wrong time."
 )
 
 
@@ -136,7 +136,7 @@ def check_objects(one: ObjectStore, other: ObjectStore) -> Verdict:
             _race_to_create(one, other, f"{base}-create-{number}")
         _sweep(one, base)
         if left := list(other.list(base)):
-            raise _WrongError(f"{left[0].path} is listed after it was deleted")
+            raise _WrongError(f"{left[0].path} is still listed after it was deleted")
     except _WrongError as wrong:
         return Verdict("failed", str(wrong), wrong.mend)
     finally:
@@ -149,27 +149,27 @@ def _write_and_read(one: ObjectStore, other: ObjectStore, path: str) -> None:
     data = uuid.uuid4().bytes * 64
     one.put(path, data)
     if other.get(path) != data or other.get_range(path, 16, 16) != data[16:32]:
-        raise _WrongError(f"{path} does not read back as it was written")
+        raise _WrongError(f"{path} reads back with other content than was written")
     head, listed = other.head(path), [info.path for info in other.list(path)]
     if head is None or head.size_bytes != len(data) or listed != [path]:
-        raise _WrongError(f"{path} was written, and {head} and {listed} are what is said of it")
+        raise _WrongError(f"{path} was written, but the store reports {head} and {listed}")
     if one.create(path, b"second"):
-        raise _UnconditionalError("a create of an object that was there succeeded")
+        raise _UnconditionalError("a create of an existing object succeeded")
     if other.get(path) != data:
         raise _UnconditionalError("a create that lost has changed the object")
     one.delete(path)
     with suppress(NotFoundError):
         other.get(path)
-        raise _WrongError(f"{path} can be read after it was deleted")
+        raise _WrongError(f"{path} can still be read after it was deleted")
 
 
 def _race_to_create(one: ObjectStore, other: ObjectStore, path: str) -> None:
     bodies = (b"one", b"other")
     won = at_once(lambda: one.create(path, bodies[0]), lambda: other.create(path, bodies[1]))
     if sum(won) != 1:
-        raise _UnconditionalError(f"of two creates of one object at the same moment {sum(won)} won")
+        raise _UnconditionalError(f"of two simultaneous creates of one object, {sum(won)} succeeded")
     if one.get(path) != bodies[won.index(True)]:
-        raise _UnconditionalError("an object holds what the loser of two creates wrote")
+        raise _UnconditionalError("an object has the content of the losing create")
 
 
 def _sweep(store: ObjectStore, base: str) -> None:
@@ -184,7 +184,7 @@ def check_records(one: KeyValueStore, other: KeyValueStore) -> Verdict:
     """
     key = uuid.uuid4().hex
     if one.get(PREFIX, key) is not None:
-        return Verdict("failed", f"a record under a new random key is there: {key}", _MEND_STORE)
+        return Verdict("failed", f"a record with a new random key exists already: {key}", _MEND_STORE)
     try:
         for _ in range(_DOCTOR_RACES):
             first = _race_to_set(one, other, key, ABSENT)
@@ -199,7 +199,7 @@ def check_records(one: KeyValueStore, other: KeyValueStore) -> Verdict:
                 one.delete_if(PREFIX, key, left.version)
     return Verdict(
         "ok",
-        f"one winner in each of {2 * _DOCTOR_RACES} racing writes; lost updates are noticed",
+        f"one winner in each of {2 * _DOCTOR_RACES} racing writes; lost updates are detected",
     )
 
 
@@ -217,10 +217,10 @@ def _race_to_set(one: KeyValueStore, other: KeyValueStore, key: str, expected: E
     ]
     what = "created" if expected is ABSENT else "replaced one version of"
     if len(won) != 1:
-        raise _UnconditionalError(f"of two writers that {what} a record at the same moment {len(won)} won")
+        raise _UnconditionalError(f"of two writers that simultaneously {what} a record, {len(won)} succeeded")
     (done, value), read = won[0], one.get(PREFIX, key)
     if read is None or (read.value, read.version) != (value, done.version):
-        raise _UnconditionalError("a record does not hold what the one writer that won wrote")
+        raise _UnconditionalError("a record lacks the content of the winning writer")
     return done.version
 
 
@@ -229,15 +229,17 @@ def _refuse_outdated(one: KeyValueStore, other: KeyValueStore, key: str, outdate
     before = one.get(PREFIX, key)
     outcomes = (other.set_if(PREFIX, key, b"late", outdated), other.delete_if(PREFIX, key, outdated))
     if any(isinstance(outcome, Done) for outcome in outcomes) or one.get(PREFIX, key) != before:
-        raise _UnconditionalError("an update was lost: a later write named an older version, and was done")
+        raise _UnconditionalError(
+            "an update was lost: a later write succeeded although it named an older version"
+        )
 
 
 def _delete(one: KeyValueStore, other: KeyValueStore, key: str, version: Version) -> None:
     if [entry.version for entry in other.scan(PREFIX, key, limit=1)] != [version]:
-        raise _WrongError("a record that was written is not listed")
+        raise _WrongError("a written record is not listed")
     one.delete_if(PREFIX, key, version)
     if other.get(PREFIX, key) is not None:
-        raise _WrongError("a record that was deleted can be read")
+        raise _WrongError("a deleted record can still be read")
 
 
 def check_clock(objects: ObjectStore) -> Verdict:
@@ -252,7 +254,7 @@ def check_clock(objects: ObjectStore) -> Verdict:
         with suppress(TracelakeError):
             objects.delete(path)
     if info is None:
-        return Verdict("failed", f"{path} is not there after it was written", _MEND_STORE)
+        return Verdict("failed", f"{path} is missing right after it was written", _MEND_STORE)
     # Stores report whole seconds, rounded down.
     ahead_s, behind_s = info.modified_s - after_s, before_s - (info.modified_s + 1)
     apart_s = max(ahead_s, behind_s, 0)

@@ -136,8 +136,8 @@ def cannot_be_read(traces: int) -> str:
 def are_large(traces: int) -> str:
     """Return the message for results that lack spans because their rows take too much memory."""
     return (
-        f"spans of {traces:,} traces have large resources, and are searched once the pipeline has taken them: search "
-        "again, or start it (`tracelake pipeline run`)"
+        f"spans of {traces:,} traces have large resources and become searchable once the pipeline has "
+        "ingested them: search again later, or start it (`tracelake pipeline run`)"
     )
 
 
@@ -202,9 +202,7 @@ class HotLists:
         """Return a list whose build began after this call. Raises BackPressureError."""
         begun = self._begun
         if not self._making.acquire(timeout=limits.UNCOMMITTED_LIST_WAIT_S):
-            raise BackPressureError(
-                "what no commit holds yet takes too long to be listed; list it again later"
-            )
+            raise BackPressureError("listing uncommitted spans takes too long; list them again later")
         try:
             if self._made <= begun:
                 self._begun = number = self._begun + 1

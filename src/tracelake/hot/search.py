@@ -104,7 +104,7 @@ class HotSearch:
             if (results := self._once(at, token, asked)) is not None:
                 return results
         results = self._opened.read(at, lambda view: asked.search(view, None))
-        results.not_searched = "the index is being built with other settings: search again"
+        results.not_searched = "the index is being rebuilt with other settings: search again"
         return results
 
     def index_ahead(self) -> bool:
@@ -163,7 +163,7 @@ class HotSearch:
                 return self._newest(Uncommitted(store), analyzer, sieve)
             return self._of_page(Uncommitted(store), token, analyzer, sieve)
         except (StorageError, OSError) as error:
-            return _OutboxSnapshot((), f"what no commit holds yet, because it cannot be read: {error}")
+            return _OutboxSnapshot((), f"uncommitted spans, because they cannot be read: {error}")
 
     def _newest(
         self, uncommitted: Uncommitted, analyzer: Analyzer, sieve: Prefilter | None
@@ -189,7 +189,7 @@ class HotSearch:
         runs = read_runs(run_names.removeprefix(_SIFTED))
         # Verify the token first, because rebuilding a page may take seconds.
         if runs is None or token.newer != self._signed(token.commit, run_names, token.search):
-            raise QueryError(f"{str(token)!r} is no page; take `next_page` of a result as it is.")
+            raise QueryError(f"{str(token)!r} is not a page; use `next_page` of a result unchanged.")
         if (kept := self._kept_of(token)) is not None:
             return _taken(Coverage(kept))
         with self._page_lock:
@@ -306,7 +306,7 @@ def _taken(covering: Coverage, *, left: frozenset[str] = frozenset()) -> _Outbox
             else "search again, or start it (`tracelake pipeline run`)"
         )
         said.append(
-            f"{how_many} groups of requests that were acknowledged wait for the pipeline, and are not searched yet: "
+            f"{how_many} groups of acknowledged requests wait for the pipeline and are not searchable yet: "
             f"{again}"
         )
     if problems := sum(part.problems for part in parts):

@@ -297,7 +297,8 @@ class HotTier:
         store = self.store
         if store is None:
             raise UsageError(
-                "this lake has no tracking store, which MLflow's searches read; `tracelake serve` makes one."
+                "this lake has no tracking store, which MLflow's searches read; `tracelake serve` creates "
+                "one."
             )
         return store
 

@@ -78,11 +78,11 @@ class LakeAnnotations:
     def traces_with(self, tags: Mapping[str, str]) -> list[str]:
         """Return the ids of all traces that have all these tags. Raises UsageError, LimitError."""
         if not tags or any(key in OF_COLUMNS for key in tags):
-            raise UsageError("name tags that were set; `tracelake archive status` says what is archived.")
+            raise UsageError("name tags that were set; `tracelake archive status` lists archived traces.")
         most = limits.TAGGED_TRACES_MAX
         trace_ids = self._annotations.traces_with(tags, most + 1)
         if len(trace_ids) > most:
-            raise LimitError(f"more than {most:,} traces have these tags; name another tag beside them.")
+            raise LimitError(f"more than {most:,} traces have these tags; add another tag.")
         return trace_ids
 
     def create_experiment(self, name: str, workspace: str = DEFAULT_WORKSPACE) -> str:
@@ -189,8 +189,8 @@ class LakeAnnotations:
 def was_deleted(trace_id: str) -> NotFoundError:
     """Return the error for a trace that was deleted from the tracking store."""
     return NotFoundError(
-        f"trace {trace_id} was deleted from the tracking store; `tracelake trace {trace_id}` shows the spans that the "
-        "tables of the lake still have."
+        f"trace {trace_id} was deleted from the tracking store; `tracelake trace {trace_id}` shows its spans "
+        "in the tables of the lake."
     )
 
 
@@ -216,5 +216,5 @@ def annotations_of(
 ) -> LakeAnnotations:
     """Return the annotations of one workspace, or of all. Raises UsageError without a tracking store."""
     if store is None:
-        raise UsageError("this lake has no tracking store, which keeps tags; `tracelake serve` makes one.")
+        raise UsageError("this lake has no tracking store, which keeps tags; `tracelake serve` creates one.")
     return LakeAnnotations(opened, store, workspace)

@@ -184,12 +184,12 @@ class Verifier:
             if store is not None:
                 return self._check_store(store, steps, transactions)
             if any(step.sources.get(OUTBOX) for step in steps.values()):
-                detail = "the journal has rows of a tracking store, and there is none: restore it"
+                detail = "the journal references rows of a tracking store that does not exist: restore it"
                 self._findings.append(Finding("missing", DATABASE, PLACE, detail))
         except DamageError as error:
             self._findings.append(Finding("damaged", "record", PLACE, str(error)))
         except StorageError as error:
-            detail = f"the tracking store cannot be read, and what is in it was not verified: {error}"
+            detail = f"the tracking store cannot be read and was not verified: {error}"
             self._findings.append(Finding("missing", DATABASE, PLACE, detail))
         return []
 
@@ -290,7 +290,7 @@ def back_up(opened: LakeContext, target: str, progress: OnProgress | None = None
                 break
         else:
             raise StorageError(
-                f"{lost} was taken before it was copied; run the backup again, into an empty directory"
+                f"{lost} was ingested before it was copied; run the backup again, into an empty directory"
             )
     config = msgspec.structs.replace(opened.config, metadata=location.SQLITE)
     objects.put(location.CONFIG, encode(config, location.CONFIG))
@@ -318,7 +318,7 @@ def restore_backup(
     is_local = url.startswith("file://")
     if not is_local and metadata is None:
         raise UsageError(
-            f"{url} is no directory: name a database with --metadata postgresql://host/database."
+            f"{url} is not a directory: name a database with --metadata postgresql://host/database."
         )
     with closing(source.stores.key_value), closing(Leases()) as leases:
         copy = _ObjectCopy(source.stores.objects, objects, leases, progress or silent)
@@ -329,7 +329,7 @@ def restore_backup(
             closing(open_key_value(source.records_url)) as records,
         ):
             if store.get(location.LAKES, source.config.id) is not None:
-                raise UsageError("the database has records of this lake already; name an empty one.")
+                raise UsageError("the database already has records of this lake; name an empty one.")
             count = _copy_records(records, store, source.config.id)
         rows = 0
         if (place := tracking_place.read_place(source.stores.objects)) is not None:
@@ -385,13 +385,13 @@ class _ObjectCopy:
 def _check_target(opened: LakeContext, place: Path) -> None:
     if opened.config.metadata == location.OBJECTS or opened.in_memory:
         raise UsageError(
-            "the records of this lake are objects, of which there is no snapshot: stop its writers and copy all "
-            "objects, or use versions of the bucket."
+            "the records of this lake are objects, which have no snapshot: stop its writers and copy all "
+            "objects, or use the bucket's versioning."
         )
     if place.exists() and (not place.is_dir() or any(place.iterdir())):
         raise UsageError(f"{place} is not an empty directory; choose another for the backup.")
     if f"{place.as_uri()}/".startswith(f"{opened.objects.url}/"):
-        raise UsageError(f"{place} lies in the lake itself; choose another directory for the backup.")
+        raise UsageError(f"{place} is inside the lake; choose another directory for the backup.")
 
 
 def _copy_databases(opened: LakeContext, place: Path, objects: ObjectStore) -> tuple[int, int]:
@@ -426,7 +426,7 @@ def _copy_records(source: KeyValueStore, target: KeyValueStore, lake_id: str) ->
 @contextmanager
 def _snapshot(store: KeyValueStore) -> Iterator[Iterator[Row]]:
     if not isinstance(store, CopiedStore):
-        raise UsageError("the records of this lake are in no database, so there is no snapshot of them.")
+        raise UsageError("the records of this lake are not in a database, so they have no snapshot.")
     with store.snapshot() as rows:
         yield rows
 

@@ -63,17 +63,17 @@ class ClientTransactionInfo:
         policy = f"{self.when_gone}ed" if self.when_gone == "discard" else "sealed"
         if self.state == "open":
             return (
-                f"{self.id} is open. Where nothing is seen of its client for {self.timeout_s:g} s it is {policy}. "
-                f"End it by `tracelake transaction commit {self.id}`, or `abort`."
+                f"{self.id} is open. If its client is silent for {self.timeout_s:g} s it is {policy}. End it "
+                f"with `tracelake transaction commit {self.id}`, or `abort`."
             )
-        gone = f", since nothing was seen of its client for {self.timeout_s:g} s" if self.was_gone else ""
+        gone = f", because its client was silent for {self.timeout_s:g} s" if self.was_gone else ""
         if self.state != "over":
             what = "discarded" if self.discarded else "committed"
-            return f"{self.id} is being {what}{gone}: the next run of a pipeline does it."
+            return f"{self.id} is being {what}{gone}: the next pipeline run does it."
         if self.discarded:
             return f"{self.id} was discarded{gone}."
         if self.transaction is None:
-            return f"{self.id} is over{gone}: nothing was taken."
+            return f"{self.id} has ended{gone}: it had no input."
         return f"{self.id} is transaction {self.transaction}{gone}."
 
 
@@ -98,8 +98,8 @@ class Transactions:
         ended = None if stands is None else find_ended(stands, id)
         if ended is None:
             raise NotFoundError(
-                f"no explicit transaction {id[:CLIENT_ID_MAX_CHARS]!r}: those that were begun last are known. See "
-                "`tracelake transaction list`."
+                f"no explicit transaction {id[:CLIENT_ID_MAX_CHARS]!r}: only the latest ones are recorded. "
+                "See `tracelake transaction list`."
             )
         return _info(ended)
 
@@ -118,13 +118,13 @@ class Transactions:
         timeout_s = settings.client_timeout_s if timeout_s is None else timeout_s
         id = uuid.uuid4().hex if id is None else id
         if when_gone not in ("seal", "discard"):
-            raise UsageError(f"when_gone is seal or discard, not {when_gone!r}.")
+            raise UsageError(f"when_gone must be seal or discard, not {when_gone!r}.")
         if not 0 < timeout_s <= CLIENT_TIMEOUT_MAX_S:
-            raise UsageError(f"timeout_s lies between 0 and {CLIENT_TIMEOUT_MAX_S:g}, and is {timeout_s:g}.")
+            raise UsageError(f"timeout_s must be between 0 and {CLIENT_TIMEOUT_MAX_S:g}, not {timeout_s:g}.")
         if not _ID.fullmatch(id):
             raise UsageError(
-                f"{id[:CLIENT_ID_MAX_CHARS]!r} is no id of a transaction: it has 1 to {CLIENT_ID_MAX_CHARS} of "
-                "A-Z, a-z, 0-9, and . _ -"
+                f"{id[:CLIENT_ID_MAX_CHARS]!r} is not a valid transaction id: use 1 to {CLIENT_ID_MAX_CHARS} "
+                "of A-Z, a-z, 0-9, and . _ -"
             )
         wanted = ClientTransaction(id, when_gone, timeout_s, time.time())
         self._clients().change(partial(begin_transaction, wanted=wanted))
@@ -135,7 +135,7 @@ class Transactions:
         """Return a progress callback that also sends keep-alives. Raises UsageError if the transaction is not open."""
         stands = self.get(id)
         if stands.state != "open":
-            raise UsageError(f"transaction {id} is over, or is being ended. Begin another.")
+            raise UsageError(f"transaction {id} has ended or is ending. Begin another.")
         self.seen(id)
         each_s, told_s = stands.timeout_s / _CLIENT_SEEN_EACH, time.monotonic()
 
@@ -218,7 +218,7 @@ class Transactions:
                 time.sleep(PIPELINE_POLL_S)  # another pipeline is running
         finally:
             pipeline.close()
-        raise UsageError(f"transaction {id} is not over yet. See `tracelake transaction list`.")
+        raise UsageError(f"transaction {id} has not ended yet. See `tracelake transaction list`.")
 
     def _clients(self) -> ExplicitTransactions:
         return ExplicitTransactions(self._opened.key_value, "main")

@@ -75,9 +75,7 @@ class Maintenance:
         maintainer = Maintainer(self._opened.key_value, self._opened.objects, self._opened.runner(runner))
         kept = {} if forget_before is None else self._opened.entries_at(forget_before)
         if forget_before is not None and not kept:
-            raise RefNotFoundError(
-                f"no commit {forget_before!r}: the lake is still empty; ingest something first."
-            )
+            raise RefNotFoundError(f"no commit {forget_before!r}: the lake is empty; ingest traces first.")
         self._check_names(kept)
         reports = [
             maintainer.compact_all(shard, order, _since(kept, shard.name), progress or silent)
@@ -108,9 +106,9 @@ class Maintenance:
                 lost.append(name)
         if lost:
             raise UsageError(
-                f"branches or tags need older states of tables, and nothing was compacted: "
-                f"{', '.join(sorted(lost)[:10])}{' and more' if len(lost) > 10 else ''}. "
-                "Choose an earlier commit; or delete these, or merge a newer commit into the branches, first."
+                "branches or tags need older states of tables, so nothing was compacted: "
+                f"{', '.join(sorted(lost)[:10])}{' and more' if len(lost) > 10 else ''}. Choose an earlier "
+                "commit; or delete these, or merge a newer commit into the branches, first."
             )
 
     def rebuild_index(
@@ -144,7 +142,7 @@ class Maintenance:
             ExpiredError: garbage collection ran twice during the rebuild; run it again.
         """
         if vectors is None and (dimensions, metric) != (None, None):
-            raise UsageError("dimensions and metric are of vectors in an attribute; say which, with vectors.")
+            raise UsageError("dimensions and metric need an attribute with vectors; name it with vectors.")
         wanted: Vectors = AS_BEFORE if vectors is None else requested_vectors(vectors, dimensions, metric)
         chosen = self._opened.runner(runner)
         report = rebuild(

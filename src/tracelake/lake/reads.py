@@ -129,8 +129,8 @@ class _WholeLakeOnly:
         if view is None:
             raise AttributeError(self._name)
         raise ForbiddenError(
-            f"{self._name!r} is of the whole lake, and this is workspace {view.workspace!r} of it; ask the lake "
-            "itself, over HTTP with a key of all workspaces"
+            f"{self._name!r} belongs to the whole lake, and this is only its workspace {view.workspace!r}; "
+            "use the lake itself, or a key for all workspaces over HTTP"
         )
 
 

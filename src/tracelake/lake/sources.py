@@ -76,7 +76,7 @@ class OutputInfo:
     def explain(self) -> list[str]:
         """Return sentences about its damage or the rows that it skipped."""
         if self.damaged:
-            return [f"Nothing is committed, for it would miss an output. {self.damaged}"]
+            return [f"Nothing is committed, because an output would miss it. {self.damaged}"]
         if not self.left_out_total:
             return []
         told = [
@@ -84,8 +84,9 @@ class OutputInfo:
             for each in self.left_out[-_OUTPUT_LEFT_OUT_TOLD:]
         ]
         return [
-            f"output {self.name} has left out {self.left_out_total:,} rows, too large for it; they are in the tables. "
-            f"The last: {', '.join(told)}. Let it take more (max.message.bytes of a topic of Kafka)."
+            f"output {self.name} has omitted {self.left_out_total:,} rows that are too large for it; they are "
+            f"in the tables. The last: {', '.join(told)}. Raise its limit (max.message.bytes of a Kafka "
+            "topic)."
         ]
 
 

@@ -195,7 +195,7 @@ class LakeJournal:
     ) -> list[TransactionInfo]:
         """Return the newest transactions, an uncommitted one first, or a page of the transactions before `before`."""
         if not 0 < limit <= PAGE_ROWS_MAX:
-            raise UsageError(f"a page has from 1 to {PAGE_ROWS_MAX} transactions, not {limit}.")
+            raise UsageError(f"a page must have from 1 to {PAGE_ROWS_MAX} transactions, not {limit}.")
         upper, infos = self._upper(), list[TransactionInfo]()
         if before is None or before > upper:
             begun, damaged = self._readable(upper)
@@ -227,18 +227,19 @@ class LakeJournal:
             [] if step is None else [_input(s, each) for s, ranges in step.sources.items() for each in ranges]
         )
         if damaged:
-            notes.append(f"What it read cannot be told: {damaged}")
+            notes.append(f"Its input is unknown: {damaged}")
         elif recorded is None:
             notes.append(
-                "The journal has let go of it: which inputs it read, and when it was committed, is no longer known. "
-                "What its commit and the tables say is below. Setting journal_transactions says how many are kept."
+                "The journal no longer has its records: its inputs and its commit time are unknown. The data "
+                "of its commit and the tables follows. Setting journal_transactions sets how many "
+                "transactions the journal keeps."
             )
         aside = None if damaged else self._aside(t)
         if aside is not None:
             notes.append(f"Set aside by the {aside.by} after {aside.tries} tries: {aside.reason}.")
         receipt = None if recorded is None else self._receipt(t)
         if commit is not None and recorded is not None and receipt is None:
-            notes.append("When it was committed, and how long its outputs took, nobody has noted.")
+            notes.append("Its commit time and the time of its outputs were not recorded.")
         return TransactionAccount(
             info,
             tuple(inputs[:EXPLAINED_MAX]),
@@ -266,7 +267,8 @@ class LakeJournal:
         recorded = self._recorded(transaction)
         if recorded is None or recorded.step is None:
             raise UsageError(
-                f"the journal has let go of transaction {transaction}: nothing tells what to read again."
+                f"the journal no longer has the records of transaction {transaction}, so there is nothing "
+                "to replay."
             )
         step, opened = recorded.step, self._opened
         sources = replay(step, opened.objects, opened.config.buckets, opened.runner(runner, master))
@@ -291,27 +293,28 @@ class LakeJournal:
 
         Raises UsageError if the records are whole; DamageError if no commit proves what they said.
         """
-        damaged = self._readable(transaction)[1] or "its records are not whole."
+        damaged = self._readable(transaction)[1] or "its records are incomplete."
         stop = self._upper()
         commits = self._commits(transaction + 1) if 0 <= transaction < stop else iter(())
         commit = next((commit for t, (_, commit) in commits if t == transaction), None)
         if commit is None:
             raise DamageError(
-                f"transaction {transaction} has no commit, so nothing proves what its records said: {damaged} "
-                "Nothing was changed."
+                f"transaction {transaction} has no commit that proves its records: {damaged} Nothing was "
+                "changed."
             )
         if SET_ASIDE in commit.metadata:
             raise DamageError(
-                f"transaction {transaction} was set aside, and its commit does not say which inputs must be offered "
-                f"again: {damaged} Nothing was changed."
+                f"transaction {transaction} was set aside, and its commit does not list the inputs to retry: "
+                f"{damaged} Nothing was changed."
             )
         counts = Counts.from_metadata(commit.metadata)
         spans = counts.new + counts.replaced + counts.repeated
         if repair(self._journal, transaction, commit.created_at, spans) == "seal":
             return f"The seal of transaction {transaction} was written again from its steps and its commit."
         return (
-            f"The journal has forgotten transaction {transaction} and all before it. They stay committed; which inputs "
-            "they read is no longer known. Inputs that still exist may be read again, as repeats."
+            f"The journal has dropped the records of transaction {transaction} and all earlier ones. They "
+            "stay committed; their inputs are no longer known. Inputs that still exist may be read again, as "
+            "repeats."
         )
 
     def _upper(self) -> int:

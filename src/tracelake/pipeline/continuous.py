@@ -337,10 +337,10 @@ def _raise_failures(
         path, reason = next(iter(failed.items()))
         unseen = [
             *unseen,
-            f"{len(failed)} of the inputs could not be read and are tried again, {path} among them: {reason}",
+            f"{len(failed)} of the inputs could not be read and are retried, including {path}: {reason}",
         ]
     if unseen:
-        raise UnreadInputsError(f"{'; '.join(unseen)}. All others are in.", report)
+        raise UnreadInputsError(f"{'; '.join(unseen)}. All others were ingested.", report)
 
 
 logger = logging.getLogger("tracelake.pipeline")
@@ -416,7 +416,7 @@ class PipelineLoop:
                     self._on_failure(error, pause_s)
             except Exception as error:  # noqa: BLE001  whatever it is, the inbox keeps its input
                 failures += 1
-                self._problem = f"the pipeline failed {failures} times, last: {error}; it will be tried again"
+                self._problem = f"the pipeline failed {failures} times, last: {error}; it will retry"
                 # 2 ** 10 intervals exceed the longest pause by far.
                 pause_s = min(self._interval_s * 2 ** min(failures, 10), limits.PIPELINE_PAUSE_MAX_S)
                 if not is_disk_full(error):
@@ -437,11 +437,9 @@ def _log(error: Exception, _pause_s: float) -> None:
         logger.error("%s", error)  # the message says everything
     elif is_disk_full(error):
         logger.error(
-            "the pipeline cannot go on, because a disk is full; the inbox keeps its input, and it goes on once "
-            "there is space: %s",
+            "the pipeline cannot continue, because a disk is full. The inbox keeps its input; the pipeline "
+            "continues once there is space: %s",
             str(error)[: limits.PROBLEM_MAX_CHARS],
         )
     else:
-        logger.error(
-            "the pipeline failed; the inbox keeps its input, and it will be tried again", exc_info=error
-        )
+        logger.error("the pipeline failed and will retry; the inbox keeps its input", exc_info=error)

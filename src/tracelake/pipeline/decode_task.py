@@ -121,8 +121,8 @@ def read_stream(objects: ObjectStore, piece: StagedSlice) -> pa.Table:
     data = objects.get_range(piece.path, piece.offset, piece.length)
     if xxhash.xxh3_64_intdigest(data) != piece.xxh3:
         raise DamageError(
-            f"staged rows in {piece.path} are not what was written: their checksum differs. Nothing was published; "
-            "run again, which stages them anew, and look at the disk."
+            f"staged rows in {piece.path} are damaged: their checksum does not match. Nothing was published; "
+            "run again to stage them again, and check the disk."
         )
     with pa.ipc.open_stream(pa.py_buffer(data)) as reader:
         return reader.read_all()

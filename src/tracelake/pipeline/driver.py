@@ -152,8 +152,8 @@ class ClientTransactionView:
         if client:
             raise foreign_transaction(client)
         raise UsageError(
-            f"transaction {self.only_for} is over, or is being ended; nothing of this input was taken. See "
-            "`tracelake transaction list`."
+            f"transaction {self.only_for} has ended or is ending; this input was not ingested. See `tracelake "
+            "transaction list`."
         )
 
     def check_waiting(self, t: int, steps_of: str | None) -> None:
@@ -191,7 +191,7 @@ class ClientTransactionView:
         stands = self.rooms.clients.read()
         gone = "by its client"
         if stands is not None and stands.is_gone:
-            gone = f"nothing was seen of its client for {stands.timeout_s:g} s"
+            gone = f"its client was silent for {stands.timeout_s:g} s"
         at = now().isoformat(timespec="microseconds")
         return QuarantineRecord(t, f"discarded: {gone}", tries=0, by="client", set_aside_at=at, together=0)
 

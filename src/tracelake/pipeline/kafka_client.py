@@ -56,8 +56,8 @@ def address_of(url: str) -> TopicAddress:
     if match is None:
         # The message omits the address, because the text before an @ may be a secret.
         raise UsageError(
-            "an address of Kafka names brokers and a topic, as kafka://broker1:9092,broker2:9092/otlp_spans. Leave "
-            f"credentials to the file that {CONFIG_VARIABLE} names."
+            "a Kafka address names brokers and a topic, such as kafka://broker1:9092,broker2:9092/otlp_spans. "
+            f"Put credentials into the file that {CONFIG_VARIABLE} names."
         )
     return TopicAddress(*match.groups())
 
@@ -89,7 +89,7 @@ def _user_config(path: str | None) -> Mapping[str, str]:
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         if not equals:
-            raise UsageError(f"{path}, line {number}: write name=value, as in security.protocol=SASL_SSL")
+            raise UsageError(f"{path}, line {number}: write name=value, such as security.protocol=SASL_SSL")
         config[name.strip()] = value.strip()
     return config
 
@@ -151,7 +151,7 @@ def new_client(kind: Any, config: dict[str, Any]) -> Any:
     try:
         return kind(config)
     except (library().KafkaException, ValueError, TypeError) as error:
-        raise UsageError(f"the client of Kafka does not take its settings: {reason_of(error)}") from error
+        raise UsageError(f"the Kafka client refuses its settings: {reason_of(error)}") from error
 
 
 FORMAT_VERSION: Final = 1
@@ -183,7 +183,7 @@ def name_of(path: str) -> tuple[PartitionName, int, int]:
     """Parse the path of a range. Return its partition, the first offset, and the offset after the last."""
     match = _PATH.fullmatch(path)
     if match is None:
-        raise DamageError(f"{path!r} names no range of a partition of Kafka. Restore the journal.")
+        raise DamageError(f"{path!r} is not a range of a Kafka partition. Restore the journal.")
     cluster, topic, topic_id, partition, start, stop = match.groups()
     return PartitionName(cluster, topic, topic_id, int(partition)), int(start), int(stop)
 

@@ -72,9 +72,9 @@ class RetryPolicy:
         if waited_s < UNREAD_INPUT_MAX_S or self._stopping():
             left_min = max(0.0, UNREAD_INPUT_MAX_S - waited_s) / 60
             raise StorageError(
-                f"transaction {t}: {path} {reason}. Nothing was published; the next run reads it again. Where it "
-                f"cannot be read for {left_min:.0f} minutes more, it is set aside, and "
-                f"all others go on; `tracelake pipeline retry {t}`, or `discard {t}`, does so now"
+                f"transaction {t}: {path} {reason}. Nothing was published; the next run reads it again. If it "
+                f"stays unreadable for {left_min:.0f} more minutes, it is set aside, and all others continue; "
+                f"`tracelake pipeline retry {t}`, or `discard {t}`, does so now"
             )
         self._unread = dict(failed)
         return replace_fields(self._undone_of(step), tries=1, unread=True)
@@ -97,8 +97,8 @@ class RetryPolicy:
         """Raise the error of a transaction that can only be finished, but fails here."""
         assert self._fault is not None
         raise TaskError(
-            f"transaction {t} has its spans in table spans and can only be finished, and a task fails on it here: "
-            f"{self._fault}. Run again where there is more memory, or with the release that began it."
+            f"transaction {t} has its spans in table spans, so it can only be finished, but a task fails on "
+            f"it: {self._fault}. Run again with more memory, or with the release that started it."
         ) from self._fault
 
     def set_aside(self, step: Step) -> None:

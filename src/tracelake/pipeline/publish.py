@@ -114,8 +114,8 @@ class Outputs:
         """Check that a transaction trimmed from the journal has a commit. Raises DamageError."""
         if self.upper() <= forgotten:
             raise DamageError(
-                f"the journal has forgotten transaction {forgotten}, as if it were committed, and it is not. "
-                "Restore the metadata from a backup."
+                f"the journal has dropped transaction {forgotten}, which is not committed. Restore the "
+                "metadata from a backup."
             )
 
     def table_upper(self) -> int:
@@ -341,9 +341,7 @@ class InputAcker:
                 size_bytes=taken.size_bytes,
                 sha256=taken.sha256,
                 transaction=t,
-                reason=f"nothing of it is left to take, and it cannot be deleted: {error}"[
-                    :ASIDE_REASON_MAX_CHARS
-                ],
+                reason=f"it is fully ingested, but it cannot be deleted: {error}"[:ASIDE_REASON_MAX_CHARS],
                 tries=1,
                 at=now().isoformat(timespec="microseconds"),
                 state="taken",

@@ -68,8 +68,8 @@ class QuarantineActions:
         t = step.transaction
         if self._outputs.has_rows(t):
             raise UsageError(
-                f"table spans has the rows of transaction {t} already: it can only be finished, and its inputs are "
-                "not needed for it. Run `tracelake pipeline run --once`."
+                f"table spans already has the rows of transaction {t}: it can only be finished, and does not "
+                "need its inputs. Run `tracelake pipeline run --once`."
             )
         changed, unread = self._changed(step)
         inputs = len(_paths(step))

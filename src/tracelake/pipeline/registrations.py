@@ -75,10 +75,10 @@ class RegistrationStore(Generic[RecordT]):
         if _NAME.fullmatch(name) and name not in taken:
             return
         article = "an" if self._what[0] in "aeiou" else "a"
-        others = f", and is neither of {', '.join(taken)}, which every lake has" if taken else ""
+        others = f", and not one of {', '.join(taken)}, which every lake has" if taken else ""
         raise UsageError(
-            f"{name[:NAME_QUOTED_MAX_CHARS]!r} is no name of {article} {self._what}: it has 1 to {NAME_MAX_CHARS} "
-            f"letters of A-Z, digits, and . _ -{others}."
+            f"{name[:NAME_QUOTED_MAX_CHARS]!r} is not a valid name of {article} {self._what}: use 1 to "
+            f"{NAME_MAX_CHARS} letters, digits, and . _ -{others}."
         )
 
     def all(self) -> Registrations[RecordT]:
@@ -104,7 +104,7 @@ class RegistrationStore(Generic[RecordT]):
                 outcome = self._store.set_if(self._partition, name + _END, value, ABSENT)
             except DamageError as error:
                 raise UsageError(
-                    f"{self._what} {name} is there already: {error} {self._way_out(name)}"
+                    f"{self._what} {name} already exists: {error} {self._way_out(name)}"
                 ) from error
             if isinstance(outcome, Done):
                 return record
@@ -113,7 +113,7 @@ class RegistrationStore(Generic[RecordT]):
                 if standing is not None and standing.id == record.id:
                     return record  # written by an earlier attempt whose reply was lost
                 raise UsageError(
-                    f"{self._what} {name} is there already; remove it first, or choose another name."
+                    f"{self._what} {name} already exists; remove it first, or choose another name."
                 )
         raise self._contention(name)
 
@@ -171,14 +171,17 @@ class RegistrationStore(Generic[RecordT]):
         what = f"record {self._partition}/{entry.key}"
         record = decode(self._kind, entry.value, what, self._version)
         if record.name + _END != entry.key:
-            raise DamageError(f"{what} is that of {self._what} {record.name}. Restore it from a backup.")
+            raise DamageError(f"{what} belongs to {self._what} {record.name}. Restore it from a backup.")
         return record
 
     def _way_out(self, name: str) -> str:
         return f"Or `tracelake {self._what} remove {name}`, and add it again."
 
     def _contention(self, name: str) -> ContentionError:
-        return ContentionError(f"{self._partition}/{name}: conditional writes were lost, too many in a row.")
+        return ContentionError(
+            f"{self._partition}/{name}: too many conditional writes in a row were lost to other writers. Try "
+            "again."
+        )
 
 
 FORMAT_VERSION: Final = 1
@@ -219,13 +222,14 @@ class AddedSources:
         self._records.require_name(name, OWN)
         if len(address) > SOURCE_ADDRESS_MAX_CHARS:
             raise LimitError(
-                f"a source is named by SOURCE_ADDRESS_MAX_CHARS = {SOURCE_ADDRESS_MAX_CHARS} at most."
+                "the address of a source may have at most SOURCE_ADDRESS_MAX_CHARS = "
+                f"{SOURCE_ADDRESS_MAX_CHARS} characters."
             )
         address = _for_all(address)
         check(address)
         records = self.records()
         if len(records.whole) + len(records.damaged) >= SOURCES_MAX:
-            raise LimitError(f"there are SOURCES_MAX = {SOURCES_MAX} sources already; remove one first.")
+            raise LimitError(f"the lake already has SOURCES_MAX = {SOURCES_MAX} sources; remove one first.")
         return self._records.create(SourceRecord(name, address, uuid.uuid4().hex))
 
     def pause(self, name: str, *, on: bool) -> SourceRecord:

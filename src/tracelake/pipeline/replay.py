@@ -29,8 +29,8 @@ from tracelake.pipeline.staging import InputReader, ReadInput
 def lost_records(t: int) -> DamageError:
     """Return the error for journal records of a transaction that are lost or have changed."""
     return DamageError(
-        f"transaction {t}: the journal has lost what it had recorded, or has other records now. Nothing was published. "
-        "Restore the metadata from a backup."
+        f"transaction {t}: the journal has lost or changed its records. Nothing was published. Restore the "
+        "metadata from a backup."
     )
 
 
@@ -236,8 +236,8 @@ class StateReader:
         aside = recorded.step is not None and self._rooms.journal.aside(t) is not None
         if recorded.seal is None and begun:
             raise DamageError(
-                f"tables or index hold transaction {t}, and the journal has no seal of it. "
-                "Restore the metadata from a backup."
+                f"tables or index have transaction {t}, but the journal has no seal of it. Restore the "
+                "metadata from a backup."
             )
         held = recorded.step is not None and self._rooms.outputs.has_rows(t)
         only_commit_missing = recorded.seal is not None and self._rooms.outputs.only_commit_missing(t)
@@ -258,6 +258,6 @@ class StateReader:
         """Check that a transaction that table `spans` skipped is quarantined. Raises DamageError."""
         if self._rooms.journal.aside(t) is None:
             raise DamageError(
-                f"table spans has passed transaction {t} without its rows, and the journal does not say that it "
-                "is set aside. Restore the metadata from a backup."
+                f"table spans has skipped transaction {t}, but the journal does not say that it is set aside. "
+                "Restore the metadata from a backup."
             )

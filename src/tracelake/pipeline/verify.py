@@ -49,7 +49,7 @@ def check_quarantine(
     suspects = QuarantineStore(key_value, "main").all()
     sources = SourceRegistry(objects, IngestedFiles(key_value, "main"))
     gone = [
-        Finding("missing", "file", suspect.path, "a segment of the inbox that is set aside is gone")
+        Finding("missing", "file", suspect.path, "an inbox segment that is set aside is missing")
         for suspect in suspects
         if suspect.state == "set aside"
         and (source := sources[suspect.source]).is_ours
@@ -136,7 +136,7 @@ def check_topics(
         yield Finding("damaged", "record", f"{partition}/{key}", why)
     for key, position in positions.items():
         if united(position.taken) != position.taken or any(start < 0 for start, _ in position.taken):
-            detail = f"its ranges are not in order, or touch: {position.taken[:5]}"
+            detail = f"its ranges are not in order, or overlap: {position.taken[:5]}"
             yield Finding("mismatch", "record", f"{partition}/{key}", detail)
     yield from _check_taken(steps, settled, kept, positions, damaged, partition)
     yield from _check_clusters(objects, {key.partition("/")[0] for key in (*positions, *damaged)})
@@ -163,7 +163,9 @@ def _check_taken(
             if t >= settled or key in damaged or name.path(start, stop) in kept:
                 continue
             if position is None or not has_all(position.taken, start, stop):
-                detail = f"transaction {t} has offsets {start} to {stop - 1}, and they are not noted as taken"
+                detail = (
+                    f"transaction {t} has offsets {start} to {stop - 1}, which are not recorded as ingested"
+                )
                 kind = "missing" if position is None else "mismatch"
                 yield Finding(kind, "record", f"{partition}/{key}", detail)
         for (_, stop, before), (start, _, after) in pairwise(sorted(ranges)):
@@ -177,7 +179,8 @@ def _check_clusters(objects: ObjectStore, watched: set[str]) -> Iterator[Finding
     for cluster in sorted(watched):
         if (path := f"{CLUSTERS}{cluster}.json") not in paths:
             detail = (
-                "where a cluster is stands nowhere, and topics of it were read: watch a topic of it again"
+                "the address of a cluster is not recorded, although its topics were read: watch one of "
+                "them again"
             )
             yield Finding("missing", "record", path, detail)
     for path in sorted(paths):
@@ -202,7 +205,7 @@ def check_outputs(
         key = place.removeprefix(f"outputs/{pipeline}/")
         findings += (Finding("mismatch", "record", place, why) for why in _wrong(key, record, upper))
         if record.id in records:
-            why = f"it has the id of output {records[record.id].name}: they would share one marker"
+            why = f"it has the id of output {records[record.id].name}, so they would share one marker"
             findings.append(Finding("mismatch", "record", place, why))
         records[record.id] = record
     sentences: list[str] = []
@@ -214,14 +217,22 @@ def check_outputs(
             each.total for each in left.newest
         ):
             findings.append(
-                Finding("mismatch", "record", place, "its transactions do not add up, or do not climb")
+                Finding(
+                    "mismatch",
+                    "record",
+                    place,
+                    "its counts do not add up, or its transactions are not in order",
+                )
             )
         elif of and of[-1] > upper():
             findings.append(
-                Finding("mismatch", "record", place, f"it names transaction {of[-1]}, which is to come")
+                Finding(
+                    "mismatch", "record", place, f"it names transaction {of[-1]}, which does not exist yet"
+                )
             )
         sentences.append(
-            f"output {left.output} has left out {left.total} rows, too large for it: see `tracelake output list`"
+            f"output {left.output} has omitted {left.total} rows that are too large for it: see "
+            "`tracelake output list`"
         )
     return sentences, findings
 
@@ -230,7 +241,7 @@ def _wrong(key: str, record: OutputRecord, upper: Callable[[], int]) -> Iterator
     if f"{record.name}/" != key:
         yield f"it says that it is output {record.name}"
     if record.since is not None and not 0 < record.since <= begins_at(upper()):
-        yield f"it begins with transaction {record.since}, and the next one is {upper()}"
+        yield f"it begins with transaction {record.since}, but the next one is {upper()}"
     if record.to.startswith(f"{SCHEME}://"):
         try:
             address_of(record.to)

@@ -359,7 +359,7 @@ def analyzer_named(name: str) -> Analyzer:
     try:
         return ANALYZERS.get(name) or EARLIER[name]
     except KeyError as error:
-        raise UsageError(f"there is no text {name!r}, only {', '.join(NAMES)}.") from error
+        raise UsageError(f"there is no text setting {name!r}; choose {', '.join(NAMES)}.") from error
 
 
 def hint_of(analyzer: Analyzer, texts: Iterable[str]) -> str | None:

@@ -426,7 +426,7 @@ def write_unpublished(rows: pa.Table, analyzer: Analyzer, cache: Path) -> Unpubl
             return _written(rows, analyzer, cache)
     except (OSError, ValueError) as error:
         raise StorageError(
-            f"nothing can be indexed in {cache}: {error}; mend it, or free space there"
+            f"{cache} cannot be used for indexing: {error}; repair it, or free space there"
         ) from error
 
 

@@ -65,7 +65,7 @@ def check(names: Sequence[str]) -> None:
     """Raise QueryError for an unknown facet name."""
     for name in names:
         if name not in NAMES:
-            raise QueryError(f"there is no facet {name!r}, only {', '.join(NAMES)}.")
+            raise QueryError(f"there is no facet {name!r}; choose {', '.join(NAMES)}.")
 
 
 def only(*, service: str | None, workspace: str | None) -> Only:

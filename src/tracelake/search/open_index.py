@@ -175,8 +175,8 @@ class OpenIndex:
 
     def _unusable(self, error: OSError) -> StorageError:
         return StorageError(
-            f"the copies of the index in {self._cache.directory} cannot be used: {error}. Nothing of the lake is "
-            "damaged: mend that directory or free space there, delete it, or have it elsewhere (XDG_CACHE_HOME)."
+            f"the copies of the index in {self._cache.directory} cannot be used: {error}. The lake is not "
+            "damaged: repair that directory or free space there, delete it, or move it (XDG_CACHE_HOME)."
         )
 
     def _block(self, part: PartRef, vectors: VectorSettings) -> VectorBlock:

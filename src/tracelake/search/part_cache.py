@@ -395,8 +395,8 @@ def too_many(parts: int, error: Exception | None = None, *, with_vectors: bool =
     """Return the error for an index with more parts than can be opened, or for this failure of the system."""
     if error is not None and _NO_FILES.search(str(error)):
         return LimitError(
-            f"the index has {parts:,} parts, and this process may have no more files open. Nothing is damaged: raise "
-            "that limit (ulimit -n), or close what is open."
+            f"the index has {parts:,} parts, and this process has reached its limit of open files. Nothing is "
+            "damaged: raise that limit (ulimit -n), or close files."
         )
     most = ceiling(with_vectors=with_vectors)
     allowed = f"{most:,} in a process" if most is not None else "fewer"
@@ -524,9 +524,9 @@ def _told(asked: RenewableIndex, error: ValueError) -> Exception:
     if isinstance(error, IndexCorrupt) and error.else_ is not None:
         return error.else_
     return DamageError(
-        f"{asked.described} does not answer: {error}. Its copies on this machine are as they were written; run "
-        "`tracelake verify`, and where that says nothing, restart this process, or build the index anew with "
-        "`tracelake index rebuild`"
+        f"{asked.described} does not answer: {error}. Its copies on this machine are intact; run `tracelake "
+        "verify`. If that finds nothing, restart this process, or rebuild the index with `tracelake index "
+        "rebuild`"
     )
 
 

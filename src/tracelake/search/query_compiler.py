@@ -110,8 +110,8 @@ def tree(query: str) -> Node:
         )
     if len(query) > limits.QUERY_MAX_CHARS:
         raise QueryError(
-            f"the search has {len(query)} characters, and the limit is {limits.QUERY_MAX_CHARS}; "
-            f"look for its rarest words. Example: {EXAMPLE}"
+            f"the search has {len(query)} characters, more than the limit of {limits.QUERY_MAX_CHARS}; search "
+            f"for its rarest words. Example: {EXAMPLE}"
         )
     parsed = query_parser.parse(_SURROGATE.sub("\N{REPLACEMENT CHARACTER}", query))
     open_ended = [
@@ -128,8 +128,8 @@ def tree(query: str) -> Node:
         if cost > limits.QUERY_OPEN_COST_MAX:
             raise QuerySyntaxError(
                 node.place,
-                "its words with ~ stand for too many words of the index; write ~1 in place of ~2, name a field, or "
-                "write some of them out",
+                "its words with ~ match too many words of the index; write ~1 in place of ~2, name a field, "
+                "or write some of them out",
             )
     return parsed
 
@@ -196,7 +196,9 @@ class _Compiler:
         if field.startswith(OWNERS):
             return self._attribute(node, field)
         if not node.text:
-            raise QuerySyntaxError(node.place, f"the value is empty; spans without it are NOT has:{field}")
+            raise QuerySyntaxError(
+                node.place, f"the value is empty; to find spans without it, write NOT has:{field}"
+            )
         if field == "status" and node.text.lower() == "unset" and not node.prefix and not node.distance:
             return _filter(self._unset(node))
         if field in KEYWORDS:
@@ -211,11 +213,11 @@ class _Compiler:
         ids = SPAN.fullmatch(node.text.lower())
         if ids is None or node.prefix or node.distance:
             raise QuerySyntaxError(
-                node.place, "like: takes a span, as its trace id and its span id with - between"
+                node.place, "like: needs a span, written as its trace id and its span id with - between"
             )
         query = self.alike(ids[1], ids[2]) if self.alike is not None else None
         if query is None:
-            raise QuerySyntaxError(node.place, f"there is no span {node.text} here; take both ids of a hit")
+            raise QuerySyntaxError(node.place, f"there is no span {node.text} here; copy both ids from a hit")
         return query
 
     def _unset(self, node: Text) -> tantivy.Query:
@@ -259,12 +261,12 @@ class _Compiler:
         if len(node.text) > limits.INDEX_VALUE_MAX_CHARS:
             raise QuerySyntaxError(
                 node.place,
-                f"values of attributes are found whole up to {limits.INDEX_VALUE_MAX_CHARS} characters; "
-                f"look for words of it, AND has:{path}",
+                f"attribute values match as a whole up to {limits.INDEX_VALUE_MAX_CHARS} characters; search "
+                f"for words of it, AND has:{path}",
             )
         if node.distance:
             raise QuerySyntaxError(
-                node.place, f"~ is for words and names, not for attributes; write {path}:ab* instead"
+                node.place, f"~ applies to words and names, not to attributes; write {path}:ab* instead"
             )
         paths = self._paths(path, node.place)
         written = [self._whole(node, "attribute", term_of(each, node.text)) for each in paths]
@@ -313,7 +315,7 @@ class _Compiler:
                 if node.written:  # a text that contains two dots
                     return self._attribute(query_parser.text_of(node), node.field)
                 raise QuerySyntaxError(
-                    node.place, f"{text!r} is no number, and only numbers have an order; quote it behind :"
+                    node.place, f"{text!r} is not a number, and only numbers have an order; quote it after :"
                 )
         bounds = [float("-inf") if low is None else low, float("inf") if high is None else high]
         opened, closed = "[" if node.with_low else "{", "]" if node.with_high else "}"
@@ -336,7 +338,7 @@ class _Compiler:
             return _filter(tantivy.Query.exists_query(path))
         known = ", ".join([*analyzers.FACETS, *analyzers.NUMBERS, *analyzers.PARTS])
         raise QuerySyntaxError(
-            place, f"has: takes {known}, or an attribute such as attributes.http.status_code, not {path!r}"
+            place, f"has: accepts {known}, or an attribute such as attributes.http.status_code, not {path!r}"
         )
 
     def _words(self, node: Text, names: Sequence[str]) -> tantivy.Query | None:
@@ -349,7 +351,7 @@ class _Compiler:
             raise QuerySyntaxError(node.place, _not_held(dropped, self.analyzer))
         words = self.analyzer.words_wanted(node.text)
         if node.distance and not node.quoted and len(words) > 1:
-            raise QuerySyntaxError(node.place, f"{node.text!r} is {len(words)} words, and ~ is for one")
+            raise QuerySyntaxError(node.place, f"{node.text!r} is {len(words)} words, and ~ applies to one")
         queries = [
             tantivy.Query.boost_query(query, analyzers.BOOSTS[name]) if name in analyzers.BOOSTS else query
             for name in names
@@ -386,7 +388,7 @@ def _not_held(dropped: str, analyzer: Analyzer) -> str:
             f"the word {shown!r} has {size} bytes, and words of {limits.INDEX_WORD_MAX_BYTES} bytes or more are not "
             f"indexed; leave it out{_advice(dropped, analyzer)}"
         )
-    return f"the index holds letters and digits, and no word for {shown!r}; leave it out"
+    return f"the index has only letters and digits, so no word for {shown!r}; leave it out"
 
 
 @dataclass(frozen=True, slots=True)

@@ -149,9 +149,7 @@ def parse(query: str) -> Node:
     parser = _Parser(query)
     node = parser.query(None, 0)
     if not parser.at_end():
-        raise QuerySyntaxError(
-            parser.place, "this parenthesis has no partner; open one before it, or quote it"
-        )
+        raise QuerySyntaxError(parser.place, "this parenthesis is unmatched; open one before it, or quote it")
     return node
 
 
@@ -187,7 +185,8 @@ class _Parser:
     def _operand(self, field: str | None, depth: int) -> Node:
         if depth > limits.QUERY_NESTING_MAX:
             raise QuerySyntaxError(
-                self.place, f"it is nested more than {limits.QUERY_NESTING_MAX} deep; leave parentheses out"
+                self.place,
+                f"it is nested more than {limits.QUERY_NESTING_MAX} levels deep; remove parentheses",
             )
         if self._operator("NOT"):
             return Not(self._operand(field, depth + 1))
@@ -197,8 +196,8 @@ class _Parser:
         if _OPERATOR.match(self._text, self.place) or self.at_end() or self._text[self.place] == ")":
             raise QuerySyntaxError(
                 self.place,
-                "a word is missing here: AND and OR need one on both sides, NOT one behind it, parentheses one inside; "
-                "as words, and, or and not are in lower case",
+                "a word is missing here: AND and OR need one on both sides, NOT one after it, parentheses one "
+                "inside; to search for the words and, or, not, write them in lower case",
             )
         if self._text[self.place] == "(":
             return self._group(field, depth)
@@ -219,7 +218,7 @@ class _Parser:
         self.place += 1
         node = self.query(field, depth + 1)
         if self._text[self.place : self.place + 1] != ")":
-            raise QuerySyntaxError(opened, "this parenthesis has no partner; close it, or quote it")
+            raise QuerySyntaxError(opened, "this parenthesis is unmatched; close it, or quote it")
         self.place += 1
         return self._boosted(node)
 
@@ -234,8 +233,8 @@ class _Parser:
         if field is None and (apart := _APART.match(self._text, start)) is not None:
             raise QuerySyntaxError(
                 apart.start(2),
-                f"a comparison has no spaces: write {apart.group(1)}{apart.group(2)} and behind it the value; "
-                "quote the words to look for them",
+                f"a comparison has no spaces: write {apart.group(1)}{apart.group(2)} directly followed by the "
+                "value; quote the words to search for them",
             )
         match = self._take(_FIELD)
         if match is None:
@@ -247,12 +246,12 @@ class _Parser:
             if self._take(_ENDS) is not None:
                 raise QuerySyntaxError(
                     self.place,
-                    f"a value is missing behind {match.group()!r}; write it there, without a space",
+                    f"a value is missing after {match.group()!r}; write it there, without a space",
                 )
             return self._value(name, start)
         word = self._take(_WORD)
         if word is None:
-            raise QuerySyntaxError(self.place, f"a number or time is missing behind {match.group()!r}")
+            raise QuerySyntaxError(self.place, f"a number or time is missing after {match.group()!r}")
         value = plain(word.group())
         if operator.startswith(">"):
             return ValueRange(name, value, None, start, with_low=operator == ">=")
@@ -282,7 +281,7 @@ class _Parser:
         if not digits.isdecimal() or len(digits) > 3 or int(digits) > limits.QUERY_SLOP_MAX:
             raise QuerySyntaxError(
                 match.end(),
-                f'behind ~ stands how many words may be between, up to {limits.QUERY_SLOP_MAX}: "a phrase"~2',
+                f'after ~ write how many words may be between, up to {limits.QUERY_SLOP_MAX}: "a phrase"~2',
             )
         prefix = self._text.startswith("*", self.place)
         self.place += prefix
@@ -335,12 +334,14 @@ def text_of(node: ValueRange) -> Text:
 def _text(field: str | None, word: str, start: int) -> Text:
     if (fuzzy := _FUZZY.fullmatch(word)) is not None:
         if fuzzy.group(2) not in ("1", "2"):
-            raise QuerySyntaxError(start, "behind ~ stands how many letters may differ, 1 or 2: refnd~1")
+            raise QuerySyntaxError(start, "after ~ write how many letters may differ, 1 or 2: refnd~1")
         return Text(field, plain(fuzzy.group(1)), start, distance=int(fuzzy.group(2)))
     bare = _ESCAPED.sub("", word)
     prefix = bare.endswith("*")
     if "*" in bare[: len(bare) - prefix]:
-        raise QuerySyntaxError(start, "* stands at the end of a word only, for any letters that follow: ref*")
+        raise QuerySyntaxError(
+            start, "* is allowed only at the end of a word, for any letters that follow: ref*"
+        )
     return Text(field, plain(word[: len(word) - prefix]), start, prefix=prefix)
 
 

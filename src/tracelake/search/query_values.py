@@ -220,7 +220,7 @@ def starts(node: Last | ValueRange, now_ns: int) -> tuple[int, int] | None:
         ago = nanoseconds(node.text)
         if ago is None:
             raise QuerySyntaxError(
-                node.place, f"{node.text!r} is no time; write last 30m, 2h or 7d, or quote the words"
+                node.place, f"{node.text!r} is not a time; write last 30m, 2h or 7d, or quote the words"
             )
         return integers(now_ns - ago, Decimal(now_ns), with_low=True, with_high=True)
     low, high = (None if text is None else period(text) for text in (node.low, node.high))
@@ -228,7 +228,7 @@ def starts(node: Last | ValueRange, now_ns: int) -> tuple[int, int] | None:
         if text is not None and value is None:
             raise QuerySyntaxError(
                 node.place,
-                f"{text!r} is no time; write 2026-01-31, 2026-01-31T17:30 or 2026-01-31T17:30:05Z",
+                f"{text!r} is not a time; write 2026-01-31, 2026-01-31T17:30 or 2026-01-31T17:30:05Z",
             )
     # A day lasts from its first to its last nanosecond: > means after all of it, <= until its end.
     least = None if low is None else Decimal(low[0] if node.with_low else low[1])

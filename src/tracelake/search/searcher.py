@@ -494,14 +494,14 @@ class Ranking:
             raise QueryError(f"mode must be one of {', '.join(get_args(Mode))}, not {mode!r}.")
         if mode == "text" and vector is not None:
             raise QueryError(
-                "a vector is for a search by meaning; say mode semantic or hybrid, or leave it out."
+                "a vector needs a search by meaning; set mode to semantic or hybrid, or leave it out."
             )
         if vector is None:
             return cls(mode or "text")
         try:
             return cls(mode or "semantic", tuple(float(number) for number in vector))
         except (TypeError, ValueError, OverflowError) as error:
-            raise QueryError("the vector holds what is no number; give a list of numbers.") from error
+            raise QueryError("the vector contains a non-numeric value; give a list of numbers.") from error
 
     @property
     def told(self) -> tuple[str, ...]:
@@ -516,8 +516,8 @@ class Ranking:
         """Reject a sort order that the mode does not support. Raises QueryError."""
         if self.mode != "text" and sort != "score":
             raise QueryError(
-                f"a search by meaning is in the order of likeness, and has no order {sort!r}; leave it out, or search "
-                "by words, with mode text."
+                f"a search by meaning is ordered by similarity, not by {sort!r}; leave the order out, or "
+                "search by words, with mode text."
             )
 
 

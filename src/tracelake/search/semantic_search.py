@@ -62,8 +62,8 @@ Mode: TypeAlias = Literal["text", "semantic", "hybrid"]
 Vector: TypeAlias = tuple[float, ...]
 
 NO_VECTORS: Final = (
-    f"this lake has no vectors to compare meanings with. {HOW} makes them, with a function of yours or "
-    "of an attribute; or search by words, with mode text."
+    f"this lake has no vectors to compare meanings with. {HOW} creates them, with your function or from an "
+    "attribute; or search by words, with mode text."
 )
 
 
@@ -118,8 +118,8 @@ class Vectors:
         """
         if self.settings.attribute is not None:
             raise QueryError(
-                f"the vectors of this lake come from {self.settings.source}, and no function makes one of words; "
-                "give a vector, or like: with a span, or search by words, with mode text."
+                f"the vectors of this lake come from {self.settings.source}, so there is no function for "
+                "words; give a vector, or like: with a span, or search by words, with mode text."
             )
         vectors = call(load_embedder(self.settings), [text[: limits.EMBEDDED_TEXT_MAX_CHARS]])
         return self.checked(vectors[0].tolist())
@@ -129,17 +129,15 @@ class Vectors:
         try:
             numbers = np.array(vector, np.float64)
         except (TypeError, ValueError, OverflowError) as error:
-            raise QueryError("the vector holds what is no number; give a list of numbers.") from error
+            raise QueryError("the vector contains a non-numeric value; give a list of numbers.") from error
         if numbers.shape != (self.settings.dimensions,):
             raise QueryError(
-                f"the vector has {numbers.size} numbers, and those of the index have {self.settings.dimensions}: "
-                f"they are by {self.settings}."
+                f"the vector has {numbers.size} dimensions, and the index has {self.settings.dimensions}: its "
+                f"vectors come from {self.settings}."
             )
         length = float(np.linalg.norm(numbers))
         if not 0 < length < float(np.finfo(np.float32).max):
-            raise QueryError(
-                "the vector is all zeros, or has numbers that are none; there is nothing to compare."
-            )
+            raise QueryError("the vector is all zeros, or contains NaN or infinity; it cannot be compared.")
         return numbers / length if self.settings.metric == "cosine" else numbers
 
     def vector_of_span(
@@ -149,7 +147,7 @@ class Vectors:
         ids = SPAN.fullmatch(like.text.lower())
         if ids is None:
             raise QuerySyntaxError(
-                like.place, "like: takes a span, as its trace id and its span id with - between"
+                like.place, "like: needs a span, written as its trace id and its span id with - between"
             )
         here = only(service=None, workspace=workspace)
         of_trace = tantivy.Query.term_query(schema, "trace", ids[1], "basic")
@@ -161,7 +159,7 @@ class Vectors:
                 if vector is not None and count(searcher, this, (), here).total:
                     return self.checked(vector.tolist())
         raise QuerySyntaxError(
-            like.place, f"the span {like.text} is not here, or has no vector; take both ids of a hit"
+            like.place, f"the span {like.text} is not here, or has no vector; copy both ids from a hit"
         )
 
 
@@ -199,9 +197,7 @@ def ranked(
     elif asked.text.strip():
         target = vectors.vector_of_text(asked.text)
     else:
-        raise QueryError(
-            "there is nothing to compare with: give words beside the conditions, a vector, or like:."
-        )
+        raise QueryError("there is nothing to compare with: add words to the conditions, a vector, or like:.")
     condition = None if asked.condition is None else compiled(asked.condition)
     if own is not None:
         everything = condition or tantivy.Query.all_query()

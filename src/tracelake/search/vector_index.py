@@ -177,7 +177,7 @@ def read_block(path: Path, part: str) -> VectorBlock:
             mapped = np.frombuffer(memoryview(file.read_buffer()), np.uint8)
     except FileNotFoundError as error:
         raise DamageError(
-            f"index part {part} has no vectors, and its manifest says that it has; {BUILD_ANEW}"
+            f"index part {part} has no vectors, although its manifest lists them; {BUILD_ANEW}"
         ) from error
     try:
         start = len(_MAGIC) + _LENGTH.size
@@ -207,9 +207,7 @@ def check_block(block: VectorBlock, part: PartRef, settings: VectorSettings | No
     known = part.vectors
     told = (block.settings.fingerprint, len(block.rows))
     if known is None or told != (known.fingerprint, known.vectors) or settings not in (None, block.settings):
-        raise DamageError(
-            f"the vectors of index part {part.path} are not those that its manifest names; {BUILD_ANEW}"
-        )
+        raise DamageError(f"the vectors of index part {part.path} do not match its manifest; {BUILD_ANEW}")
 
 
 Doubles: TypeAlias = npt.NDArray[np.float64]
@@ -351,7 +349,7 @@ class PartVectorWriter:
         self._failed += len(wanted) - int(right.sum())
         if not right.all():
             self._source.problem = (
-                self._source.problem or "a vector has numbers that are none, or is all zeros"
+                self._source.problem or "a vector contains NaN or infinity, or is all zeros"
             )
         return batch if self._settings.attribute is None else _without_words(batch, self._settings.attribute)
 
@@ -360,7 +358,7 @@ class PartVectorWriter:
         vectors = self._writer.finish()
         if self._failed:
             logger.warning(
-                "%d of %d spans have no vector: %s. They are found by their words all the same; `tracelake index "
+                "%d of %d spans have no vector: %s. Searches by words still find them; `tracelake index "
                 "rebuild` tries again.",
                 self._failed,
                 self._failed + vectors,

@@ -96,7 +96,7 @@ def checked_settings(source: str, dimensions: int, metric: str, version: str = "
     try:
         return VectorSettings(source=source, dimensions=dimensions, metric=known, version=version)
     except (TypeError, ValueError) as error:
-        raise UsageError(f"these vectors cannot be: {error}.") from error
+        raise UsageError(f"these vector settings are not valid: {error}.") from error
 
 
 def has_vectors(known: PartVectors | None, wanted: VectorSettings | None) -> bool:
@@ -181,12 +181,12 @@ def load(source: str) -> tuple[Embedder, VectorSettings]:
         raise
     except BaseException as error:  # the import of the module may raise anything, also SystemExit
         raise UsageError(
-            f"the function {source}, which makes the vectors, cannot be imported here: {_told(error)}. Install its "
-            "module where searches and tasks run, or name its folder in PYTHONPATH."
+            f"the embedding function {source} cannot be imported here: {_told(error)}. Install its module "
+            "where searches and tasks run, or name its folder in PYTHONPATH."
         ) from error
     if not isinstance(loaded, Embedder):
         raise UsageError(
-            f"{source} is not declared to make vectors; put @tracelake.embedder(dimensions=…) above it."
+            f"{source} is not declared as an embedder; put @tracelake.embedder(dimensions=…) above it."
         )
     return loaded, checked_settings(source, loaded.dimensions, loaded.metric, loaded.version)
 
@@ -196,8 +196,9 @@ def load_embedder(settings: VectorSettings) -> Embedder:
     function, now = load(settings.source)
     if now != settings:
         raise UsageError(
-            f"the vectors of the index are by {settings}, and here it is {now}: they do not compare. Build them anew "
-            f"with `tracelake index rebuild --vectors {settings.source}`, or use the function of before."
+            f"the vectors of the index come from {settings}, and the function here is {now}: they cannot be "
+            f"compared. Rebuild them with `tracelake index rebuild --vectors {settings.source}`, or use the "
+            "earlier function."
         )
     return function
 
@@ -223,16 +224,14 @@ def call(function: Embedder, texts: Sequence[str]) -> Floats:
     thread.join(EMBEDDING_CALL_MAX_S)
     if not outcome and not failure:
         raise EmbeddingError(
-            f"the function that makes vectors did not answer within {EMBEDDING_CALL_MAX_S:g} s, "
-            f"asked for {len(texts)} texts."
+            f"the embedding function did not return within {EMBEDDING_CALL_MAX_S:g} s for {len(texts)} texts."
         )
     if failure:
-        raise EmbeddingError(f"the function that makes vectors failed: {_told(failure[0])}.") from failure[0]
+        raise EmbeddingError(f"the embedding function failed: {_told(failure[0])}.") from failure[0]
     shape = (len(texts), function.dimensions)
     if outcome[0].shape != shape:
         raise EmbeddingError(
-            f"the function that makes vectors returned the shape {outcome[0].shape} for {shape[0]} texts, "
-            f"not {shape}."
+            f"the embedding function returned the shape {outcome[0].shape} for {shape[0]} texts, not {shape}."
         )
     vectors: Floats = outcome[0]
     return vectors
@@ -247,12 +246,12 @@ def requested_vectors(source: str, dimensions: int | None, metric: str | None) -
         return None
     if source.startswith(ATTRIBUTE):
         if dimensions is None:
-            raise UsageError(f"say how many numbers a vector in {source} has, with dimensions.")
+            raise UsageError(f"set dimensions to the length of the vectors in {source}.")
         return checked_settings(source, dimensions, metric or "cosine")
     if dimensions is not None or metric is not None:
         raise UsageError(
-            f"{source} says its dimensions and metric itself, with @tracelake.embedder; leave them out, or name an "
-            f"attribute. Example: {HOW}"
+            f"{source} declares its dimensions and metric itself, with @tracelake.embedder; leave them out, "
+            f"or name an attribute. Example: {HOW}"
         )
     return load(source)[1]
 

@@ -48,7 +48,7 @@ def verify_parts(objects: ObjectStore, parts: Iterable[PartRef]) -> Iterator[Par
             data = objects.get(part.path)
         except NotFoundError:
             yield PartProblem(
-                "missing", part.path, f"the part of build {part.build} [{part.lo}, {part.hi}) is gone"
+                "missing", part.path, f"the part of build {part.build} [{part.lo}, {part.hi}) is missing"
             )
             continue
         except DamageError as error:

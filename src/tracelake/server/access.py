@@ -90,7 +90,7 @@ PROVIDER_KEYS_AGAIN_S: Final = 10.0
 
 logger = logging.getLogger("tracelake.server")
 
-BY_KEY: Final = "sign in by a key"
+BY_KEY: Final = "sign in with a key"
 """Audit name of a sign-in by key. It changes nothing, so it is only counted."""
 
 
@@ -119,7 +119,7 @@ def sign_in_pages(
             await ring.actor(token, "read")
         except AccessError as error:
             count(401)
-            logger.warning("refused: to sign in by a key: %s", error)
+            logger.warning("refused: sign-in with a key: %s", error)
             return sign_in_page(
                 templates, request, safe_redirect(next), str(error), 401, by_provider=by_provider
             )
@@ -201,17 +201,17 @@ class Provider:
         token = tokens.get("id_token")
         if not isinstance(token, str):
             raise ProviderError(
-                "the provider answers without an id token: does it know this client for OpenID Connect?"
+                "the provider's response has no id token: is this client registered for OpenID Connect?"
             )
         claims = await self._checked(endpoints, token, begun, PROVIDER_KEPT_S)
         if claims is None:
             claims = await self._checked(endpoints, token, begun, PROVIDER_KEYS_AGAIN_S)
         if claims is None:
-            raise NoKeyError("what the provider says of you is signed by none of its keys; sign in again")
+            raise NoKeyError("the provider's id token is not signed with one of its keys; sign in again")
         if endpoints.userinfo is not None and lacks_claims(self._openid, claims):
             told = await self._told(endpoints.userinfo, tokens.get("access_token"))
             if told.get("sub") != claims["sub"]:
-                raise NoKeyError("the provider tells of somebody else than who signed in; sign in again")
+                raise NoKeyError("userinfo is for a different subject than the ID token; sign in again")
             claims = joined(claims, told)
         return claims
 
@@ -242,7 +242,7 @@ class Provider:
 
     async def _told(self, url: str, access_token: object) -> dict[str, Any]:
         if not isinstance(access_token, str) or not (access_token.isascii() and access_token.isprintable()):
-            raise ProviderError("the provider answers without an access token that can be sent; " + _LATER)
+            raise ProviderError("the provider's response has no valid access token; " + _LATER)
         return await self._answer("GET", url, headers={"Authorization": f"Bearer {access_token}"})
 
     async def _known(self, url: str, checked: Callable[[dict[str, Any]], T], max_age_s: float) -> T:
@@ -263,7 +263,7 @@ class Provider:
             with anyio.move_on_after(limits.PROVIDER_WAIT_S) as waiting:
                 await self._places.acquire_on_behalf_of(place)
             if waiting.cancelled_caught:
-                raise BackPressureError("many sign in at once; try again in a moment") from None
+                raise BackPressureError("too many sign-ins at once; try again in a moment") from None
         try:
             with anyio.fail_after(limits.PROVIDER_WAIT_S):
                 status, body = await _fetched(method, url, options, self._tls)
@@ -283,7 +283,7 @@ class Provider:
         return dict(document)
 
 
-_LATER: Final = "try again later, or sign in by a key"
+_LATER: Final = "try again later, or sign in with a key"
 
 
 def _keys_of(document: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -317,10 +317,11 @@ def _raise_refused(url: str, status: int, told: Mapping[str, Any]) -> None:
     """Raise the error for a provider's refusal: NoKeyError for an invalid code, otherwise ProviderError."""
     problem = str(told.get("error", ""))[: limits.NAME_QUOTED_MAX_CHARS]
     if problem == "invalid_grant":
-        raise NoKeyError("the provider does not know this sign-in any more; sign in again")
+        raise NoKeyError("the provider no longer knows this sign-in; sign in again")
     if problem in {"invalid_client", "unauthorized_client"}:
         raise ProviderError(
-            f"the provider does not know this server ({problem}): check oidc_client_id and the client secret"
+            f"the provider does not accept this server ({problem}): check oidc_client_id and the client "
+            "secret"
         )
     raise ProviderError(f"{_place(url)} answers {status} {problem!r}; check oidc_issuer, or {_LATER}")
 
@@ -413,7 +414,7 @@ def provider_pages(
         return f"{openid.issuer}\0{openid.client_id}\0{back}"
 
     def _problem(request: Request, after: str, error: TracelakeError) -> Response:
-        logger.warning("refused: to sign in by the provider: %s", error)
+        logger.warning("refused: sign-in through the provider: %s", error)
         page = sign_in_page(templates, request, after, str(error), status_of(type(error)), by_provider=True)
         # During overload the state stays valid, so that the browser can reload the callback.
         return _unkept(page if isinstance(error, BackPressureError) else clear_state_cookie(page, request))
@@ -453,11 +454,13 @@ def keys_api(ring: KeyRing) -> APIRouter:
     """Return the routes for keys."""
     router = APIRouter(prefix=KEYS)
 
-    @router.get("", summary="List keys, the oldest first; no token is ever shown again")
+    @router.get("", summary="List keys, oldest first, without their tokens")
     def keys(lake: RequestLake) -> Response:
         return json_response({"keys": lake.keys.all()})
 
-    @router.post("", summary="Make a key; the answer has its token", openapi_extra=body_in_openapi(WantedKey))
+    @router.post(
+        "", summary="Create a key; the response contains its token", openapi_extra=body_in_openapi(WantedKey)
+    )
     def create(lake: RequestLake, body: Annotated[WantedKey, Depends(json_body(WantedKey))]) -> Response:
         new_key = lake.keys.create(
             body.name,
@@ -484,7 +487,7 @@ def keys_api(ring: KeyRing) -> APIRouter:
         return json_response({"key": key})
 
     @router.post(
-        "/{key_id}/expiry", summary="Let a key end after a while", openapi_extra=body_in_openapi(NewExpiry)
+        "/{key_id}/expiry", summary="Set when a key expires", openapi_extra=body_in_openapi(NewExpiry)
     )
     def expire(
         lake: RequestLake, key_id: str, body: Annotated[NewExpiry, Depends(json_body(NewExpiry))]
@@ -500,7 +503,7 @@ def sessions_api(ring: KeyRing) -> APIRouter:
     """Return the routes for sessions."""
     router = APIRouter(prefix=SESSIONS)
 
-    @router.get("", summary="List sessions of people who signed in by a provider, the oldest first")
+    @router.get("", summary="List sessions of users who signed in through a provider, oldest first")
     def sessions(lake: RequestLake) -> Response:
         return json_response({"sessions": lake.sessions.all()})
 
@@ -520,7 +523,7 @@ def audit_api(auditing: AuditWriter) -> APIRouter:
     """Return the audit route."""
     router = APIRouter()
 
-    @router.get(AUDIT, summary="Who did what, the newest first; `since` is a duration such as 7d")
+    @router.get(AUDIT, summary="List audit records, newest first; `since` is a duration such as 7d")
     def audit(
         lake: RequestLake, since: Text = None, key: Text = None, limit: Records = limits.AUDIT_SHOWN_DEFAULT
     ) -> Response:

@@ -102,8 +102,8 @@ class Slots:
             queue = self._waiting.setdefault(key, deque())
             if len(queue) >= limits.REQUESTS_WAITING_PER_KEY_MAX:
                 raise BackPressureError(
-                    f"{len(queue)} requests of this key wait already, and {self._used.get(key, 0)} are being answered; "
-                    "wait for some of them, and ask again"
+                    f"this key already has {len(queue)} waiting requests and {self._used.get(key, 0)} in "
+                    "progress; wait for some of them, and retry"
                 )
             granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             queue.append(granted)
@@ -112,7 +112,7 @@ class Slots:
         except TimeoutError:
             if self._leave(key, granted):
                 raise BackPressureError(
-                    f"no other request ended within {wait_s:g} s; wait for some of them, and ask again"
+                    f"no other request ended within {wait_s:g} s; wait for some of them, and retry"
                 ) from None
         except asyncio.CancelledError:
             if not self._leave(key, granted):
@@ -198,7 +198,7 @@ class AdmissionControl:
         try:
             if pool == "read" and not has_descriptors():
                 raise BackPressureError(
-                    "the server has too few free file descriptors for a read; ask again later, or start it with a "
+                    "the server has too few free file descriptors for a read; retry later, or start it with a "
                     "higher limit of open files (ulimit -n)"
                 )
             if not await client.unless_gone(self._slots[pool].acquire(key, limits.REQUEST_WAIT_S)):
@@ -214,7 +214,7 @@ class AdmissionControl:
         try:
             await asyncio.wait({work}, timeout=POOLS[pool].deadline_s)
             if not work.done():
-                text = f"the answer took longer than {POOLS[pool].deadline_s:g} s; ask for less at once"
+                text = f"the response took longer than {POOLS[pool].deadline_s:g} s; request less at once"
                 cancellation.cancel(text)
                 if answer.replace():
                     await self._refusal(scope, BackPressureError(text))(scope, client.receive, send)

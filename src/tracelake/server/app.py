@@ -197,10 +197,10 @@ def _add_otlp(app: FastAPI, traces: TracesEndpoint, requests: Requests) -> None:
         # Registered for OpenAPI only; requests are served by the ASGI endpoint.
         app.router.routes[-1].app = endpoint  # type: ignore[attr-defined]
 
-    add("traces", traces, "Take an OTLP ExportTraceServiceRequest, protobuf or JSON")
+    add("traces", traces, "Receive an OTLP ExportTraceServiceRequest, protobuf or JSON")
     for signal in SIGNALS:
         endpoint = IgnoredSignalsEndpoint(signal, requests.count_not_kept)
-        add(signal, endpoint, f"Answer an OTLP export of {signal}, which are counted and not kept")
+        add(signal, endpoint, f"Accept an OTLP export of {signal}, which are counted but not stored")
 
 
 def disks_of(lake: Lake) -> list[Path]:
@@ -213,11 +213,11 @@ def disks_of(lake: Lake) -> list[Path]:
 def _add_health(
     app: FastAPI, queue: RequestGroups, problems: Sequence[Callable[[], str | None]], disks: Sequence[Path]
 ) -> None:
-    @app.get("/healthz", summary="Whether the process lives")
+    @app.get("/healthz", summary="Report whether the process is alive")
     async def healthz() -> Response:
         return json_response({"status": "ok"})
 
-    @app.get("/readyz", summary="Whether requests can be stored; 503 with reasons where not")
+    @app.get("/readyz", summary="Report whether requests can be stored; 503 with reasons if not")
     def readyz() -> Response:
         reasons = low_space(disks)
         try:
@@ -271,4 +271,4 @@ def _add_errors(app: FastAPI, error_page: Callable[[Request, int, str], Response
     @app.exception_handler(Exception)
     def on_bug(request: Request, _error: Exception) -> Response:
         # The framework logs the traceback after this response.
-        return answer(request, 500, "internal error; the log of the server says more")
+        return answer(request, 500, "internal error; see the log of the server")

@@ -100,8 +100,8 @@ class Operations:
             # wait for them.
             if len(self._threads) >= at_once or alike >= max(1, at_once - 1):
                 raise BackPressureError(
-                    f"{len(self._threads)} operations are under way on this server, and no more at once are begun; "
-                    "ask again when one of them is over"
+                    f"this server already runs {len(self._threads)} operations, the most at once; retry when "
+                    "one of them has ended"
                 )
             operation = self._new(kind, asked_by, locked=True)
             thread = threading.Thread(target=self._carry_out, args=(operation, body), name=name, daemon=True)
@@ -110,7 +110,7 @@ class Operations:
             except RuntimeError as error:
                 del self._known[operation.id]
                 raise BackPressureError(
-                    f"there is no thread for a {kind} on this server: {error}; ask again later"
+                    f"this server has no thread for a {kind}: {error}; retry later"
                 ) from error
             self._threads[operation.id] = thread
         return operation
@@ -131,8 +131,8 @@ class Operations:
             known = self._known.get(operation_id)
         if known is None:
             raise NotFoundError(
-                f"no operation {operation_id[: limits.NAME_QUOTED_MAX_CHARS]!r}: this server knows the last "
-                f"{limits.OPERATIONS_KEPT}, and none of before it started or of other servers"
+                f"no operation {operation_id[: limits.NAME_QUOTED_MAX_CHARS]!r}: this server keeps its last "
+                f"{limits.OPERATIONS_KEPT}, and none from before its start or of other servers"
             )
         return known[0]
 
@@ -177,8 +177,8 @@ class Operations:
         except (TracelakeError, OSError) as error:
             operation.error = _alone(error)
         except Exception:  # noqa: BLE001  whoever asked is told, and the thread has nobody else to tell
-            _log.exception("a %s failed by a fault of the server", operation.kind)
-            operation.error = InternalError("internal error; the log of the server says more")
+            _log.exception("a %s failed because of an internal error", operation.kind)
+            operation.error = InternalError("internal error; see the log of the server")
         operation.seconds = time.monotonic() - began_s
         operation.state = "done" if operation.error is None else "failed"
         with self._lock:
@@ -254,7 +254,8 @@ class ArchiveService:
         left_s = ARCHIVE_STOP_MAX_S - (time.monotonic() - began_s)
         if not (self.operations.join(max(0.0, left_s)) and ended):
             _log.warning(
-                "an archive pass did not end in %.0f s and is left; its traces stay hot, and the next pass goes on",
+                "an archive pass did not end within %.0f s and was abandoned; its traces stay hot, and "
+                "the next pass continues",
                 ARCHIVE_STOP_MAX_S,
             )
 
@@ -285,7 +286,7 @@ class ArchiveService:
             failed: dict[str, str] = {}
             for trace_id in ids:
                 if self._stopping.is_set():
-                    failed[trace_id] = "the server stops; ask again"
+                    failed[trace_id] = "the server is stopping; retry"
                     continue
                 try:
                     restored[trace_id] = archive.restore(trace_id)
@@ -349,7 +350,7 @@ class ArchiveService:
 
         operation = self.operations.carry_out(SWEEP, BY_INTERVAL, body)
         if operation.error is not None:
-            _log.warning("what archive passes have left could not be swept: %s", operation.error)
+            _log.warning("leftovers of archive passes could not be swept: %s", operation.error)
 
     def _has_hot_tier(self) -> bool:
         """Return whether the lake may have traces to archive. On an error return True, because the pass then reports
@@ -382,11 +383,11 @@ class ArchiveService:
 
     def _failed(self, error: Exception) -> None:
         again = (
-            "it is tried again when it is asked for"
+            "the next request retries it"
             if self.interval_s is None
-            else (f"it is tried again in {self.interval_s:g} s")
+            else (f"it is retried in {self.interval_s:g} s")
         )
-        _log.error("an archive pass failed, and what it had not archived stays hot; %s: %s", again, error)
+        _log.error("an archive pass failed, and the remaining traces stay hot; %s: %s", again, error)
         totals = self.totals
         totals.passes["failed"] += 1
         totals.ended_ns = time.time_ns()
@@ -526,13 +527,11 @@ def archive_api(archiving: ArchiveService, locations: HttpLocations) -> APIRoute
 
 
 def _add_reads(router: APIRouter, archiving: ArchiveService) -> None:
-    @router.get(
-        "", summary="What is hot and what is archived, what failed, and what the next pass would take"
-    )
+    @router.get("", summary="Show hot and archived traces, failures, and the traces of the next pass")
     def overview(lake: RequestLake, limit: Limit = limits.ARCHIVE_LISTED_DEFAULT) -> Response:
         return json_response(archive_overview(lake, archiving, limit))
 
-    @router.get("/plan", summary="What a pass would take, of experiments with hot traces, the most first")
+    @router.get("/plan", summary="Show the due traces of each experiment with hot traces, largest first")
     def plan(
         lake: RequestLake,
         experiment: Text = None,
@@ -542,7 +541,7 @@ def _add_reads(router: APIRouter, archiving: ArchiveService) -> None:
         due = lake.archive.plan(experiment, older_than, limit + 1)
         return json_response({"experiments": due[:limit], "more": len(due) > limit})
 
-    @router.get("/traces", summary="Archived traces, the last first, or those that are marked as malformed")
+    @router.get("/traces", summary="List archived traces, newest first, or those marked as malformed")
     def traces(
         lake: RequestLake,
         state: Annotated[Literal["archived", "failed"], Query()] = "archived",
@@ -551,26 +550,24 @@ def _add_reads(router: APIRouter, archiving: ArchiveService) -> None:
         return json_response({"traces": lake.archive.traces(state, limit)})
 
     @router.get(
-        "/operations", summary="Passes, restores, deletions and sweeps of this server, the newest first"
+        "/operations", summary="List passes, restores, deletions and sweeps of this server, newest first"
     )
     def operations() -> Response:
         return json_response({"operations": [each.to_dict() for each in archiving.operations.newest()]})
 
-    @router.get("/operations/{operation_id}", summary="One of them, and what came of it so far")
+    @router.get("/operations/{operation_id}", summary="Show one of them with its result so far")
     def operation(operation_id: str) -> Response:
         return json_response(archiving.operations.get(operation_id).to_dict())
 
 
 def _add_retention(router: APIRouter, locations: HttpLocations) -> None:
-    @router.get(
-        "/retention", summary="How the lake archives, and how long traces of each experiment stay hot"
-    )
+    @router.get("/retention", summary="Show the archive settings and the retention of each experiment")
     def retention(lake: RequestLake) -> Response:
         return json_response(resolved_retention(lake))
 
     @router.post(
         "/retention",
-        summary="Change how the lake archives; what is null stays",
+        summary="Change the archive settings; null fields stay unchanged",
         openapi_extra=body_in_openapi(NewRetention),
     )
     def configure(
@@ -610,12 +607,12 @@ def _add_operations(router: APIRouter, archiving: ArchiveService) -> None:
         return response
 
     @router.post(
-        "/passes", summary="Archive what is due, in one pass", openapi_extra=body_in_openapi(NewPass)
+        "/passes", summary="Archive all due traces in one pass", openapi_extra=body_in_openapi(NewPass)
     )
     def run(body: Annotated[NewPass, Depends(json_body(NewPass))]) -> Response:
         return answer(archiving.begin_pass(body.experiment, body.older_than, body.max_traces))
 
-    @router.post("/restores", summary="Bring archived traces back", openapi_extra=body_in_openapi(SomeTraces))
+    @router.post("/restores", summary="Restore archived traces", openapi_extra=body_in_openapi(SomeTraces))
     def restore(body: Annotated[SomeTraces, Depends(json_body(SomeTraces))]) -> Response:
         return answer(archiving.begin_restore(body.trace_ids))
 
@@ -629,7 +626,7 @@ def _add_operations(router: APIRouter, archiving: ArchiveService) -> None:
 
     @router.post(
         "/sweeps",
-        summary="Delete what killed passes left in the archive repository",
+        summary="Delete leftovers of killed passes from the archive repository",
         openapi_extra=body_in_openapi(NewSweep),
     )
     def sweep(body: Annotated[NewSweep, Depends(json_body(NewSweep))]) -> Response:

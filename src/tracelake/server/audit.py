@@ -39,7 +39,9 @@ AUDIT_CLOSE_MAX_S: Final = 10.0
 logger = logging.getLogger("tracelake.server")
 
 _OBJECTS: Final[ContextVar[list[str] | None]] = ContextVar("tracelake_objects", default=None)
-_TOO_SLOW: Final = "what was done is noted too slowly, so nothing more is; send it again later"
+_TOO_SLOW: Final = (
+    "audit records are written too slowly, so no more changes are accepted; send it again later"
+)
 NAMING: Final = (
     *("name", "branch", "into", "source", "ref", "at", "id", "role", "workspace", "experiment_id"),
     *("experiment_name", "key", "trace_ids", "request_ids", "max_timestamp_millis"),
@@ -100,9 +102,7 @@ class AuditWriter:
         """Write the remaining records if time permits. Later records are dropped."""
         is_written = self.settle(AUDIT_CLOSE_MAX_S)
         if not is_written:
-            logger.error(
-                "the audit cannot be written in time: what came of the last changes may not be in it"
-            )
+            logger.error("the audit cannot be written in time: outcomes of the last changes may be missing")
         self._writer.shutdown(wait=is_written)
         self._trimmer.shutdown(wait=False, cancel_futures=True)
 
@@ -111,7 +111,7 @@ class AuditWriter:
             try:
                 self._join(records)
             except TracelakeError as error:
-                logger.error("of the audit is left out: %s: %s", records, error)
+                logger.error("an audit record is omitted: %s: %s", records, error)
 
     def _join(self, records: list[AuditRecord]) -> Future[None]:
         """Return a future for the write of these records. Raises BackPressureError if too many are waiting."""
@@ -122,7 +122,9 @@ class AuditWriter:
                 try:
                     self._writer.submit(self._write)
                 except RuntimeError as error:
-                    raise StorageError(f"what is done cannot be noted: {error}; try again later") from error
+                    raise StorageError(
+                        f"the audit record cannot be written: {error}; try again later"
+                    ) from error
                 self._group = Future()
             self._waiting.update((each.id, each) for each in records)
             return self._group
@@ -154,7 +156,7 @@ class AuditWriter:
         try:
             self._audit.trim(time.time_ns())
         except Exception as error:  # noqa: BLE001  the next time will do
-            logger.warning("of the audit what is old could not be removed: %s", error)
+            logger.warning("old audit records could not be removed: %s", error)
 
 
 def _is_waited_for(record: AuditRecord) -> bool:

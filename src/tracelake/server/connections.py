@@ -114,9 +114,7 @@ class Connection(HttpToolsProtocol):
         super().connection_made(transport)
         self._begin_turn()
         if len(self.connections) > connections_max() and not self._make_room():
-            logger.warning(
-                "%d connections are all being answered; another was refused", len(self.connections)
-            )
+            logger.warning("all %d connections are in use; another was refused", len(self.connections))
             transport.write(REFUSAL)
             transport.close()
         elif self._strangers() > strangers_max():
@@ -206,7 +204,9 @@ class Connection(HttpToolsProtocol):
         if not self._is_clients_turn():
             self._begin_turn()
         elif self.late_s() > 0:
-            logger.warning("a connection was ended: its client moved %d bytes in its turn", self._moved_bytes)
+            logger.warning(
+                "a connection was closed: its client transferred %d bytes in its turn", self._moved_bytes
+            )
             self._end()
             return
         self._timer = self.loop.call_later(CONNECTION_LOOK_S, self._look)
@@ -224,7 +224,9 @@ class Connection(HttpToolsProtocol):
         ]
         if not waiting:
             return False
-        logger.warning("there are %d connections: the slowest was ended for a new one", len(self.connections))
+        logger.warning(
+            "all %d connections are in use: the slowest was closed for a new one", len(self.connections)
+        )
         max(waiting, key=Connection.late_s)._end()
         return True
 
@@ -264,7 +266,7 @@ class Handshakes:
         if len(self._under_way) > handshakes_max():
             first = next(iter(self._under_way))
             del self._under_way[first]
-            logger.warning("too many TLS handshakes are under way: the slowest was ended for a new one")
+            logger.warning("too many TLS handshakes are in progress: the slowest was aborted for a new one")
             first.abort()
         task = asyncio.get_running_loop().create_task(self._secure(transport, handshake))
         self._tasks.add(task)
@@ -383,7 +385,9 @@ class Renewal:
                 return  # the files are being replaced; check again later
         except OSError as error:
             logger.warning(
-                "the certificate %s cannot be used, so the one before is: %s", self._tls.cert, error
+                "the certificate %s cannot be used, so the earlier one stays in use: %s",
+                self._tls.cert,
+                error,
             )
             return
         self._pair, self._context = pair, context

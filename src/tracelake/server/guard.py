@@ -229,8 +229,8 @@ class Guard:
         name = names[0] if len(names) == 1 else ""
         if ANY not in self._hosts and name_of(name) not in self._hosts:
             raise UsageError(
-                f"this server does not answer to the name {name[: limits.NAME_QUOTED_MAX_CHARS]!r}; "
-                "name it with --allowed-host where the server is started"
+                f"this server does not accept the host name {name[: limits.NAME_QUOTED_MAX_CHARS]!r}; add it "
+                "with --allowed-host when starting the server"
             )
 
     def _foreign_origin(self, headers: Headers, path: str, served: str) -> str | None:
@@ -252,8 +252,8 @@ class Guard:
             if path.startswith(OTLP) and (ANY in self._origins or origin in self._origins):
                 return origin
         raise ForbiddenError(
-            f"pages of {origin[: limits.QUOTED_MAX_CHARS]!r} may not ask for this; --allowed-origin, where the server "
-            "is started, names sites whose pages may send traces"
+            f"pages of {origin[: limits.QUOTED_MAX_CHARS]!r} may not send this request; --allowed-origin, "
+            "when starting the server, admits sites whose pages may send traces"
         )
 
 
@@ -278,7 +278,7 @@ def _token(scope: Scope, headers: Headers, foreign_origin: str | None) -> str | 
     # without Origin does not come from our pages.
     if scope["method"] not in _SAFE and "origin" not in headers:
         raise ForbiddenError(
-            "a browser that is signed in sends Origin with this; without a browser, send Authorization"
+            "a signed-in browser must send Origin with this request; without a browser, send Authorization"
         )
     return cookie
 

@@ -224,7 +224,7 @@ def allowed_host(host: str) -> str:
     """Return a configured host name in the form of `name_of`. Raises UsageError for an invalid name."""
     name = name_of(f"[{host}]" if host.count(":") > 1 and not host.startswith("[") else host)
     if not name:
-        raise UsageError(f"{host!r} is no name of a host; write such as traces.example, or {ANY} for any")
+        raise UsageError(f"{host!r} is not a host name; write one such as traces.example, or {ANY} for any")
     return name
 
 
@@ -234,7 +234,9 @@ def allowed_origin(origin: str) -> str:
         return origin
     match = _ORIGIN.fullmatch(origin.lower().removesuffix("/"))
     if match is None:
-        raise UsageError(f"{origin!r} is no site; write such as https://shop.example, or {ANY} for any")
+        raise UsageError(
+            f"{origin!r} is not a site; write one such as https://shop.example, or {ANY} for any"
+        )
     return f"{match[1]}://{match[2].removesuffix(_USUAL_PORTS.get(match[1], ''))}"
 
 
@@ -324,7 +326,7 @@ class HttpLocations:
 
 def _own(address: str) -> ForbiddenError:
     return ForbiddenError(
-        f"{address[:QUOTED_MAX_CHARS]!r} reaches into the lake's own directory, which no request may name; choose "
+        f"{address[:QUOTED_MAX_CHARS]!r} is inside the lake's directory, which requests may not name; choose "
         "another location."
     )
 
@@ -338,7 +340,7 @@ def _places(address: str, *, has_patterns: bool = False) -> list[_Place]:
     scheme = match[1] if match else _FILE
     rest = address[match.end() :] if match else address
     if scheme not in (_FILE, *FOREIGN_SCHEMES):
-        raise UsageError(f"{address[:QUOTED_MAX_CHARS]!r} names no location: {scheme}:// is not known.")
+        raise UsageError(f"{address[:QUOTED_MAX_CHARS]!r} is not a location: {scheme}:// is unknown.")
     if scheme != _FILE:
         names = rest.rstrip("/").split("/")
         return [_split(address, scheme, names, has_patterns=has_patterns)]
@@ -349,7 +351,7 @@ def _places(address: str, *, has_patterns: bool = False) -> list[_Place]:
             for each in dict.fromkeys(readings)
         ]
     except ValueError as error:
-        raise UsageError(f"{address[:QUOTED_MAX_CHARS]!r} is no path: {error}") from error
+        raise UsageError(f"{address[:QUOTED_MAX_CHARS]!r} is not a path: {error}") from error
 
 
 def _absolute(path: str) -> list[str]:
@@ -363,7 +365,8 @@ def _split(address: str, scheme: str, names: Sequence[str], *, has_patterns: boo
     fixed, pattern = tuple(names[:at]), tuple(names[at:])
     if ".." in pattern or (scheme != _FILE and {"..", ".", ""} & set(names)):
         raise UsageError(
-            f"{address[:QUOTED_MAX_CHARS]!r} holds `.`, `..` or an empty name; write the location without it."
+            f"{address[:QUOTED_MAX_CHARS]!r} contains `.`, `..` or an empty name; write the location "
+            "without it."
         )
     if scheme == _FILE:
         fixed = tuple(name for name in os.path.realpath("/" + "/".join(fixed)).split("/") if name)

@@ -107,7 +107,7 @@ class KeyRing:
             return LOCAL
         if token is None:
             raise NoKeyError(
-                "this server asks for a key; send Authorization: Bearer and the key, or sign in at /sign-in"
+                "this server requires a key; send Authorization: Bearer and the key, or sign in at /sign-in"
             )
         key_id = parse_key_id(token) or ""
         if key_id and key_id not in self._known:
@@ -173,7 +173,7 @@ class KeyRing:
             self._seen, self._tried_s = changes, self._clock()
             return
         for problem in (*problems, *torn):
-            logger.error("%s Nobody can use that key.", problem)
+            logger.error("%s That key cannot be used.", problem)
         self._ended = {key_id: change for key_id, change in self._ended.items() if change > changes}
         self._known = {key_id: key for key_id, key in (known | begun).items() if key_id not in self._ended}
         self._has_keys = bool(known or problems) or self._changes != changes

@@ -28,12 +28,12 @@ from tracelake.server.pipeline_host import PipelineHost
 _SPACE: Final = {
     "hot_traces": "Traces in the tracking store.",
     "hot_bytes": "Their OTLP, uncompressed.",
-    "archived_traces": "Traces that are archived.",
-    "archived_bytes": "What the repository takes for them; 0 in layout lake, whose tables are the archive.",
-    "failed_traces": "Traces that are marked as malformed; passes skip them.",
-    "uploads": "Uploads that nobody has finished; a sweep takes those that nobody will.",
-    "database_bytes": "Files of the tracking store's database, of all lakes in it.",
-    "free_bytes": "Of them free for what comes next; 0 where the database does not tell.",
+    "archived_traces": "Archived traces.",
+    "archived_bytes": "Bytes of the archive repository; 0 in layout lake, whose tables are the archive.",
+    "failed_traces": "Traces marked as malformed; passes skip them.",
+    "uploads": "Unfinished uploads; a sweep deletes the abandoned ones.",
+    "database_bytes": "Size of the tracking store's database files, for all lakes in it.",
+    "free_bytes": "Free space within these files; 0 if the database does not report it.",
 }
 
 
@@ -66,27 +66,31 @@ class ArchiveCollector(Collector):
         totals = self._archiving.totals
         yield _by("passes", "Archive passes of this server.", "outcome", ("done", "failed"), totals.passes)
         fates = [fate.value for fate in ArchiveOutcome]
-        yield _by("traces", "What became of traces that were due.", "fate", fates, totals.traces)
+        yield _by("traces", "Due traces by outcome.", "fate", fates, totals.traces)
         for name, text, value in (
-            ("cleared_bytes", "OTLP that passes cleared from the tracking store.", totals.cleared_bytes),
-            ("stored_bytes", "Bytes that the repository took for it.", totals.stored_bytes),
+            (
+                "cleared_bytes",
+                "OTLP bytes that passes cleared from the tracking store.",
+                totals.cleared_bytes,
+            ),
+            ("stored_bytes", "Bytes that passes added to the archive repository.", totals.stored_bytes),
             ("pass_seconds", "What passes took.", totals.seconds),
         ):
             yield CounterMetricFamily(f"tracelake_archive_{name}", text, value=value)
         for name, text, gauge in (
             (
                 "interval_seconds",
-                "Between passes; 0 where the server makes none by itself.",
+                "Interval between passes; 0 if the server does not start them itself.",
                 self._archiving.interval_s,
             ),
             (
                 "last_pass_timestamp_seconds",
-                "When the last one ended; 0 before.",
+                "End of the last pass; 0 before the first.",
                 (totals.ended_ns or 0) / 1e9,
             ),
             (
                 "last_pass_failed",
-                "1 from a pass that failed until all that is due was taken.",
+                "1 after a failed pass, until a pass archives all due traces.",
                 totals.problem is not None,
             ),
         ):
@@ -101,13 +105,19 @@ def _by(name: str, text: str, label: str, values: Iterable[str], counts: Mapping
 
 
 _SOURCE_GAUGES: Final = {
-    "waiting": ("waiting", "What waits at a source: files, objects, segments, rows or messages; its lag."),
-    "waiting_bytes": ("waiting_bytes", "Bytes of what waits, where its source tells them."),
-    "oldest_waiting_seconds": ("oldest_waiting_s", "How long the oldest has been waiting, where any does."),
-    "bytes_per_second": ("bytes_per_s", "How fast a source is taken, over the last minute or so."),
+    "waiting": (
+        "waiting",
+        "Pending input of a source: files, objects, segments, rows or messages (its lag).",
+    ),
+    "waiting_bytes": ("waiting_bytes", "Bytes of a source's pending input, if the source reports them."),
+    "oldest_waiting_seconds": (
+        "oldest_waiting_s",
+        ("Age of the oldest pending input of a source, if there is any."),
+    ),
+    "bytes_per_second": ("bytes_per_s", "Ingestion rate of a source, over about the last minute."),
 }
 _SOURCE_COUNTERS: Final = {
-    "taken_inputs": "Inputs of a source that the replicas that run have recorded.",
+    "taken_inputs": "Inputs of a source that the running replicas have recorded.",
     "taken_bytes": "Bytes of these inputs.",
 }
 
@@ -115,7 +125,7 @@ _SOURCE_COUNTERS: Final = {
 def source_metrics(infos: Sequence[SourceInfo]) -> Iterator[Metric]:
     """Yield the metrics of each source, without unknown values."""
     states = GaugeMetricFamily(
-        "tracelake_source_status", "1 for what a source is, else 0.", labels=["source", "status"]
+        "tracelake_source_status", "1 for the current state of a source, else 0.", labels=["source", "status"]
     )
     for info in infos:
         for state in STATES:
@@ -144,24 +154,24 @@ _TABLES: Final = {
     "rows": "Rows of a table.",
     "parts": "Parts of a table.",
     "bytes": "Bytes of a table's parts.",
-    "upper": "The transaction number that the next batch of a table will have.",
+    "upper": "Transaction number of a table's next batch.",
 }
 _GAUGES: Final = {
-    "frontier": "The transaction that a replica works on, or waits to begin.",
-    "transactions_behind": "Transactions that the tables hold and a replica has not passed.",
-    "waiting_inputs": "Inputs that no transaction holds yet, as a replica last saw them.",
+    "frontier": "Transaction that a replica works on, or waits to begin.",
+    "transactions_behind": "Transactions in the tables that a replica has not passed.",
+    "waiting_inputs": "Pending inputs at the last poll of a replica.",
     "waiting_bytes": "Bytes of these inputs.",
-    "oldest_waiting_s": "How long the oldest of these inputs has been waiting; 0 where none waits.",
+    "oldest_waiting_s": "Age of the oldest of these inputs; 0 without any.",
 }
 _COUNTERS: Final = {
-    "batches_won": "Batches of tables that a replica appended.",
-    "batches_of_peers": "Batches of the transactions a replica passed that somebody else had written.",
-    "rows_dropped": "Rows a replica had read or shaped when their transaction was below the upper.",
-    "failures": "Runs of a replica that failed.",
+    "batches_won": "Table batches that a replica appended.",
+    "batches_of_peers": "Batches that peers had already appended to the transactions that a replica passed.",
+    "rows_dropped": "Rows that a replica dropped because a peer had already written their transaction.",
+    "failures": "Failed runs of a replica.",
 }
 _TIMES: Final = {
-    "moved_at": ("last_progress", "When the work of a replica last moved on, in seconds since 1970."),
-    "heartbeat_at": ("heartbeat", "When a replica last told of itself, in seconds since 1970."),
+    "moved_at": ("last_progress", "Time of a replica's last progress, in seconds since 1970."),
+    "heartbeat_at": ("heartbeat", "Time of a replica's last heartbeat, in seconds since 1970."),
 }
 
 
@@ -177,13 +187,13 @@ class Requests:
         )
         self._grpc = Counter(
             "tracelake_grpc_requests",
-            "Calls of OTLP/gRPC by service and code.",
+            "OTLP/gRPC calls by service and code.",
             ["service", "code"],
             registry=registry,
         )
         self._not_kept = Counter(
             "tracelake_not_kept_requests",
-            "Requests with metrics or logs, which were answered and not kept.",
+            "Requests with metrics or logs, which were accepted but not stored.",
             ["signal"],
             registry=registry,
         )
@@ -210,7 +220,7 @@ def add_metrics(app: FastAPI, lake: Lake, beside: PipelineHost | None, archiving
     registry.register(_LakeCollector(lake, beside))
     registry.register(ArchiveCollector(lake, archiving))
 
-    @app.get("/metrics", summary="Tables, inbox, replicas and requests, for Prometheus")
+    @app.get("/metrics", summary="Export metrics of tables, inbox, replicas and requests for Prometheus")
     def metrics() -> Response:
         return Response(generate_latest(registry), media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
@@ -238,7 +248,9 @@ class _LakeCollector(Collector):
             outputs = self._lake.outputs.all()
         except (TracelakeError, OSError):
             up = 0
-        yield GaugeMetricFamily("tracelake_lake_up", "Whether the lake could be read just now.", value=up)
+        yield GaugeMetricFamily(
+            "tracelake_lake_up", "1 if the lake could be read for this scrape, else 0.", value=up
+        )
         if up:
             yield from _of_tables(tables)
             yield from _of_waiting("inbox", "segments", inbox)
@@ -262,7 +274,9 @@ class _LakeCollector(Collector):
         if waiting is None and up:
             return
         yield GaugeMetricFamily(
-            "tracelake_hot_tier_up", "Whether the tracking store could be read just now.", value=up
+            "tracelake_hot_tier_up",
+            "1 if the tracking store could be read for this scrape, else 0.",
+            value=up,
         )
         if waiting is not None:
             yield from _of_waiting("outbox", "rows", waiting)
@@ -276,7 +290,7 @@ class _LakeCollector(Collector):
             for name, text, value in (
                 ("parts", "Parts of the full-text index.", index.parts),
                 ("parts_max", "Parts that a process on this machine can open.", index.parts_max),
-                ("documents", "Documents of the index, those of replaced rows too.", index.documents),
+                ("documents", "Documents of the index, including those of replaced rows.", index.documents),
             ):
                 if value is not None:
                     yield GaugeMetricFamily(f"tracelake_index_{name}", text, value=value)
@@ -295,12 +309,12 @@ def _with_own(infos: list[ReplicaInfo], own: ReplicaInfo | None) -> list[Replica
 def _of_beside(beside: PipelineHost, own: ReplicaInfo | None) -> Iterator[Metric]:
     yield GaugeMetricFamily(
         "tracelake_pipeline_up",
-        "Whether the pipeline of this server runs: 0 until it has begun, where its process ended, or is silent.",
+        "1 if the pipeline of this server runs; 0 before it starts, or if its process ended or is silent.",
         value=int(own is not None),
     )
     yield CounterMetricFamily(
         "tracelake_pipeline_restarts",
-        "How often the process of that pipeline ended by itself, and was to be started again.",
+        "Unexpected ends of that pipeline's process, each followed by a restart.",
         value=beside.restarts(),
     )
 
@@ -315,11 +329,11 @@ def _of_tables(tables: list[TableInfo]) -> Iterator[Metric]:
 
 def _of_waiting(place: str, noun: str, waiting: InboxInfo) -> Iterator[Metric]:
     for name, text, value in (
-        (noun, f"{noun.capitalize()} of the {place} that no transaction holds yet.", waiting.segments),
+        (noun, f"Pending {noun.capitalize()} of the {place}.", waiting.segments),
         ("bytes", "Their bytes.", waiting.bytes),
         (
             "oldest_seconds",
-            "How long the oldest has been waiting; 0 where none waits.",
+            "Age of the oldest pending one; 0 without any.",
             waiting.oldest_s or 0.0,
         ),
     ):
@@ -329,7 +343,8 @@ def _of_waiting(place: str, noun: str, waiting: InboxInfo) -> Iterator[Metric]:
 def _of_quarantine(inputs: list[SetAsideInput]) -> Metric:
     family = GaugeMetricFamily(
         "tracelake_quarantine_inputs",
-        "Inputs that no task could do: set aside (see `tracelake pipeline quarantine`), offered again, or discarded.",
+        "Inputs that tasks failed on: set aside (see `tracelake pipeline quarantine`), offered again, or "
+        "discarded.",
         labels=["state"],
     )
     for state in ("set aside", "offered", "discarded", "taken"):
@@ -340,7 +355,7 @@ def _of_quarantine(inputs: list[SetAsideInput]) -> Metric:
 def _of_outputs(outputs: list[OutputInfo]) -> Metric:
     family = CounterMetricFamily(
         "tracelake_output_left_out_rows",
-        "Rows that an output left out, since its system takes no message so large (see `tracelake output list`).",
+        "Rows that an output omitted because they exceed its message size (see `tracelake output list`).",
         labels=["output"],
     )
     for output in outputs:
@@ -350,7 +365,9 @@ def _of_outputs(outputs: list[OutputInfo]) -> Metric:
 
 def _of_replicas(infos: list[ReplicaInfo]) -> Iterator[Metric]:
     words = GaugeMetricFamily(
-        "tracelake_replica_status", "1 for what a replica is, else 0.", labels=["replica", "status"]
+        "tracelake_replica_status",
+        "1 for the current state of a replica, else 0.",
+        labels=["replica", "status"],
     )
     for info in infos:
         for word in get_args(ReplicaStatus):

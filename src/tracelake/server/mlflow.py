@@ -270,7 +270,7 @@ def _add_experiments(router: APIRouter, prefix: str) -> None:
 
 def _searched(lake: Lake, wanted: ExperimentQuery) -> dict[str, object]:
     if wanted.max_results < 1:
-        raise UsageError(f"max_results is 1 or more, and not {wanted.max_results}.")
+        raise UsageError(f"max_results must be 1 or more, not {wanted.max_results}.")
     if wanted.view_type == "DELETED_ONLY":
         return {"experiments": []}  # experiments are never deleted
     experiments, token = lake.annotations.search_experiments(
@@ -386,7 +386,7 @@ def _experiments(body: TraceQuery) -> list[str]:
 
 def _page_size(max_results: int) -> int:
     if not 1 <= max_results <= MLFLOW_PAGE_TRACES_MAX:
-        raise UsageError(f"max_results is 1 to {MLFLOW_PAGE_TRACES_MAX}, and not {max_results}.")
+        raise UsageError(f"max_results must be 1 to {MLFLOW_PAGE_TRACES_MAX}, not {max_results}.")
     return max_results
 
 
@@ -401,8 +401,8 @@ def whole(trace_ids: Sequence[str]) -> list[str]:
     for each in whole_ids:
         if not _WHOLE_ID.fullmatch(each):
             raise UsageError(
-                f"{each[:NAME_QUOTED_MAX_CHARS]!r} is no whole trace id, of 32 hex digits; `traces/get` "
-                "reads one trace by the beginning of its id."
+                f"{each[:NAME_QUOTED_MAX_CHARS]!r} is not a full trace id of 32 hex digits; `traces/get` "
+                "accepts the beginning of an id."
             )
     return whole_ids
 
@@ -425,9 +425,9 @@ def _traces(lake: Lake, trace_ids: Sequence[str]) -> list[dict[str, Any] | msgsp
             # A single trace is returned at any size, as `traces/get` does.
             if traces and (spans > MLFLOW_BATCH_SPANS_MAX or size_bytes > MLFLOW_BATCH_MAX_BYTES):
                 raise LimitError(
-                    f"the first {len(traces) + 1} of {len(trace_ids)} traces have {spans:,} spans of {size_bytes:,} "
-                    f"bytes, and the limits are {MLFLOW_BATCH_SPANS_MAX:,} and {MLFLOW_BATCH_MAX_BYTES:,}; ask for "
-                    "fewer traces at once."
+                    f"the first {len(traces) + 1} of {len(trace_ids)} traces have {spans:,} spans of "
+                    f"{size_bytes:,} bytes, and the limits are {MLFLOW_BATCH_SPANS_MAX:,} and "
+                    f"{MLFLOW_BATCH_MAX_BYTES:,}; request fewer traces at once."
                 )
             traces.append(_trace_json(lake, rows))
         except NotFoundError:
@@ -443,7 +443,7 @@ def _without_spans(lake: Lake, trace_id: str, error: DamageError | LimitError) -
     stored = lake.hot.infos([trace_id])
     kind, tag = (LimitError, TOO_LARGE_TAG) if isinstance(error, LimitError) else (DamageError, DAMAGE_TAG)
     if not stored:
-        raise kind(f"trace tr-{trace_id}: {error}; ask for the others without it") from error
+        raise kind(f"trace tr-{trace_id}: {error}; request the others without it") from error
     (info,) = _infos(lake, stored)
     return {"trace_info": {**info, "tags": {**info["tags"], tag: str(error)}}, "spans": []}
 
@@ -660,9 +660,9 @@ def _delete(lake: Lake, wanted: Deletion) -> int:
     store = lake.hot.required_store()
     ids = [*wanted.request_ids, *wanted.trace_ids]
     if bool(ids) == (wanted.max_timestamp_millis is not None):
-        raise UsageError("name the traces to delete, or a time up to which they began, and not both.")
+        raise UsageError("name the traces to delete, or the latest start time, but not both.")
     if wanted.max_traces is not None and (ids or wanted.max_traces < 1):
-        raise UsageError("max_traces is 1 or more, and goes with max_timestamp_millis.")
+        raise UsageError("max_traces must be 1 or more, and needs max_timestamp_millis.")
     if len(ids) > MLFLOW_DELETED_TRACES_MAX:
         raise UsageError(
             f"{len(ids):,} traces at once, of {MLFLOW_DELETED_TRACES_MAX:,} at most; ask for fewer."
@@ -681,7 +681,7 @@ def _delete(lake: Lake, wanted: Deletion) -> int:
     if failed:  # the response has room for a number but not for reasons
         trace_id, error = next(iter(failed.items()))
         told = (
-            f"{deleted:,} traces were deleted, and {len(failed):,} were not, of which tr-{trace_id}: {error}"
+            f"{deleted:,} traces were deleted, and {len(failed):,} were not, such as tr-{trace_id}: {error}"
         )
         raise StorageError(told) from error
     return deleted

@@ -127,14 +127,14 @@ class _Accepting:
                 self._begin(answer, await request())
         except Exception:
             if self.is_running():
-                logger.exception("one of those that wait for gRPC calls has ended")
+                logger.exception("a thread that accepts gRPC calls has ended")
             raise
 
     def _begin(self, answer: _Answer, call: Any) -> None:
         try:
             task = asyncio.create_task(answer(call))
         except Exception:  # an error ends only this call
-            logger.exception("a gRPC call could not be begun with")
+            logger.exception("a gRPC call could not be started")
         else:
             self._under_way.add(task)  # the loop keeps only weak references
             task.add_done_callback(self._under_way.discard)
@@ -151,8 +151,8 @@ def grpc_server(options: Sequence[tuple[str, int]]) -> Any:
 
     if not all(hasattr(cygrpc.AioServer, name) for name in _BUILT_ON):
         raise UsageError(
-            f"OTLP/gRPC does not know the package grpcio {__version__}; install one that Tracelake was tested with, or "
-            "use --no-grpc"
+            f"OTLP/gRPC does not support the package grpcio {__version__}; install a version that Tracelake "
+            "was tested with, or use --no-grpc"
         )
 
     class Calls(_Accepting, cygrpc.AioServer):  # type: ignore[misc]  # it has no types
@@ -362,7 +362,9 @@ class OtlpGrpcServer:
         except TimeoutError:
             if turn in self._reading:
                 raise
-            raise BackPressureError("other calls came, and this one was the slowest; send it again") from None
+            raise BackPressureError(
+                "this call was the slowest and was ended for a new one; send it again"
+            ) from None
         finally:
             self._reading.pop(turn, None)
             self._turns.release()
@@ -370,7 +372,7 @@ class OtlpGrpcServer:
     async def _wait_for_turn(self) -> None:
         """Wait for a free reading slot, in the order of arrival. Raises BackPressureError if too many calls wait."""
         if self._waiting >= limits.GRPC_WAITING_MAX:
-            raise BackPressureError("too many calls came at once; send it again")
+            raise BackPressureError("too many calls at once; send it again")
         self._waiting += 1
         try:
             if self._looking is None:
@@ -439,7 +441,7 @@ def status_message(error: Exception) -> Status:
             status = Status(code=code_pb2.DEADLINE_EXCEEDED, message=text)
         case _:
             logger.error("a gRPC call could not be answered", exc_info=error)
-            status = Status(code=code_pb2.INTERNAL, message="internal error; the log of the server says more")
+            status = Status(code=code_pb2.INTERNAL, message="internal error; see the log of the server")
     return status
 
 

@@ -246,7 +246,7 @@ def decompress(body: bytes, encoding: str, max_bytes: int, share: BudgetShare) -
             except zlib.error as error:
                 raise DecodeError(f"the body is not {encoding}: {error}; see Content-Encoding") from None
             if not given and not piece and not stream.eof:
-                raise DecodeError(f"the {encoding} body ends in the middle, after {len(body)} bytes")
+                raise DecodeError(f"the {encoding} body is truncated after {len(body)} bytes")
             share.take(len(piece))
             out += piece
             if len(out) > max_bytes:
@@ -266,7 +266,7 @@ def _unzstd(body: bytes, max_bytes: int, share: BudgetShare) -> bytes:
         while not frame.eof:
             given = body[position : position + limits.ZSTD_READ_BYTES]
             if not given:
-                raise DecodeError(f"the zstd body ends in the middle, after {len(body)} bytes")
+                raise DecodeError(f"the zstd body is truncated after {len(body)} bytes")
             position += len(given)
             try:
                 piece = frame.decompress(given)
@@ -459,8 +459,8 @@ class TracesEndpoint:
         except Exception as error:
             if isinstance(error, TracelakeError) and status_of(type(error)) != 500:
                 return failure(format, error)
-            logger.exception("a request of %s could not be taken", content_type)
-            return failure(format, InternalError("internal error; the log of the server says more"))
+            logger.exception("a request of %s could not be processed", content_type)
+            return failure(format, InternalError("internal error; see the log of the server"))
 
     async def _take(
         self, headers: dict[bytes, bytes], receive: Receive, format: Format, meter: Meter | None

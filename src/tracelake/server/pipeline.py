@@ -53,12 +53,12 @@ def transactions_api() -> APIRouter:
     """Return the routes of the JSON API for explicit transactions."""
     router = APIRouter(prefix=TRANSACTIONS)
 
-    @router.get("", summary="The explicit transaction that was begun last: there is one at a time")
+    @router.get("", summary="Show the explicit transaction that was begun last; at most one is open")
     def current(lake: RequestLake) -> Response:
         info = lake.transactions.current()
         return json_response({"transactions": [] if info is None else [info]})
 
-    @router.get("/{transaction_id}", summary="How an explicit transaction stands")
+    @router.get("/{transaction_id}", summary="Show the state of an explicit transaction")
     def one(lake: RequestLake, transaction_id: str) -> Response:
         return json_response(lake.transactions.get(transaction_id))
 
@@ -71,7 +71,7 @@ def transactions_api() -> APIRouter:
 
     @router.post(
         "/{transaction_id}/seen",
-        summary="Say that its client lives",
+        summary="Keep it alive: restart its timeout",
         openapi_extra=body_in_openapi(NoDetails),
     )
     def seen(lake: RequestLake, transaction_id: str, _body: Nothing) -> Response:
@@ -80,14 +80,16 @@ def transactions_api() -> APIRouter:
 
     @router.post(
         "/{transaction_id}/commit",
-        summary="Commit all that it has and all that waits",
+        summary="Commit it with all pending input",
         openapi_extra=body_in_openapi(NoDetails),
     )
     def commit(lake: RequestLake, transaction_id: str, _body: Nothing) -> Response:
         return _end(lake, transaction_id, "commit")
 
     @router.post(
-        "/{transaction_id}/abort", summary="Publish nothing of it", openapi_extra=body_in_openapi(NoDetails)
+        "/{transaction_id}/abort",
+        summary="Abort it and publish nothing",
+        openapi_extra=body_in_openapi(NoDetails),
     )
     def abort(lake: RequestLake, transaction_id: str, _body: Nothing) -> Response:
         return _end(lake, transaction_id, "abort")
@@ -135,26 +137,26 @@ def pipeline_api(beside: PipelineHost | None) -> APIRouter:
     router = APIRouter(prefix=PIPELINE)
     replaying = threading.Lock()
 
-    @router.get("", summary="Replicas, what waits, and a page of transactions, the newest first")
+    @router.get("", summary="Show replicas, pending input, and a page of transactions, newest first")
     def overview(
         lake: RequestLake, limit: Limit = limits.PAGE_ROWS_DEFAULT, before: Number = None
     ) -> Response:
         return json_response(pipeline_overview(lake, beside, limit, before))
 
-    @router.get("/transactions", summary="A page of transactions, the newest first")
+    @router.get("/transactions", summary="List a page of transactions, newest first")
     def transactions(
         lake: RequestLake, limit: Limit = limits.PAGE_ROWS_DEFAULT, before: Number = None
     ) -> Response:
         page = pipeline_overview(lake, beside, limit, before)
         return json_response({"transactions": page["transactions"], "next": page["next"]})
 
-    @router.get("/transactions/{transaction}", summary="Which input made a transaction, and what came of it")
+    @router.get("/transactions/{transaction}", summary="Show the inputs and the results of a transaction")
     def explain(lake: RequestLake, transaction: int) -> Response:
         return json_response(lake.journal.explain(transaction))
 
     @router.post(
         "/transactions/{transaction}/replay",
-        summary="Read its recorded input again, and compare",
+        summary="Read its recorded input again and compare",
         openapi_extra=body_in_openapi(NoDetails),
     )
     def replay(
@@ -162,7 +164,7 @@ def pipeline_api(beside: PipelineHost | None) -> APIRouter:
     ) -> Response:
         if not replaying.acquire(blocking=False):
             raise BackPressureError(
-                "a transaction is being replayed on this server; ask again when that is over"
+                "a transaction is being replayed on this server; retry when that has ended"
             )
         try:
             report = lake.journal.replay(transaction, runner=InProcess())
@@ -213,13 +215,13 @@ def sources_api(locations: HttpLocations) -> APIRouter:
     """Return the routes of the JSON API for sources."""
     router = APIRouter(prefix="/api/v1/sources")
 
-    @router.get("", summary="List sources: state, lag, and how fast each is taken")
+    @router.get("", summary="List sources with their state, lag and rate")
     def sources(lake: RequestLake) -> Response:
         return json_response({"sources": lake.sources.all()})
 
     @router.post(
         "",
-        summary="Let every pipeline take what appears somewhere",
+        summary="Add a source for all pipelines",
         openapi_extra=body_in_openapi(NewSource),
     )
     def add(lake: RequestLake, body: Annotated[NewSource, Depends(json_body(NewSource))]) -> Response:
@@ -228,14 +230,14 @@ def sources_api(locations: HttpLocations) -> APIRouter:
 
     @router.post(
         "/{name}/pause",
-        summary="Take nothing of a source that appears from now on; `on` false resumes it",
+        summary="Pause a source; `on` false resumes it",
         openapi_extra=body_in_openapi(Pause),
     )
     def pause(lake: RequestLake, name: str, body: Annotated[Pause, Depends(json_body(Pause))]) -> Response:
         change = lake.sources.pause if body.on else lake.sources.resume
         return json_response({"source": change(name)})
 
-    @router.delete("/{name}", summary="Forget a source; what is recorded of it is finished")
+    @router.delete("/{name}", summary="Remove a source; its recorded input is still ingested")
     def remove(lake: RequestLake, name: str) -> Response:
         lake.sources.remove(name)
         return json_response({"source": name})

@@ -147,7 +147,7 @@ def _work(job: PipelineJob, channel: _Channel, stopped: Sequence[int]) -> int:
     except BaseException as error:  # noqa: BLE001  whatever it is, the server tells it, and begins another process
         own = None if isinstance(error, TracelakeError) else error
         logging.getLogger(_LOGGER).getChild("pipeline").error(
-            "the pipeline cannot go on: %s", error, exc_info=own
+            "the pipeline cannot continue: %s", error, exc_info=own
         )
         return 1
     return 0
@@ -159,7 +159,7 @@ def _run(lake: Lake, job: PipelineJob, channel: _Channel, stopped: Sequence[int]
     told_s, rested = -limits.PIPELINE_TOLD_EACH_S, 0
     while not stopped:
         if pipeline.has_died():
-            raise RuntimeError("the thread that makes transactions has ended; standard error says more")
+            raise RuntimeError("the pipeline thread has ended; see standard error")
         if time.monotonic() - told_s >= limits.PIPELINE_TOLD_EACH_S:
             told_s = time.monotonic()
             rested += pipeline.rests()

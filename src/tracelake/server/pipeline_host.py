@@ -61,7 +61,7 @@ class PipelineThread:
     def problem(self) -> str | None:
         """Return the error of the last run, or None. A dead thread is an error too."""
         if self.has_died():
-            return "the thread that makes transactions has ended; start the server again. Standard error says more"
+            return "the pipeline thread has ended; restart the server, and see standard error"
         return self._loop.problem()
 
     def replica(self) -> ReplicaInfo | None:

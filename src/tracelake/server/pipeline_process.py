@@ -169,8 +169,8 @@ class PipelineProcess:
             process.kill()
             with _whatever_handlers_raise():
                 _log.warning(
-                    "the pipeline's process was not done in %.0f s and is ended; what it had not committed is taken "
-                    "again by the next",
+                    "the pipeline's process did not end within %.0f s and was killed; the next one ingests "
+                    "its uncommitted input again",
                     limits.PIPELINE_STOP_MAX_S,
                 )
             self._thread.join(_PIPELINE_KILLED_MAX_S)
@@ -178,13 +178,13 @@ class PipelineProcess:
     def problem(self) -> str | None:
         """Return the error that blocks the pipeline, or None: it exited, it is silent, or its last run failed."""
         if self._thread.ident is not None and not self.is_alive() and not self._stopping.is_set():
-            return "the thread that runs the pipeline's process has ended; start the server again"
+            return "the thread that runs the pipeline's process has ended; restart the server"
         heard = self._heard
         if heard is not None and (silence_s := heard.silence_s()) is not None:
             return (
-                f"the pipeline's process has told nothing for {silence_s:.0f} s: it is paused, or hangs; after "
-                f"{self._hang_s:g} s the server ends it and begins another, and sooner where you do (`kill -9 "
-                f"{heard.pid}`)"
+                f"the pipeline's process has sent no heartbeat for {silence_s:.0f} s: it is paused or hangs; "
+                f"after {self._hang_s:g} s the server restarts it. To restart it now, run `kill -9 "
+                f"{heard.pid}`"
             )
         return self._ended if heard is None or heard.told is None else heard.told.problem
 
@@ -223,14 +223,14 @@ class PipelineProcess:
                 self._restarts += 1
                 # Set before the last report is cleared, so that a reader without a report finds the reason.
                 self._ended = (
-                    f"the pipeline's process {how}; it is started again in {pause_s:g} s at most, and what servers "
-                    "take waits for it. The log of the server says more"
+                    f"the pipeline's process {how}; it restarts within {pause_s:g} s, and received input "
+                    "waits for it. See the log of the server"
                 )
             self._heard = None
             if stopping:
                 return
             with _whatever_handlers_raise():
-                _log.error("the pipeline's process %s; it is started again in %g s", how, pause_s)
+                _log.error("the pipeline's process %s; it restarts in %g s", how, pause_s)
             self._stopping.wait(pause_s)
 
     def _one(self) -> str:
@@ -259,9 +259,11 @@ class PipelineProcess:
                 process.kill()
                 raise
         if watch.has_killed:
-            return f"made no step for {self._hang_s:g} s, and was ended"
+            return f"made no progress for {self._hang_s:g} s and was killed"
         code = process.returncode
-        return f"was ended by {_signal_name(-code)}" if code < 0 else f"ended by itself (exit code {code})"
+        return (
+            f"was killed by {_signal_name(-code)}" if code < 0 else f"ended unexpectedly (exit code {code})"
+        )
 
     def _steps(self) -> int | None:
         heard = self._heard

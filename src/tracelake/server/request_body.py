@@ -36,7 +36,7 @@ def json_body(kind: type[BodyT]) -> Callable[[Request], Awaitable[BodyT]]:
         try:
             body = decoder(kind).decode(data)
         except MALFORMED as error:
-            raise DecodeError(f"the body cannot be taken: {error}") from error
+            raise DecodeError(f"the body cannot be read: {error}") from error
         tell_body(body)
         return body
 

@@ -79,8 +79,8 @@ def listen(host: str, port: int) -> socket.socket:
         ipaddress.ip_address(address)
     except ValueError:
         raise UsageError(
-            f"{host!r} is no address of this machine; --host takes numbers, such as 127.0.0.1 or 0.0.0.0, and "
-            "--allowed-host the names that clients use"
+            f"{host!r} is not an address of this machine; --host needs an IP address, such as 127.0.0.1 or "
+            "0.0.0.0, and --allowed-host the names that clients use"
         ) from None
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
@@ -117,8 +117,8 @@ def check_exposed(lake: Lake, host: str, exposure: Exposure) -> None:
         return
     if not is_loopback(host) and not any(key.standing == "active" for key in lake.keys.all()):
         raise UsageError(
-            f"{host} can be reached from other machines, and the lake has no key that counts: make one with `tracelake "
-            "key create NAME --role admin`, or use --host 127.0.0.1"
+            f"{host} can be reached from other machines, but the lake has no valid key: create one with "
+            "`tracelake key create NAME --role admin`, or use --host 127.0.0.1"
         )
 
 
@@ -205,7 +205,7 @@ class HotIndexWarmer:
         self._thread.join(UNCOMMITTED_AHEAD_STOP_MAX_S)
         if self._thread.is_alive():
             logger.warning(
-                "what is made findable ahead of searches was not done in %.0f s and is left; nothing is lost by it",
+                "warming the in-memory index did not end within %.0f s and was abandoned; no data is lost",
                 UNCOMMITTED_AHEAD_STOP_MAX_S,
             )
 
@@ -218,7 +218,7 @@ class HotIndexWarmer:
                 if str(error) != told:
                     told = str(error)
                     logger.warning(
-                        "nothing is made findable ahead of searches, which do so themselves: %s",
+                        "the in-memory index cannot be warmed, so searches build it themselves: %s",
                         error,
                         exc_info=None if isinstance(error, TracelakeError | OSError) else error,
                     )
@@ -278,7 +278,7 @@ def serve(
     exposure = exposure or Exposure()
     check_exposed(lake, host, exposure)
     if watch and not pipeline:
-        raise UsageError("without a pipeline nothing is watched; leave out --no-pipeline, or --watch")
+        raise UsageError("--watch needs a pipeline; leave out --no-pipeline, or --watch")
     listener = listen(host, port)
     with ExitStack() as stack:
         stack.enter_context(once_per_second())
@@ -314,7 +314,7 @@ def serve(
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
-        logger.info("the server has stopped; finishing what it took")
+        logger.info("the server has stopped; finishing the received input")
 
 
 @dataclass(frozen=True)

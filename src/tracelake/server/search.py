@@ -25,10 +25,10 @@ from tracelake.tables.page_tokens import PageToken, token_of
 FACETS: Final = ("service", "status", "kind", "model", "user", "session", "day")
 SAMPLES: Final = (
     ("status:error last 2h", "what failed lately"),
-    ("duration>2s service:checkout", "what took long in one service"),
-    ('"refund policy" AND model:gpt*', "a phrase, of some models"),
-    ("refnd~1 OR exchange*", "words that are written alike, or begin so"),
-    ("has:attributes.exception.type", "what has an attribute"),
+    ("duration>2s service:checkout", "slow spans of one service"),
+    ('"refund policy" AND model:gpt*', "a phrase, for some models"),
+    ("refnd~1 OR exchange*", "similar words, or words with a common beginning"),
+    ("has:attributes.exception.type", "spans with an attribute"),
 )
 _SHOWN: Final = 6
 """Facet values shown at once; the others unfold."""

@@ -45,7 +45,7 @@ from tracelake.tables.table import ReadGate, to_rows
 
 _BY_MEANING: Final = ReadGate(
     limits.SEMANTIC_SEARCHES_AT_ONCE_MAX,
-    "other searches by meaning wait for the function that makes vectors; search again later, or by words",
+    "other searches by meaning wait for the embedding function; search again later, or by words",
 )
 Order: TypeAlias = Literal["newest", "oldest", "longest", "errors", "tokens"]
 _HIT_TEXTS: Final = ("name", "service", "model", "status", "session_id", "user_id", "workspace")
@@ -102,7 +102,7 @@ class TracePage:
 def list_traces(lake: Lake, wanted: TraceFilter) -> TracePage:
     """Return one page of traces. Raises QueryError for a token of another list."""
     if wanted.page is not None and wanted.offset:
-        raise UsageError("a list takes a page or an offset, not both; leave one out")
+        raise UsageError("a list accepts a page or an offset, not both; leave one out")
     keys = KEYS[wanted.order]
     name = name_of_search(*map(str, astuple(replace(wanted, limit=0, offset=0, page=None))))
     token = None if wanted.page is None else read_list_token(wanted.page, name, len(keys))
@@ -268,7 +268,7 @@ def read_page(lake: Lake, trace_id: str, limit: int, page: str | None, *, tiers:
 def literal(text: str) -> str:
     """Quote text as an SQL string. Raises UsageError for a NUL character, which SQL text cannot contain."""
     if "\0" in text:
-        raise UsageError("a filter holds a NUL character; remove it")
+        raise UsageError("a filter contains a NUL character; remove it")
     return "'" + text.replace("'", "''") + "'"
 
 
@@ -283,7 +283,7 @@ def _none_if_empty(value: object) -> object:
 def _tag(text: str) -> tuple[str, str]:
     key, equal, value = text.partition("=")
     if not (key and equal):
-        raise UsageError(f"{text[: limits.NAME_QUOTED_MAX_CHARS]!r} is no tag; write it as KEY=VALUE")
+        raise UsageError(f"{text[: limits.NAME_QUOTED_MAX_CHARS]!r} is not a tag; write it as KEY=VALUE")
     return key, value
 
 
@@ -317,7 +317,7 @@ def numbers_of(vector: str) -> list[float]:
         return [float(number) for number in vector.split(",")]
     except ValueError as error:
         raise QueryError(
-            "the vector holds what is no number; give numbers with commas between, such as 0.1,-0.25."
+            "the vector contains a non-numeric value; give numbers with commas between, such as 0.1,-0.25."
         ) from error
 
 
@@ -365,24 +365,29 @@ def api_routes() -> APIRouter:
             {"traces": page.traces, "more": page.more, **bounds, "not_listed": page.not_listed, **pages}
         )
 
-    @router.get("/services", summary="List the services that traces begin in")
+    @router.get("/services", summary="List the services of root spans")
     def services(lake: RequestLake) -> Response:
         return json_response({"services": list_services(lake)})
 
-    @router.get("/traces/{trace_id}", summary="One trace with its spans by pages; format=otlp for OTLP/JSON")
+    @router.get(
+        "/traces/{trace_id}", summary=("Return one trace with its spans by pages; format=otlp for OTLP/JSON")
+    )
     def trace(
         lake: RequestLake,
         trace_id: str,
         format: Annotated[str, Query(pattern="^(rows|otlp)$")] = "rows",
         tiers: Annotated[bool, Query(description="whether each span says its tier, hot or lake")] = False,
         limit: Annotated[int, Query(ge=1, le=TRACE_API_SPANS_MAX)] = TRACE_API_SPANS_MAX,
-        page: Annotated[Text, Query(description="next_page of the answer before")] = None,
+        page: Annotated[Text, Query(description="next_page of the previous response")] = None,
     ) -> Response:
         if format == "otlp":
             return in_pieces(trace_as_otlp(lake, trace_id))
         return in_pieces(read_page(lake, trace_id, limit, page, tiers=tiers))
 
-    @router.get("/hot-tier", summary="Whether the lake has a tracking store, and what waits in its outbox")
+    @router.get(
+        "/hot-tier",
+        summary=("Report whether the lake has a tracking store, and the pending rows of its outbox"),
+    )
     def hot_tier(lake: RequestLake) -> Response:
         return json_response(lake.hot.describe())
 
@@ -392,7 +397,7 @@ def api_routes() -> APIRouter:
     ) -> Response:
         return json_response(find_span(lake, trace_id, span_id, workspace, kind))
 
-    @router.get("/search", summary="Search over spans by words or meaning, with total, facets and pages")
+    @router.get("/search", summary="Search spans by words or meaning, with total, facets and pages")
     def search_spans(
         lake: RequestLake,
         q: Annotated[str, Query(min_length=1)],
@@ -408,7 +413,7 @@ def api_routes() -> APIRouter:
         results = search(lake, q, service, limit, sort, facet, page, mode, numbers)
         return json_response({"query": q, **results.to_dict()})
 
-    @router.get("/search/completions", summary="Queries that go on where one that is being typed ends")
+    @router.get("/search/completions", summary="Suggest completions of a query")
     def complete(lake: RequestLake, q: Annotated[str, Query(max_length=QUERY_MAX_CHARS)]) -> Response:
         return json_response({"query": q, "completions": lake.completions(q)})
 

@@ -89,7 +89,10 @@ def names_of(branches: Sequence[BranchInfo], tags: Mapping[str, str]) -> dict[st
 
 RequestId = Annotated[
     str | None,
-    Header(alias="Idempotency-Key", description="Id of the request: sent again, it makes no second commit."),
+    Header(
+        alias="Idempotency-Key",
+        description=("Id of the request. A retry with the same id creates no second commit."),
+    ),
 ]
 
 
@@ -182,7 +185,7 @@ def _add_reads(router: APIRouter) -> None:
     def datasets(lake: RequestLake, ref: Name = "main") -> Response:
         return json_response({"datasets": list_datasets(lake, ref)})
 
-    @router.get("/datasets/{name}", summary="Examples of a dataset")
+    @router.get("/datasets/{name}", summary="List the examples of a dataset")
     def dataset(
         lake: RequestLake,
         name: str,
@@ -204,30 +207,30 @@ def _add_names(router: APIRouter) -> None:
         branch = lake.create_branch(body.name, body.at, request_id=request_id)
         return json_response({"branch": branch.name, "commit": branch.head}, 201)
 
-    @router.delete(
-        "/branches/{name:path}", summary="Delete a branch; with `force`, also what is staged on it"
-    )
+    @router.delete("/branches/{name:path}", summary="Delete a branch; with `force`, also its staged entries")
     def delete_branch(lake: RequestLake, name: str, force: bool = False) -> Response:
         lake.delete_branch(name, force=force)
         return json_response({"branch": name})
 
-    @router.post("/protections", summary="Let a branch take merges and pipelines only, or end that")
+    @router.post(
+        "/protections", summary=("Protect a branch, so that only merges and pipelines change it, or end that")
+    )
     def protect(lake: RequestLake, body: Annotated[Protection, Depends(json_body(Protection))]) -> Response:
         lake.branch(body.branch).protect(body.on)
         return json_response({"branch": body.branch, "protected": body.on})
 
-    @router.post("/tags", summary="Give a commit a name that never moves")
+    @router.post("/tags", summary="Create a tag: a name for a commit that never moves")
     def tag(lake: RequestLake, body: Annotated[NewTag, Depends(json_body(NewTag))]) -> Response:
         return json_response({"tag": body.name, "commit": lake.tag(body.name, body.ref)}, 201)
 
-    @router.delete("/tags/{name:path}", summary="Take a tag away; its commit stays")
+    @router.delete("/tags/{name:path}", summary="Delete a tag; its commit stays")
     def delete_tag(lake: RequestLake, name: str) -> Response:
         lake.delete_tag(name)
         return json_response({"tag": name})
 
 
 def _add_commits(router: APIRouter) -> None:
-    @router.post("/commits", summary="Commit what is staged on a branch")
+    @router.post("/commits", summary="Commit all staged entries of a branch")
     def commit(
         lake: RequestLake,
         body: Annotated[NewCommit, Depends(json_body(NewCommit))],
@@ -255,7 +258,7 @@ def _add_commits(router: APIRouter) -> None:
             return json_response({"error": str(error), "conflicts": conflicts}, 409)
         return json_response({"branch": body.into, "commit": commit}, 201)
 
-    @router.post("/reverts", summary="Take back what a commit changed")
+    @router.post("/reverts", summary="Undo the changes of a commit")
     def revert(
         lake: RequestLake,
         body: Annotated[NewRevert, Depends(json_body(NewRevert))],
@@ -266,7 +269,7 @@ def _add_commits(router: APIRouter) -> None:
         )
         return json_response({"branch": body.branch, "commit": commit}, 201)
 
-    @router.post("/cherry-picks", summary="Make the change of a commit once more, on a branch")
+    @router.post("/cherry-picks", summary="Apply the changes of a commit to another branch")
     def cherry_pick(
         lake: RequestLake,
         body: Annotated[NewRevert, Depends(json_body(NewRevert))],

@@ -52,7 +52,7 @@ class Bucket:
         self.url = url.rstrip("/")
         parts = urlsplit(url)
         if parts.scheme not in BUCKET_SCHEMES or not parts.netloc or parts.query or parts.fragment:
-            raise UsageError(f"{url!r} names no bucket; write it like s3://bucket/prefix")
+            raise UsageError(f"{url!r} is not the URL of a bucket; write it like s3://bucket/prefix")
         self.reading = connect(self.url, limits.STORE_TRIES_MAX - 1)
         self.once = connect(self.url, 0)
 
@@ -127,8 +127,8 @@ class BucketObjectStore:
             assert error is not None, "there is at least one try"
             raise failed("create", self.url, path, error) from error
         raise IndeterminateError(
-            f"{path} may or may not have been created in {self.url} ({obstore_text(doubt)}); repair "
-            "the store, then read the object back to see whose it is"
+            f"{path} may or may not have been created in {self.url} ({obstore_text(doubt)}); repair the "
+            "store, then read the object back to see which writer succeeded"
         ) from doubt
 
     def get(self, path: str) -> bytes:
@@ -214,7 +214,9 @@ class BucketObjectStore:
                 for meta in page:
                     info = _info(meta)
                     if info.path <= last:
-                        raise StorageError(f"{self.url} does not list in order of names; use another store")
+                        raise StorageError(
+                            f"{self.url} does not list objects in order of names; use another store"
+                        )
                     last = info.path
                     if info.path.startswith(prefix):
                         yield info

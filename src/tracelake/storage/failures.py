@@ -90,13 +90,13 @@ def explain_obstore(error: Exception) -> str:
     """Return one line that explains a failed request to S3, GCS or Azure, and a remedy."""
     text = obstore_text(error)
     if any(code in text for code in _NO_BUCKET):
-        return "the bucket is not there; make it, or correct its name"
+        return "the bucket does not exist; create it, or correct its name"
     if any(host in text for host in _MACHINE_ROLES):
-        return "there are no credentials in the environment, and no role of this machine; set the former"
+        return "the environment has no credentials, and this machine has no role; set credentials"
     if code := re.search(r"status code: 40[13] \w+|<Code>(?:InvalidAccessKeyId|SignatureDoesNotMatch)", text):
         codes = re.findall(r"<Code>(\w+)</Code>", text)
         said = codes[0] if codes else code[0].removeprefix("status code: ")
-        return f"the store refuses these credentials ({said}); correct them, or what they allow"
+        return f"the store refuses these credentials ({said}); correct them or their permissions"
     if address := re.search(r"performing \w+ (\w+://[^/ ]+)\S* in .*HTTP error: (.*)", text):
         why = address[2].strip(" :")
         return f"{address[1]} does not answer ({why}); check that address and the network, then try again"

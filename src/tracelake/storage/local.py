@@ -273,8 +273,8 @@ class FileObjectStore:
                 _sync_if_there(directory)
             except OSError as error:
                 raise IndeterminateError(
-                    f"{target} is there but may not survive a power failure ({error}); repair the disk, "
-                    "then read the object back to see whose it is"
+                    f"{target} exists but may not survive a power failure ({error}); repair the disk, then "
+                    "read the object back to see which writer succeeded"
                 ) from error
 
     @contextmanager

@@ -155,7 +155,7 @@ def _decode(path: str, body: bytes) -> ObjectRecord:
     line, _, value = body.partition(b"\n")
     header = formats.decode(_Header, line, f"record {path}", _FORMAT, path)
     if header.value_xxh3 != xxhash.xxh3_128_hexdigest(value):
-        raise DamageError(f"{path} is not what was written: its value is another. Restore it from a backup.")
+        raise DamageError(f"{path} is damaged: its checksum does not match. Restore it from a backup.")
     return ObjectRecord(Entry(header.key, value, header.write), header.deleted)
 
 
@@ -423,7 +423,9 @@ class BucketKeyValueStore(RecordsInObjects):
                     f"the write of {partition!r} / {key!r} may or may not have happened: {outcome.reason}; "
                     "read the record, and write it again if need be"
                 )
-        raise ContentionError(f"others write {key!r} in {self._bucket.url} all the time; try again later")
+        raise ContentionError(
+            f"other writers change {key!r} in {self._bucket.url} too often; try again later"
+        )
 
     def _write_if(self, partition: str, key: str, value: bytes | None, expected: Expected) -> Outcome:
         for _ in range(limits.CONDITIONAL_WRITE_TRIES_MAX):
@@ -435,7 +437,9 @@ class BucketKeyValueStore(RecordsInObjects):
             outcome = self._replace(partition, key, value, body, mode)
             if not isinstance(outcome, Conflict):
                 return outcome
-        raise ContentionError(f"others write {key!r} in {self._bucket.url} all the time; try again later")
+        raise ContentionError(
+            f"other writers change {key!r} in {self._bucket.url} too often; try again later"
+        )
 
     def _replace(
         self, partition: str, key: str, value: bytes | None, before: bytes | None, mode: PutMode
@@ -517,7 +521,9 @@ class VersionedKeyValueStore(RecordsInObjects):
             )
             if isinstance(outcome, Done):
                 return version
-        raise ContentionError(f"others write {key!r} in {self._objects.url} all the time; try again later")
+        raise ContentionError(
+            f"other writers change {key!r} in {self._objects.url} too often; try again later"
+        )
 
     def _write_if(self, partition: str, key: str, value: bytes | None, expected: Expected) -> Outcome:
         version = new_version()
@@ -529,7 +535,9 @@ class VersionedKeyValueStore(RecordsInObjects):
             outcome = self._append(partition, key, value, version, number)
             if not isinstance(outcome, Conflict):
                 return outcome
-        raise ContentionError(f"others write {key!r} in {self._objects.url} all the time; try again later")
+        raise ContentionError(
+            f"other writers change {key!r} in {self._objects.url} too often; try again later"
+        )
 
     def _append(
         self, partition: str, key: str, value: bytes | None, version: Version, number: int
@@ -548,7 +556,7 @@ class VersionedKeyValueStore(RecordsInObjects):
         except StorageError as error:
             return Indeterminate(version, f"it could not be checked: {error}")
         if max(numbers, default=own) >= own + RECORD_VERSIONS_KEPT:
-            return Indeterminate(version, "many newer versions came meanwhile")
+            return Indeterminate(version, "many newer versions were written in the meantime")
         self._remove_old(directory, numbers)
         return Done(version)
 

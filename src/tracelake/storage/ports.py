@@ -290,7 +290,7 @@ def check_value(key: str, value: bytes) -> None:
     if len(value) > limits.VALUE_MAX_BYTES:
         raise LimitError(
             f"the value of {key!r} has {len(value)} bytes, more than VALUE_MAX_BYTES = "
-            f"{limits.VALUE_MAX_BYTES}; put it in the object store and keep its path in the record"
+            f"{limits.VALUE_MAX_BYTES}; put it in the object store and its path in the record"
         )
 
 
@@ -316,7 +316,7 @@ def check_prefix(prefix: str) -> None:
     if slash:
         _check_segments(prefix, directory.split("/"))
     if "\0" in last:
-        raise UsageError(f"prefix {prefix!r} holds a NUL character; remove it")
+        raise UsageError(f"prefix {prefix!r} contains a NUL character; remove it")
 
 
 def check_range(path: str, start: int, length: int) -> None:
@@ -336,11 +336,11 @@ def _check_segments(path: str, segments: list[str]) -> None:
         )
     if "\0" in path or not _NO_NAMES.isdisjoint(segments):
         raise UsageError(
-            f"{path!r} is no path of an object; write names between single slashes, without a leading slash, "
-            "'.', '..' or NUL"
+            f"{path!r} is not the path of an object; write names between single slashes, without a leading "
+            "slash, '.', '..' or NUL"
         )
     if segments[0] == RESERVED_DIRECTORY:
-        raise UsageError(f"{path!r} lies in {RESERVED_DIRECTORY}/, which is reserved; use another first name")
+        raise UsageError(f"{path!r} is in {RESERVED_DIRECTORY}/, which is reserved; use another first name")
     if size_bytes <= limits.OBJECT_PATH_SEGMENT_MAX_BYTES:
         return
     longest = max(segments, key=lambda segment: len(segment.encode()))

@@ -139,12 +139,12 @@ _ERASE = "DELETE FROM tracelake_records WHERE partition = %s AND key >= %s AND k
 
 # Words in permanent refusals by a server or the client library, and the remedy for each.
 _REFUSALS: Final = {
-    "password": "give the right one by PGPASSWORD, by the file ~/.pgpass, or in the setting `metadata`",
-    'database "': "make the database, as by `createdb`, or correct its name in the URL",
-    'role "': "make the user, as by `createuser`, or correct the name in the URL",
-    "pg_hba": "let this machine and user in by the server's pg_hba.conf",
+    "password": "set the right one in PGPASSWORD, the file ~/.pgpass, or the setting `metadata`",
+    'database "': "create the database, for example with `createdb`, or correct its name in the URL",
+    'role "': "create the user, for example with `createuser`, or correct the name in the URL",
+    "pg_hba": "admit this machine and user in the server's pg_hba.conf",
 }
-_NO_REPLY: Final = "check that it runs at that address and takes connections, then try again"
+_NO_REPLY: Final = "check that it runs at that address and accepts connections, then try again"
 
 
 class PostgresKeyValueStore:
@@ -256,7 +256,7 @@ class PostgresKeyValueStore:
             # The conflicting record was deleted since, so the condition holds again: retry.
             if not (expected is ABSENT and current is None):
                 return Conflict(current)
-        raise StorageError(f"{key!r} comes and goes too fast in {self._name}; try again later")
+        raise StorageError(f"{key!r} is created and deleted too often in {self._name}; try again later")
 
     def delete_if(self, partition: str, key: str, expected: Version) -> Outcome:
         """Delete the record if its version is `expected`. Done then carries a version of the deletion itself."""
@@ -432,7 +432,7 @@ class PostgresKeyValueStore:
         except (PoolTimeout, TooManyRequests, psycopg.Error) as error:
             raise StorageError(
                 f"no connection to {self._name} in {limits.POSTGRES_TURN_TIMEOUT_S} s; check that it runs, "
-                "takes connections, and knows the user and password"
+                "accepts connections, and knows the user and password"
             ) from error
 
     def _set_up(self, connection: AnsweredConnection) -> None:

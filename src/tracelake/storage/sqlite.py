@@ -484,7 +484,7 @@ class SqliteKeyValueStore:
         if not header:
             return  # SQLite creates an empty file first, so another process may be about to create the database.
         if not header.startswith(_MAGIC) or len(header) < 100:
-            raise DamageError(f"{self._path} is no intact database; restore it from a backup")
+            raise DamageError(f"{self._path} is not an intact database; restore it from a backup")
         version, application = int.from_bytes(header[60:64]), int.from_bytes(header[68:72])
         if application == _APPLICATION and version not in (0, _SCHEMA_VERSION):
             raise UsageError(
@@ -501,7 +501,8 @@ class SqliteKeyValueStore:
 
     def _foreign(self) -> UsageError:
         return UsageError(
-            f"{self._path} is the database of something else, and was left as it is; name another file for the metadata"
+            f"{self._path} is the database of another program and was not changed; name another file for "
+            "the metadata"
         )
 
     def _set_up(self) -> None:
@@ -517,7 +518,7 @@ class SqliteKeyValueStore:
                     raise
                 time.sleep(limits.SQLITE_POLL_S)
         if mode != "wal":
-            raise StorageError(f"{self._path} cannot have a write-ahead log; move it to a local disk")
+            raise StorageError(f"{self._path} does not support a write-ahead log; move it to a local disk")
         if self._schema_version() == 0:
             with self._transaction() as connection:
                 if self._schema_version() == 0:
@@ -556,12 +557,12 @@ class SqliteKeyValueStore:
                 yield
         except UnicodeDecodeError as error:
             raise DamageError(
-                f"{self._path} is no intact database ({error}); restore it from a backup"
+                f"{self._path} is not an intact database ({error}); restore it from a backup"
             ) from error
         except sqlite3.Error as error:
             if _code(error) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or _is_undecodable(error):
                 raise DamageError(
-                    f"{self._path} is no intact database ({error}); restore it from a backup"
+                    f"{self._path} is not an intact database ({error}); restore it from a backup"
                 ) from error
             failed = StorageError(f"cannot {doing} {self._path}: {error}; {_way_out(error)}")
             failed.is_unwritable = _code(error) in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_FULL)
@@ -606,8 +607,8 @@ def _is_undecodable(error: sqlite3.Error) -> bool:
 
 def _way_out(error: sqlite3.Error) -> str:
     if _code(error) == sqlite3.SQLITE_READONLY:
-        return "give this user the right to write it and its directory: who reads notes there what is read"
-    return "check the disk, its free space and who else has the file open, then try again"
+        return "give this user write access to it and its directory: readers write there too"
+    return "check the disk, its free space and other processes with the file open, then try again"
 
 
 def _code(error: sqlite3.Error) -> int:

@@ -57,7 +57,7 @@ def open_objects(url: str) -> ObjectStore:
     if scheme in BUCKET_SCHEMES:
         return BucketObjectStore(url)
     raise UsageError(
-        f"{url!r} names no object store; use file:///absolute/directory, s3://bucket/prefix, "
+        f"{url!r} is not the URL of an object store; use file:///absolute/directory, s3://bucket/prefix, "
         "gs://bucket/prefix, az://container/prefix or memory://name"
     )
 
@@ -85,9 +85,9 @@ def open_key_value(url: str) -> KeyValueStore:
     if scheme == "file":
         return VersionedKeyValueStore(FileObjectStore(_absolute(url, rest)))
     raise UsageError(
-        f"{url!r} names no key-value store; use sqlite:///absolute/file, postgresql://host/database, "
-        "file:///absolute/directory, s3://bucket/prefix, gs://bucket/prefix, az://container/prefix "
-        "or memory://name"
+        f"{url!r} is not the URL of a key-value store; use sqlite:///absolute/file, "
+        "postgresql://host/database, file:///absolute/directory, s3://bucket/prefix, gs://bucket/prefix, "
+        "az://container/prefix or memory://name"
     )
 
 
@@ -95,7 +95,7 @@ def _absolute(url: str, rest: str) -> str:
     path = unquote(rest.removeprefix("localhost"))
     if not path.startswith("/") or path == "/" or "\0" in path:
         raise UsageError(
-            f"{url!r} holds no absolute path; write three slashes, as in {url.partition(':')[0]}:///var/lake"
+            f"{url!r} has no absolute path; write three slashes, as in {url.partition(':')[0]}:///var/lake"
         )
     return path
 
@@ -159,8 +159,8 @@ def open_foreign(url: str) -> ForeignObjects:
     if not _BUCKET.fullmatch(url):
         # Omit the address, because the part before an @ may be a secret.
         raise UsageError(
-            f"an address of {url.partition('://')[0]} names no bucket; write it like s3://bucket/prefix/*.gz, and "
-            "leave credentials to the environment"
+            f"a {url.partition('://')[0]} address must name a bucket; write it like s3://bucket/prefix/*.gz, and put "
+            "credentials into the environment"
         )
     if url.startswith("memory:"):
         return _InMemory(open_objects(url))
@@ -173,8 +173,8 @@ def check_key(key: str) -> None:
     names = key.split("/")
     if any(name in ("", ".", "..") for name in names) or _UNREADABLE.search(key):
         raise UsageError(
-            f"{key!r} names no object that can be read: its names stand between single slashes, without one at either "
-            "end, and have no '.', '..' or control character; to take all below a prefix, write prefix/**"
+            f"{key!r} is not a readable key: separate names by single slashes, without one at either end, and "
+            "without '.', '..' or control characters; to match all objects below a prefix, write prefix/**"
         )
 
 
@@ -237,8 +237,8 @@ class _InBucket:
             yield
         except InvalidPathError as error:
             raise StorageError(
-                f"cannot {doing} {key!r} in {self._url}: there is a key that cannot be read ({obstore_text(error)}), "
-                "and it hides those beside it; rename that object, or name inputs in another directory of the bucket"
+                f"cannot {doing} {key!r} in {self._url}: a key cannot be read ({obstore_text(error)}), and "
+                "hides the others; rename that object, or name inputs in another directory of the bucket"
             ) from error
         except OBSTORE_ERRORS as error:
             raise failed(doing, self._url, key, error) from error

@@ -38,7 +38,7 @@ def whole_records(
         else:
             damaged(
                 entry.key,
-                f"its checksum does not fit its {len(entry.value)} bytes; restore it from a backup",
+                f"its checksum does not match its {len(entry.value)} bytes; restore it from a backup",
             )
     return whole
 

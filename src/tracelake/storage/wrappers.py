@@ -376,8 +376,8 @@ class LocalFiles:
                 with suppress(OSError):
                     partial.unlink()
                 raise StorageError(
-                    f"cannot keep a copy of {path} in {self._folder}: {error.strerror or error}; free space there, "
-                    "or set XDG_CACHE_HOME to a directory on another disk"
+                    f"cannot store a copy of {path} in {self._folder}: {error.strerror or error}; free space "
+                    "there, or set XDG_CACHE_HOME to a directory on another disk"
                 ) from error
         if self._max_bytes is not None:
             self._make_room(len(data), self._max_bytes)

@@ -64,8 +64,8 @@ class ChangeLog:
         state = self._shard.state()
         if are_forgotten(state, after):
             raise ExpiredError(
-                f"table {self._name}: the single changes up to transaction {state.since} are forgotten. Read the "
-                f"table as of then, and listen from there instead of {after}."
+                f"table {self._name}: the individual changes up to transaction {state.since} are no longer "
+                f"recorded. Read the table as of that transaction, and listen from there instead of {after}."
             )
         refs = up_to(state, until)
         batches = [self._shard.batch(ref) for ref in later_than(refs, after)]
@@ -100,9 +100,9 @@ class ChangeLog:
         assert changed is not None, "a scan of changes"
         if len(retracted.select(retracted.open_files(), retracted.layout.schema.names[:1])):
             raise UsageError(
-                f"table {self._name}: rows were replaced or deleted later than transaction {changed.after} and up to "
-                f"{changed.until}, and rows alone do not tell it. Choose: option changes=all adds the column _change, "
-                "+1 or -1; changes=insertions leaves out rows that were retracted."
+                f"table {self._name}: rows were replaced or deleted later than transaction {changed.after} "
+                f"and up to {changed.until}, and plain rows cannot show that. Choose: option changes=all adds "
+                "the column _change, +1 or -1; changes=insertions omits rows that were retracted."
             )
 
     def listen(

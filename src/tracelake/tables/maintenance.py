@@ -142,7 +142,7 @@ class Maintainer:
             if report.batches:
                 return report
         raise ContentionError(
-            f"table {shard.name}: other compactions were faster {_COMPACTION_TRIES_MAX} times; try again."
+            f"table {shard.name}: other compactions committed first {_COMPACTION_TRIES_MAX} times; try again."
         )
 
     def _compact(
@@ -206,7 +206,7 @@ class _Behind:
 
 
 def _tell(shard: Shard, error: TracelakeError) -> None:
-    logger.warning("table %s was not compacted: %s. It will be tried again.", shard.name, error)
+    logger.warning("table %s was not compacted: %s. The compaction will be retried.", shard.name, error)
 
 
 def _is_told(shard: Shard, ref: BatchRef, said: str) -> bool:

@@ -67,14 +67,12 @@ def read_list_token(text: str, name: str, keys: int) -> ListToken:
     list."""
     match = _LIST_TOKEN.fullmatch(text)
     if match is None:
-        raise QueryError(f"{text[:QUOTED_MAX_CHARS]!r} is no page; take `next_page` of a list as it is.")
+        raise QueryError(f"{text[:QUOTED_MAX_CHARS]!r} is not a page; use `next_page` of a list unchanged.")
     token = ListToken(
         match[2], int(match[3]), tuple(map(int, match[4].split("_")[1:])), match[5], match[1] == "b"
     )
     if token.name != name or len(token.keys) != keys:
-        raise QueryError(
-            "this page is of another list; ask with the same filters and order, or without a page."
-        )
+        raise QueryError("this page belongs to another list; use the same filters and order, or no page.")
     return token
 
 
@@ -87,7 +85,7 @@ def token_of(text: str) -> PageToken:
     """Parse a token of any search. Raises QueryError if it is invalid."""
     match = _TOKEN.fullmatch(text)
     if match is None:
-        raise QueryError(f"{text[:QUOTED_MAX_CHARS]!r} is no page; take `next_page` of a result as it is.")
+        raise QueryError(f"{text[:QUOTED_MAX_CHARS]!r} is not a page; use `next_page` of a result unchanged.")
     commit = None if match[1] == _NO_COMMIT else match[1]
     return PageToken(commit, int(match[2]), int(match[3]), match[4], match[5] or "")
 
@@ -97,7 +95,8 @@ def read_token(text: str, search: str) -> PageToken:
     token = token_of(text)
     if token.search != search:
         raise QueryError(
-            "this page is of another search; ask with the same query, condition, service and order, or without a page."
+            "this page belongs to another search; use the same query, condition, service and order, or no "
+            "page."
         )
     if token.offset > SEARCH_OFFSET_MAX_HITS:
         raise QueryError(
@@ -109,9 +108,9 @@ def read_token(text: str, search: str) -> PageToken:
 def nanoseconds(now: datetime) -> int:
     """Return a time as nanoseconds since 1970. Raises QueryError if it has no time zone or is not a time."""
     if not isinstance(now, datetime):
-        raise QueryError(f"now is {now!r}, and no time; give a datetime, such as datetime.now(UTC).")
+        raise QueryError(f"now is {now!r}, which is not a time; give a datetime, such as datetime.now(UTC).")
     if now.utcoffset() is None:
         raise QueryError(
-            f"now is {now.isoformat()} without a time zone; give it one, such as tzinfo=datetime.UTC."
+            f"now is {now.isoformat()}, without a time zone; add one, such as tzinfo=datetime.UTC."
         )
     return (now - datetime.fromtimestamp(0, UTC)) // timedelta(microseconds=1) * 1_000

@@ -120,9 +120,11 @@ def reading(query: str) -> str:
         raise _refused("query", query, json.loads(serialized)["error_message"])
     if others := set(_NODE_KIND.findall(serialized)) - _READING:
         written = ", ".join(sorted(kind.split("_")[0] for kind in others))
-        raise _refused("query", query, f"it may only read, and has {written} in it")
+        raise _refused("query", query, f"it may only read, but contains {written}")
     if (match := _RUNS_A_TEXT.search(serialized)) is not None:
-        raise _refused("query", query, f"it runs a text with {match[1].lower()}(); write its query itself")
+        raise _refused(
+            "query", query, f"it executes a text with {match[1].lower()}(); write that query directly"
+        )
     return query
 
 
@@ -131,7 +133,7 @@ def of_tables(query: str) -> str:
     reading(query)
     for kind, names in _sources(json.loads(_serialized(query, "query", query))):
         if kind == "TABLE_FUNCTION" or not all(map(_PLAIN_NAME.fullmatch, names)):
-            raise _refused("query", query, "in one workspace it may read tables, by their names")
+            raise _refused("query", query, "within a workspace it may read only tables, by their names")
     return query
 
 
@@ -190,7 +192,7 @@ def _node(query: str, what: str, text: str) -> dict[str, Any]:
     if said["error"]:
         raise _refused(what, text, said["error_message"])
     if _SUBQUERY in serialized:
-        raise _refused(what, text, "it has a query of its own; use `sql` for that")
+        raise _refused(what, text, "it contains a query; use `sql` for that")
     nodes = [statement["node"] for statement in said["statements"]]
     if len(nodes) != 1 or nodes[0].get("type") != "SELECT_NODE":
         raise _refused(what, text, f"it is more than one {what}")

@@ -273,8 +273,8 @@ def _within(tables: Iterable[pa.Table], max_bytes: int | None) -> Iterator[pa.Ta
         total_bytes += table.nbytes
         if max_bytes is not None and total_bytes > max_bytes:
             raise LimitError(
-                f"these rows take more than {max_bytes:,} bytes, with resource and scope at each span; ask for fewer "
-                "traces, or for columns of them by SQL"
+                f"these rows take more than {max_bytes:,} bytes, with resource and scope at each span; "
+                "request fewer traces, or some columns by SQL"
             )
         yield table
 
@@ -323,7 +323,7 @@ def check_parts(files: LocalFiles, parts: Sequence[Part]) -> None:
         with ThreadPoolExecutor(min(_CHECK_THREADS_MAX, os.cpu_count() or 1)) as threads:
             list(threads.map(partial(_check_part, files), unchecked))
     except NotFoundError as error:
-        raise DamageError(f"a part is gone: {error}. `tracelake verify` names all that is wrong.") from error
+        raise DamageError(f"a part is missing: {error}. `tracelake verify` lists all damage.") from error
 
 
 def _check_part(files: LocalFiles, part: Part) -> None:
@@ -413,13 +413,11 @@ def _errors_as_ours(cancellation: Cancellation) -> Iterator[None]:
         raise QueryError(f"DuckDB refuses the query: {error}") from error
     except duckdb.PermissionException as error:
         raise QueryError(
-            f"DuckDB refuses the query: {error}. Queries read the tables of the lake only; allow_files=True, or "
-            "`tracelake sql --allow-files`, lets one read files of this machine, too."
+            f"DuckDB refuses the query: {error}. Queries read the tables of the lake only; allow_files=True, "
+            "or `tracelake sql --allow-files`, lets a query read files of this machine, too."
         ) from error
     except duckdb.IOException as error:
-        raise DamageError(
-            f"a part cannot be read: {error}. Run `tracelake verify` to see all that is wrong."
-        ) from error
+        raise DamageError(f"a part cannot be read: {error}. `tracelake verify` lists all damage.") from error
     except duckdb.OutOfMemoryException as error:
         raise too_much_memory(error) from error
     except GIVEN_UP as error:
@@ -428,7 +426,9 @@ def _errors_as_ours(cancellation: Cancellation) -> Iterator[None]:
         raise QueryError(f"DuckDB refuses the query: {error}") from error
     except duckdb.InvalidInputException as error:
         if "parquet" in str(error).lower():
-            raise DamageError(f"a part cannot be read: {error}. Run `tracelake verify`.") from error
+            raise DamageError(
+                f"a part cannot be read: {error}. `tracelake verify` lists all damage."
+            ) from error
         raise QueryError(f"DuckDB refuses the query: {error}") from error
     except duckdb.Error as error:
         raise QueryError(f"DuckDB refuses the query: {error}") from error
@@ -448,9 +448,7 @@ def checked(db: duckdb.DuckDBPyConnection, query: str) -> str:
             f"the query is not Unicode text ({error.reason}); replace that character."
         ) from error
     if [statement.type for statement in statements] != [duckdb.StatementType.SELECT]:
-        raise QueryError(
-            "a lake is read by one SELECT statement here, and changed by `tracelake ingest` only."
-        )
+        raise QueryError("only one SELECT statement is allowed here; `tracelake ingest` changes the lake.")
     return query
 
 

@@ -47,11 +47,12 @@ def check_name(name: str) -> None:
     """Raise UsageError if the name is not allowed for a user table."""
     if name in BUILT_IN:  # only the pipeline writes these
         raise UsageError(
-            f"table {name} is made of what is ingested, and cannot be written to; choose another name."
+            f"the pipeline writes table {name}, so other writes are refused; choose another name."
         )
     if not _NAME.fullmatch(name):
         raise UsageError(
-            f"{name!r} cannot be the name of a table: use up to 63 of a-z, 0-9 and _, a letter first."
+            f"{name!r} cannot be the name of a table: use up to 63 of a-z, 0-9 and _, beginning with a "
+            "letter."
         )
 
 
@@ -70,8 +71,8 @@ def check_types(table: str, schema: pa.Schema) -> None:
     for field in schema:
         if (problem := _why_not_kept(field)) is not None:
             raise UsageError(
-                f"table {table}: column {field.name!r} is {field.type}, which cannot be kept ({problem}); convert it "
-                "to another type, such as float32 or string."
+                f"table {table}: column {field.name!r} is {field.type}, which cannot be stored ({problem}); "
+                "convert it to another type, such as float32 or string."
             )
 
 
@@ -97,18 +98,16 @@ def make_spec(name: str, schema: pa.Schema, key: Sequence[str], buckets: int) ->
         raise UsageError(f"buckets must be from 1 to {BUCKETS_MAX}, not {buckets}.")
     lower = [column.lower() for column in schema.names]
     if not lower or len(set(lower)) < len(lower):
-        raise UsageError(
-            f"table {name}: it needs columns, each with a name of its own in any case of letters."
-        )
+        raise UsageError(f"table {name}: it needs columns, with unique names regardless of case.")
     check_columns(name, schema)
     check_types(name, schema)
     for column in key:
         if column not in schema.names:
-            raise UsageError(f"table {name}: there is no column {column!r} to be part of its key.")
+            raise UsageError(f"table {name}: no column {column!r} for its key.")
         kind = schema.field(column).type
         if not (pa.types.is_string(kind) or pa.types.is_integer(kind)):
             raise UsageError(
-                f"table {name}: column {column!r} is {kind}; a key is made of text and integers."
+                f"table {name}: column {column!r} is {kind}; key columns must be text or integers."
             )
     columns = schema.remove_metadata().serialize().to_pybytes()
     return TableSpec(name, columns, tuple(dict.fromkeys(key)), buckets)
@@ -124,7 +123,7 @@ def create_spec(objects: ObjectStore, spec: TableSpec) -> TableSpec:
     there = read_spec(objects, spec.name)
     if not there.schema.equals(spec.schema) or there.key != spec.key:
         raise UsageError(
-            f"there is a table {spec.name} already, with other columns or another key: its key is "
+            f"table {spec.name} already exists, with other columns or another key: its key is "
             f"{', '.join(there.key) or 'none'}, its columns are {', '.join(there.schema.names)}."
         )
     return there
@@ -136,7 +135,7 @@ def read_spec(objects: ObjectStore, name: str) -> TableSpec:
         data = objects.get(_path(name))
     except NotFoundError as error:
         raise TableNotFoundError(
-            f"no table {name!r}; make it by a first write or by create_table."
+            f"no table {name!r}; create it by writing to it, or with create_table."
         ) from error
     return decode(TableSpec, data, _path(name), FORMAT_VERSION, _path(name))
 

@@ -140,7 +140,7 @@ class Table:
 
         if self._origin is None:
             raise UsageError(
-                f"table {self.name} cannot be read by other processes: the lake is still empty, or in memory."
+                f"table {self.name} cannot be read by other processes: the lake is empty, or in memory."
             )
         reader = (
             spark.read.format("tracelake").option("lake", self._origin.lake).option("at", self._origin.at)
@@ -302,7 +302,7 @@ def to_rows(table: pa.Table) -> list[Row]:
     return table.to_pylist(maps_as_pydicts="strict")
 
 
-_TOO_MANY: Final = "other large traces take too long to be read; read this one again later"
+_TOO_MANY: Final = "reading other large traces takes too long; read this one again later"
 
 
 class ReadGate:

@@ -281,7 +281,7 @@ _TOLD_COLUMNS: Final = (
     "kind",
 )
 """The row's columns that a hit contains."""
-_NOT_BY_MEANING: Final = "spans that no commit holds yet have no vectors; a search by words finds them"
+_NOT_BY_MEANING: Final = "uncommitted spans have no vectors; a search by words finds them"
 
 
 class CommitView:
@@ -347,7 +347,7 @@ class CommitView:
     def table(self, name: str) -> Table:
         """Return a table. Raises TableNotFoundError."""
         if name not in self._names:
-            raise TableNotFoundError(f"no table {name!r}; there are {', '.join(self._names)}.")
+            raise TableNotFoundError(f"no table {name!r}; the tables are {', '.join(self._names)}.")
         if name not in self._tables:
             self._tables[name] = self._open(name)
         return self._tables[name]
@@ -456,7 +456,7 @@ class CommitView:
         trace_id = trace_id.lower()
         if not _TRACE_ID.fullmatch(trace_id):
             raise NotFoundError(
-                f"{trace_id!r} is no trace id: 32 hex digits, or the first 6 or more of them."
+                f"{trace_id!r} is not a trace id: 32 hex digits, or the first 6 or more of them."
             )
         if len(trace_id) == 32:
             return trace_id
@@ -505,8 +505,8 @@ class CommitView:
             raise QueryError(f"sort must be one of {', '.join(get_args(Sort))}, not {sort!r}.")
         if where and facets:
             raise QueryError(
-                "facets count what the index finds, and a condition is not in it; say it in the query, such as "
-                "service:checkout, or leave facets out."
+                "facets count the hits of the index, which cannot apply a condition; write it in the query, "
+                "such as service:checkout, or leave facets out."
             )
         name = name_of_search(query, where, service, sort, *by.told, *workspace_token(workspace))
         token = read_token(page, name) if page is not None else None

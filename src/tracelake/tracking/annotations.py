@@ -47,11 +47,12 @@ def check_tag(key: str, value: str, value_max_chars: int) -> None:
     """Raise UsageError for an invalid or overlong tag."""
     if not key or len(key) > limits.TRACKING_KEY_MAX_CHARS:
         raise UsageError(
-            f"the key of a tag has 1 to {limits.TRACKING_KEY_MAX_CHARS} characters, and {quoted(key)} has {len(key)}."
+            f"the key of a tag must have 1 to {limits.TRACKING_KEY_MAX_CHARS} characters; {quoted(key)} "
+            f"has {len(key)}."
         )
     if len(value) > value_max_chars:
         raise UsageError(
-            f"tag {quoted(key)} has {len(value)} characters, and the limit is {value_max_chars}."
+            f"tag {quoted(key)} has {len(value)} characters, more than the limit of {value_max_chars}."
         )
     if "\0" in key + value:
         raise UsageError(f"tag {quoted(key)} holds a NUL character; remove it.")
@@ -95,7 +96,7 @@ def columns(body: Mapping[str, Any]) -> dict[str, Any]:
     name, span_id = body.get("assessment_name"), body.get("span_id")
     if not isinstance(name, str) or not 0 < len(name) <= limits.TRACKING_NAME_MAX_CHARS:
         raise UsageError(
-            f"an assessment has an assessment_name of 1 to {limits.TRACKING_NAME_MAX_CHARS} characters."
+            f"an assessment needs an assessment_name of 1 to {limits.TRACKING_NAME_MAX_CHARS} characters."
         )
     kinds = [kind for kind in _KINDS if isinstance(body.get(kind), Mapping)]
     if len(kinds) != 1 or any(kind in body and kind not in kinds for kind in _KINDS):
@@ -103,11 +104,11 @@ def columns(body: Mapping[str, Any]) -> dict[str, Any]:
             f"assessment {quoted(name)} must have either feedback or expectation, an object with a value."
         )
     if span_id is not None and not (isinstance(span_id, str) and 0 < len(span_id) <= 16):
-        raise UsageError(f"assessment {quoted(name)} is of a span by its id, up to 16 hex digits.")
+        raise UsageError(f"the span_id of assessment {quoted(name)} must be up to 16 hex digits.")
     try:
         text = json.dumps(body, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
-        raise UsageError(f"assessment {quoted(name)} cannot be kept as JSON: {error}.") from error
+        raise UsageError(f"assessment {quoted(name)} cannot be stored as JSON: {error}.") from error
     if len(text) > limits.ASSESSMENT_MAX_BYTES or "\\u0000" in text:
         raise LimitError(
             f"assessment {quoted(name)} takes {len(text):,} bytes as JSON, and the limit is "
@@ -204,7 +205,7 @@ class Annotations:
         """Set a tag of a trace, which must exist. Raises UsageError, LimitError."""
         check_tag(key, value, limits.TRACKING_VALUE_MAX_CHARS)
         if key in OF_COLUMNS:
-            raise UsageError(f"tag {key} says where a trace is, and only the archive sets it.")
+            raise UsageError(f"tag {key} records the location of a trace; only the archive sets it.")
         with self._database.writing() as connection:
             self._set(connection, trace_tags, {"trace_id": trace_id, "workspace": workspace}, key, value)
 
@@ -220,7 +221,7 @@ class Annotations:
                 )
                 gone = connection.execute(cleared).rowcount
             elif key in OF_COLUMNS:
-                raise UsageError(f"tag {key} says where a trace is, and only the archive changes it.")
+                raise UsageError(f"tag {key} records the location of a trace; only the archive changes it.")
             else:
                 gone = connection.execute(
                     delete(trace_tags).where(*self._of(trace_tags, [trace_id]), trace_tags.c.key == key)
@@ -253,7 +254,7 @@ class Annotations:
         for what, text in (("experiment", name), ("workspace", workspace)):
             if not text.strip() or len(text) > limits.TRACKING_NAME_MAX_CHARS or "\0" in text:
                 raise UsageError(
-                    f"the name of an {what} has 1 to {limits.TRACKING_NAME_MAX_CHARS} characters, and is not "
+                    f"the name of an {what} must have 1 to {limits.TRACKING_NAME_MAX_CHARS} characters, not "
                     f"{quoted(text)}."
                 )
         row = {
@@ -271,7 +272,7 @@ class Annotations:
             )
             if connection.execute(statement, row).scalar() is None:
                 raise UsageError(
-                    f"there is an experiment {quoted(name)} in workspace {quoted(workspace)} already."
+                    f"experiment {quoted(name)} already exists in workspace {quoted(workspace)}."
                 )
         return str(row["experiment_id"])
 

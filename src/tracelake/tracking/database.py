@@ -139,7 +139,8 @@ class TrackingDatabase:
             dialect, connect = "postgresql+psycopg://", self._connect_postgres
         else:
             raise UsageError(
-                f"{scheme}://… names no tracking store; use sqlite:///absolute/file or postgresql://host/database"
+                f"{scheme}://… is not the URL of a tracking store; use sqlite:///absolute/file or "
+                "postgresql://host/database"
             )
         self.engine = create_engine(
             dialect,
@@ -243,7 +244,8 @@ class TrackingDatabase:
         """
         if not self._searches.acquire(timeout=limits.TRACKING_SEARCH_WAIT_S):
             raise BackPressureError(
-                f"{limits.TRACKING_SEARCHES_MAX} searches of {self.name} run already; search again later"
+                f"{limits.TRACKING_SEARCHES_MAX} searches of {self.name} are already running; search "
+                "again later"
             )
         try:
             with self.reading() as connection, in_time(connection):
@@ -263,7 +265,7 @@ class TrackingDatabase:
         if isinstance(original, sqlite3.Error) and of_sqlite_commit(original) is FailureKind.NOT_DONE:
             raise error
         raise IndeterminateError(
-            f"a write to {self.name} may or may not have happened: {_text(error)}; do it again"
+            f"a write to {self.name} may or may not have happened: {_text(error)}; try again"
         ) from error
 
     @contextmanager
@@ -280,9 +282,7 @@ class TrackingDatabase:
             if isinstance(error, exc.ProgrammingError) and not state.startswith(_POSTGRES_REFUSED):
                 raise
             if state.startswith(_POSTGRES_TOO_LARGE):
-                raise UsageError(
-                    f"the tracking store has no place for such a value: {_text(error)}"
-                ) from error
+                raise UsageError(f"the tracking store cannot store such a value: {_text(error)}") from error
             raise StorageError(
                 f"cannot {doing} {self.name}: {_text(error)}; repair it, then try again"
             ) from error
@@ -290,7 +290,7 @@ class TrackingDatabase:
             raise _of_constraint(self.name, error) from error
         except (exc.DataError, UnicodeEncodeError) as error:
             why = _text(error) if isinstance(error, exc.DataError) else str(error)
-            raise UsageError(f"the tracking store has no place for such a value: {why}") from error
+            raise UsageError(f"the tracking store cannot store such a value: {why}") from error
         except UnicodeDecodeError as error:
             # SQLite's error quotes the damaged bytes, and Python cannot decode them.
             said = error.object.decode(errors="replace")[: limits.ERROR_MAX_CHARS]
@@ -373,8 +373,8 @@ def _of_constraint(name: str, error: exc.IntegrityError) -> TracelakeError:
         or getattr(error.orig, "sqlstate", None) == _POSTGRES_THERE
     )
     if is_there:
-        return ContentionError(f"another write to {name} was first: {_text(error)}; do it again")
-    return UsageError(f"the tracking store has no place for such a value: {_text(error)}")
+        return ContentionError(f"another write to {name} committed first: {_text(error)}; try again")
+    return UsageError(f"the tracking store cannot store such a value: {_text(error)}")
 
 
 def is_damage(error: StorageError) -> bool:
@@ -431,7 +431,7 @@ def _path(url: str, rest: str) -> str:
     path = unquote(rest.removeprefix("localhost"))
     if not path.startswith("/") or path == "/" or "\0" in path:
         raise UsageError(
-            f"{url!r} holds no absolute path; write three slashes, as in sqlite:///var/tracking.db"
+            f"{url!r} has no absolute path; write three slashes, as in sqlite:///var/tracking.db"
         )
     return path
 

@@ -146,7 +146,7 @@ class RequestGroups(ABC):
 
     def refusal(self, error: BaseException) -> BackPressureError:
         """Return the error for a request whose write failed."""
-        return BackPressureError(f"{self.noun} did not take the request: {error}; send it again later")
+        return BackPressureError(f"{self.noun} could not store the request: {error}; send it again later")
 
     def close(self) -> None:
         """Write pending requests, then stop. Later appends are refused. Calling it twice is allowed."""
@@ -323,7 +323,7 @@ class Inbox(RequestGroups):
         path = self._next_name()
         if not self._objects.create(path, data) and self._objects.get(path) != data:
             # Names are unique, so an existing object is our write with a lost reply, or damage.
-            raise StorageError(f"another object stands at {path}")
+            raise StorageError(f"{path} already contains another object")
         self._segments_seen += 1
 
     def _next_name(self) -> str:

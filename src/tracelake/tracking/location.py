@@ -120,8 +120,8 @@ def _page_key(place: TrackingLocation) -> str:
 def _not_here(name: str, place: TrackingLocation) -> str:
     where = f"{DATABASE} in its directory" if place.url == SQLITE else place.url
     return (
-        f"{name} is not the tracking store of this lake, which {PLACE} says is {where}: correct TRACELAKE_TRACKING or "
-        f"`tracking`, or restore the database; to give up what it had and begin anew, delete {PLACE}"
+        f"{name} is not the tracking store of this lake; {PLACE} names {where}: correct TRACELAKE_TRACKING or "
+        f"`tracking`, or restore the database; to discard its data and start over, delete {PLACE}"
     )
 
 

@@ -54,8 +54,8 @@ def migrate(database: TrackingDatabase, revision: str = HEAD) -> None:
         known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
         if before is not None and before not in known:
             raise UsageError(
-                f"{database.name} has revision {before} of the tracking store, this release knows it up to {HEAD}; "
-                "use the release that wrote it, or a newer one"
+                f"{database.name} has revision {before} of the tracking store, and this release reads up to "
+                f"{HEAD}; use the release that wrote it, or a newer one"
             )
         command.upgrade(config, revision)
 
@@ -167,7 +167,7 @@ def copy_tracking(source: Connection, lake_id: str, target: TrackingDatabase) ->
     with target.reading() as connection:
         if connection.execute(select(lakes.c.lake).where(lakes.c.lake_id == lake_id)).first() is not None:
             raise StorageError(
-                f"{target.name} has a tracking store of this lake already; name an empty database"
+                f"{target.name} already has a tracking store of this lake; name an empty database"
             )
     there = TrackingStore(target, lake_id)
     last = _last_number(source)

@@ -105,7 +105,8 @@ def parse_filter(text: str | None) -> tuple[FilterCondition, ...]:
     text = text or ""
     if len(text) > FILTER_MAX_CHARS or "\0" in text:
         raise QueryError(
-            f"a filter has up to {FILTER_MAX_CHARS:,} characters, and no NUL; this one has {len(text):,}."
+            f"a filter may have up to {FILTER_MAX_CHARS:,} characters, without NUL; this one has "
+            f"{len(text):,}."
         )
     tokens = _Tokens(text)
     conditions = list[FilterCondition]()
@@ -113,7 +114,7 @@ def parse_filter(text: str | None) -> tuple[FilterCondition, ...]:
         if conditions:
             tokens.word("AND")
         if len(conditions) == FILTER_CONDITIONS_MAX:
-            raise QueryError(f"a filter has up to {FILTER_CONDITIONS_MAX} conditions.")
+            raise QueryError(f"a filter may have up to {FILTER_CONDITIONS_MAX} conditions.")
         conditions.append(_condition(tokens))
     return tuple(conditions)
 
@@ -135,8 +136,8 @@ class _Tokens:
     def wrong(self, what: str) -> QueryError:
         """Return the error for an unexpected token."""
         return QueryError(
-            f"the filter is not understood at {what[:QUOTED_MAX_CHARS]!r}: write comparisons with AND between, such as "
-            "attributes.status = 'OK' AND tags.team = 'a' AND timestamp_ms > 1700000000000."
+            f"the filter has a syntax error at {what[:QUOTED_MAX_CHARS]!r}: write comparisons with AND "
+            "between, such as attributes.status = 'OK' AND tags.team = 'a' AND timestamp_ms > 1700000000000."
         )
 
     def next(self, *kinds: str) -> str:
@@ -165,7 +166,7 @@ def _condition(tokens: _Tokens) -> FilterCondition:
     number = kind == "attribute" and key in NUMBERS.values()
     allowed = _OF_NUMBERS if number else _OF_KEYS if kind in ("tag", "metadata") else _OF_TEXTS
     if comparator not in allowed:
-        raise QueryError(f"{name} can be compared by {', '.join(sorted(allowed))}, and not by {comparator}.")
+        raise QueryError(f"{name} can be compared with {', '.join(sorted(allowed))}, not with {comparator}.")
     if comparator.startswith("IS "):
         return FilterCondition(kind, key, comparator, None)
     if comparator.endswith("IN"):
@@ -191,9 +192,10 @@ def _identified(name: str) -> tuple[str, str]:
     if kind == "span" and key in ("name", "status"):
         return kind, key
     raise QueryError(
-        f"no filter goes by {name[:QUOTED_MAX_CHARS]!r}: {', '.join(sorted({*NUMBERS.values(), *TEXTS.values()}))}, "
-        f"tags.<key>, metadata.{', '.join(METADATA)}, span.name and span.status do; for attributes and text of spans "
-        "use the search of Tracelake (`tracelake search`, GET /api/v1/search)."
+        f"{name[:QUOTED_MAX_CHARS]!r} cannot be filtered; use "
+        f"{', '.join(sorted({*NUMBERS.values(), *TEXTS.values()}))}, tags.<key>, "
+        f"metadata.{', '.join(METADATA)}, span.name or span.status; for attributes and text of spans use the "
+        "search of Tracelake (`tracelake search`, GET /api/v1/search)."
     )
 
 
@@ -215,7 +217,7 @@ def _values(tokens: _Tokens) -> tuple[str, ...]:
         texts.append(_unquoted(tokens.next("text")))
     tokens.word(")")
     if len(texts) > FILTER_VALUES_MAX:
-        raise QueryError(f"IN takes up to {FILTER_VALUES_MAX} values, and has {len(texts)}.")
+        raise QueryError(f"IN accepts up to {FILTER_VALUES_MAX} values, not {len(texts)}.")
     return tuple(texts)
 
 
@@ -412,7 +414,7 @@ def _order(order_by: Sequence[str]) -> tuple[str, bool]:
     """Return the sort key of traces, and whether it ascends."""
     wanted = [text for text in order_by if text.strip()]
     if len(wanted) > 1:
-        raise QueryError("traces are ordered by one thing, and by their ids where that is the same.")
+        raise QueryError("traces can be ordered by one column only; ties are ordered by id.")
     if not wanted:
         return "timestamp_ms", False
     name, *direction = wanted[0].split()
@@ -424,7 +426,8 @@ def _order(order_by: Sequence[str]) -> tuple[str, bool]:
     is_known = key in _ORDERS and ALIASES.get(identifier.lower()) == "attribute"
     if not is_known or [each.upper() for each in direction] not in ([], ["ASC"], ["DESC"]):
         raise QueryError(
-            f"traces are not ordered by {wanted[0][:QUOTED_MAX_CHARS]!r}; by {', '.join(_ORDERS)}, with ASC or DESC."
+            f"traces cannot be ordered by {wanted[0][:QUOTED_MAX_CHARS]!r}; use {', '.join(_ORDERS)}, "
+            "with ASC or DESC."
         )
     return key, [each.upper() for each in direction] != ["DESC"]
 
@@ -454,7 +457,9 @@ def read_token(text: str, asked: str, kind: type) -> tuple[Any, str]:
     except (ValueError, TypeError, binascii.Error, RecursionError):
         is_one = False
     if not is_one:
-        raise QueryError("this is no page token of this search; take `next_page_token` of a page as it is.")
+        raise QueryError(
+            "this is not a page token of this search; use `next_page_token` of a page unchanged."
+        )
     return value, trace_id
 
 
@@ -516,7 +521,7 @@ class ExperimentSearch:
         if condition.kind == "attribute" and condition.key == "name":
             return compared(_OF.name, condition, is_sqlite)
         if condition.kind != "tag":
-            raise QueryError("experiments are searched by name and tags.<key>, with AND between.")
+            raise QueryError("experiments can be filtered by name and tags.<key>, with AND between.")
         tags = experiment_tags.c
         of = [tags.lake == _OF.lake, tags.experiment_id == _OF.experiment_id, tags.key == condition.key]
         if self._workspace is not None:
@@ -539,7 +544,7 @@ def _experiment_order(order_by: Sequence[str]) -> tuple[ColumnElement[Any], type
         or [each.upper() for each in direction] not in ([], ["ASC"], ["DESC"])
     ):
         raise QueryError(
-            f"experiments are not ordered by {', '.join(wanted)[:QUOTED_MAX_CHARS]!r}; by one of "
+            f"experiments cannot be ordered by {', '.join(wanted)[:QUOTED_MAX_CHARS]!r}; use one of "
             f"{', '.join(_EXPERIMENT_ORDERS)}, with ASC or DESC."
         )
     return *_EXPERIMENT_ORDERS[key], [each.upper() for each in direction] != ["DESC"]

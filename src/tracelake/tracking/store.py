@@ -409,7 +409,7 @@ class TrackingStore:
         info = trace_info.c
         until_ns = until_ms * 1_000_000 + 999_999
         if abs(until_ns) >= 2**63:
-            raise UsageError(f"{until_ms} is no time in milliseconds since 1970.")
+            raise UsageError(f"{until_ms} is not a time in milliseconds since 1970.")
         query = (
             select(info.trace_id)
             .where(info.lake == self.lake, info.experiment_id == experiment_id, info.start_ns <= until_ns)
@@ -580,5 +580,5 @@ def _lake(database: TrackingDatabase, lake_id: str) -> int:
         connection.execute(database.insert(lakes).on_conflict_do_nothing(), {"lake_id": lake_id})
         number = connection.execute(query).scalar()
     if number is None:
-        raise DamageError(f"{database.name} does not give back what was written to it; restore it")
+        raise DamageError(f"{database.name} returns other data than was written; restore it")
     return int(number)

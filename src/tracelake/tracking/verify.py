@@ -87,7 +87,10 @@ def unchecked(store: TrackingStore) -> Iterator[str]:
     with store.database.reading() as connection:
         if store.database.is_sqlite:
             if not has_mirrors(connection):
-                yield f"columns of {store.database.name}: an earlier release wrote it, and it cannot be written now"
+                yield (
+                    f"columns of {store.database.name}: an earlier release wrote it, and this check cannot "
+                    "write to it"
+                )
         elif connection.exec_driver_sql("SHOW data_checksums").scalar() != "on":
             yield f"columns of {store.database.name}: its pages have no checksums (data_checksums is off)"
 
@@ -130,16 +133,14 @@ def _check_outbox(
         if problem := _row_problem(segments(connection, lake, [sequence])[sequence], size_bytes):
             yield Finding("damaged", ROW, f"outbox/{sequence}", problem)
         if sequence in settled:
-            detail = (
-                "a transaction that is committed took it, and it was not deleted: it would be taken twice"
-            )
+            detail = "a committed transaction contains it, but it was not deleted: it would be ingested twice"
             yield Finding("mismatch", ROW, f"outbox/{sequence}", detail)
     return frozenset(waiting)
 
 
 def _row_problem(payload: bytes, size_bytes: int) -> str | None:
     if len(payload) != size_bytes:
-        return f"it has {len(payload)} bytes, and says that it has {size_bytes}"
+        return f"it has {len(payload)} bytes, and its row says {size_bytes}"
     try:
         problem = segment_problem(payload)
     except DamageError as error:
@@ -164,7 +165,7 @@ def _check_traces(connection: Connection, lake: int, waiting: Collection[int]) -
         known = exists().where(trace_info.c.lake == table.c.lake, trace_info.c.trace_id == table.c.trace_id)
         query = select(table.c.trace_id).where(table.c.lake == lake, ~known).distinct()
         for trace_id in connection.execute(query.limit(VERIFY_ALIKE_MAX)).scalars():
-            detail = f"the tracking store has {what} of it, and nothing that says what it is"
+            detail = f"the tracking store has its {what}, but no trace_info row; restore the database"
             yield Finding("missing", TRACE, trace_id, detail)
 
 
@@ -183,13 +184,19 @@ def _trace_problems(
     location = info.archive_location or ""
     if info.spans_location == TRACKING_STORE:
         if not parts:
-            yield "it says that it is hot, and has no payload; restore the database"
+            yield "its row says that it is hot, but it has no payload; restore the database"
     elif info.spans_location != ARCHIVE_REPO or not location:
-        yield f"it says that it is in {info.spans_location} at {location!r}, which is no place; restore the database"
+        yield (
+            f"its row says that it is in {info.spans_location} at {location!r}, which is not a location; "
+            "restore the database"
+        )
     elif not location.startswith(LAKE_LOCATION) and parts:
-        yield f"it says that it is archived at {location}, and the tracking store has a payload too"
+        yield f"its row says that it is archived at {location}, but the tracking store has a payload too"
     elif late := [part.sequence for part in parts if part.sequence not in waiting]:
-        yield f"it is archived in the tables, which must have its rows {late} too by now, and they are here still"
+        yield (
+            f"it is archived in the tables, which must contain its rows {late} by now, but they are still "
+            "here"
+        )
     by_row: dict[int, set[_Key]] = defaultdict(set)
     for claim in claims:
         by_row[claim.sequence].add((claim.span_id, claim.workspace, claim.kind in SERVER_KINDS))
@@ -211,7 +218,7 @@ def _part_problem(part: Any, by_row: Mapping[int, set[_Key]]) -> str | None:
     if any(span.trace_id.hex() != part.trace_id for span in stored):
         return f"its payload {part.sequence} has spans of another trace; restore the database"
     if len(stored) != part.spans:
-        return f"its payload {part.sequence} has {len(stored)} spans, and says that it has {part.spans}"
+        return f"its payload {part.sequence} has {len(stored)} spans, and its row says {part.spans}"
     return _columns_problem(part.sequence, keys, by_row)
 
 
@@ -224,11 +231,14 @@ def _columns_problem(sequence: int, keys: set[_Key], by_row: Mapping[int, set[_K
         # Before revision 0007, a request with both sides of a call left columns of only one of them.
         if is_restored or columns <= keys:
             return None
-        return f"its payload {sequence} lacks a client or a server span that there are columns of; restore the database"
+        return (
+            f"its payload {sequence} lacks a client or a server span that the columns list; restore the "
+            "database"
+        )
     if _differ({span for span, _ in ids}, {span for span, _ in ids_of_columns}, is_restored):
-        return f"its payload {sequence} has other spans than there are columns of; restore the database"
+        return f"its payload {sequence} has other spans than the columns list; restore the database"
     return (
-        f"its payload {sequence} has spans of other workspaces than there are columns of; restore the database, "
+        f"its payload {sequence} has spans of other workspaces than the columns list; restore the database, "
         "unless it was written before revision 0005"
     )
 

@@ -114,8 +114,8 @@ class Branch:
         commit = self._repository.commit(commit_id)
         if commit.message != message:
             raise UsageError(
-                f"request {shown(request_id)} has made commit {_title(commit_id, commit)!r} on branch {self.name} "
-                "already; nothing was committed. Choose another request id for another commit."
+                f"request {shown(request_id)} has already made commit {_title(commit_id, commit)!r} on branch "
+                f"{self.name}; nothing was committed. Choose another request id for another commit."
             )
 
     def discard(self, paths: Collection[str] = ()) -> int:

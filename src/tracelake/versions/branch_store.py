@@ -83,8 +83,8 @@ def damage_of(damaged: dict[str, DamageError]) -> DamageError:
     told = ", ".join(islice(sorted(damaged), _DAMAGED_ENTRIES_TOLD_MAX))
     more = f" and {left} more" if (left := len(damaged) - _DAMAGED_ENTRIES_TOLD_MAX) > 0 else ""
     return DamageError(
-        f"the staged entry {told}{more} cannot be read. `tracelake discard PATH` forgets it alone; then stage it anew. "
-        f"({next(iter(damaged.values()))})"
+        f"the staged entry {told}{more} cannot be read. `tracelake discard PATH` removes only it; then stage "
+        f"it again. ({next(iter(damaged.values()))})"
     )
 
 
@@ -265,7 +265,8 @@ def _above(entry: Entry, carried: Entry) -> bytes:
 
 def _outrun(path: str) -> ContentionError:
     return ContentionError(
-        f"{path}: {CONDITIONAL_WRITE_TRIES_MAX} others in a row staged it, too. Try again later."
+        f"{path}: {CONDITIONAL_WRITE_TRIES_MAX} conditional writes in a row lost to others that staged "
+        "it. Try again later."
     )
 
 
@@ -384,7 +385,8 @@ class BranchRecords(StagedEntries):
         # Read again, because `main` may have been created between our read and the first commit.
         if self._has_commits() and self._key_value.get(BRANCHES, MAIN) is None:
             raise DamageError(
-                "the record of branch main is gone, and there are commits. Restore the metadata from a backup."
+                "the record of branch main is missing, although commits exist. Restore the metadata from "
+                "a backup."
             )
 
     # Garbage collection
@@ -403,8 +405,8 @@ class BranchRecords(StagedEntries):
             if isinstance(settle(self._key_value, COLLECTOR, _EPOCH, outcome, is_mine=lambda _: False), Done):
                 return wanted
         raise ContentionError(
-            f"{CONDITIONAL_WRITE_TRIES_MAX} others in a row changed the epoch of garbage collection. Nothing was "
-            "collected; try again later."
+            f"the epoch of garbage collection changed {CONDITIONAL_WRITE_TRIES_MAX} times in a row. Nothing "
+            "was collected; try again later."
         )
 
     def tell_of_name(self) -> None:
@@ -513,7 +515,7 @@ class BranchRecords(StagedEntries):
 
 
 def _not_read_back(branch: str, error: StorageError) -> IndeterminateError:
-    return IndeterminateError(f"branch {branch} was written, and cannot be read back: {error}")
+    return IndeterminateError(f"branch {branch} was written but cannot be read back: {error}")
 
 
 def _branch_at(branch: str, entry: Entry | None) -> BranchSnapshot:

@@ -109,7 +109,8 @@ class RefClaims:
                 if not is_free:
                     return False
                 raise RefNotFoundError(
-                    f"no branch or tag leads to commit {commit[:12]} any more: garbage collection may take it."
+                    f"no branch or tag reaches commit {commit[:12]} any more, so garbage collection may "
+                    "delete it."
                 )
             self._records.tell_of_name()
             outcome = self._key_value.set_if(partition, name, value, claimed.version)
@@ -117,7 +118,7 @@ class RefClaims:
             if isinstance(settle(self._key_value, partition, name, outcome, is_mine=is_mine), Done):
                 return True
         raise ContentionError(
-            f"{name!r}: others were giving this name, again and again. Nothing was changed; try again."
+            f"{name!r}: other calls were creating this name at the same time. Nothing was changed; try again."
         )
 
     def end_claims(self, newest: int) -> None:
@@ -139,7 +140,7 @@ class RefClaims:
             outcome = self._key_value.delete_if(partition, name, entry.version)
             settle(self._key_value, partition, name, outcome, is_mine=lambda _: False)
         raise ContentionError(
-            f"{name!r}: others were giving this name, again and again. Nothing was changed; try again."
+            f"{name!r}: other calls were creating this name at the same time. Nothing was changed; try again."
         )
 
 
@@ -236,7 +237,7 @@ class Commits:
                 matches = steps == wanted.back
             if matches:
                 return ancestor
-        raise RefNotFoundError(f"no commit {ref!r}: the history of {wanted.name} does not hold it.")
+        raise RefNotFoundError(f"no commit {ref!r}: the history of {wanted.name} does not contain it.")
 
     def _resolve_name(self, name: str) -> str:
         if (head := self.head(name)) is not None:
@@ -248,8 +249,8 @@ class Commits:
             if len(ids) == 1:
                 return ids[0]
             if ids:
-                raise RefNotFoundError(f"more than one commit begins with {name}; give more digits.")
-        hint = "the lake is still empty; ingest something first" if name == MAIN else "see `tracelake log`"
+                raise RefNotFoundError(f"several commits begin with {name}; give more digits.")
+        hint = "the lake is empty; ingest traces first" if name == MAIN else "see `tracelake log`"
         raise RefNotFoundError(f"no branch, tag or commit {name!r}: {hint}.")
 
     def tags(self) -> dict[str, str]:
@@ -264,9 +265,9 @@ class Commits:
         """
         check_name(name, "tag")
         if not self._records.read(name).is_absent or name == MAIN:
-            raise UsageError(f"{name!r} is a branch; take another name for the tag.")
+            raise UsageError(f"{name!r} is a branch; choose another name for the tag.")
         if not self._names.give(name, Tag(commit_id), commit_id) and self._tagged(name) != commit_id:
-            raise UsageError(f"tag {name!r} is taken by another commit or a branch; delete that first.")
+            raise UsageError(f"tag {name!r} already names another commit or a branch; delete that first.")
 
     def reaches(self, commit_id: str) -> bool:
         """Return whether a branch or tag leads to a commit. If none does, none ever will again.
@@ -338,8 +339,8 @@ class Staging:
             in_vain += 1
             if in_vain == CONDITIONAL_WRITE_TRIES_MAX:
                 raise ContentionError(
-                    f"branch {branch}: {CONDITIONAL_WRITE_TRIES_MAX} commits or garbage collections in a row came "
-                    "between. Stage again; what was staged may be in one of the commits."
+                    f"branch {branch}: {CONDITIONAL_WRITE_TRIES_MAX} commits or garbage collections in a row "
+                    "interfered. Stage again; one of the commits may contain the entries."
                 )
             at_once = max(1, at_once // 2)  # Smaller batches finish before the next commit comes between.
 
@@ -459,8 +460,8 @@ class Staging:
         if pending_tokens(at.record) <= known_tokens(now.record):
             return result
         raise ContentionError(
-            f"branch {branch}: {STAGING_READ_TRIES_MAX} times in a row, many commits came between. Read again, or "
-            "read a commit."
+            f"branch {branch}: {STAGING_READ_TRIES_MAX} reads in a row failed, because of too many commits. "
+            "Read again, or read a commit."
         )
 
     def _through(self, record: BranchRecord, start: str, stop: str | None) -> dict[str, Reference]:
@@ -520,8 +521,8 @@ class Staging:
         for file in old.values():
             if file_path(file) not in renewed:
                 raise ExpiredError(
-                    f"{file_path(file)} is gone: garbage collection has been through twice since it was written. "
-                    "Not all was staged; write it again, and stage it then."
+                    f"{file_path(file)} is missing: garbage collection ran twice since it was written. Some "
+                    "entries were not staged; write it again, then stage it."
                 )
         return {**entries, **{path: renewed[file_path(file)] for path, file in old.items()}}
 
@@ -561,14 +562,13 @@ def read_branch(records: BranchRecords, branch: str) -> BranchSnapshot:
     """Return a branch. Raises RefNotFoundError if it does not exist; `main` always exists."""
     at = records.read(branch) if is_name(branch) else None
     if at is None or (at.is_absent and branch != MAIN):
-        raise RefNotFoundError(
-            f"no branch {shown(branch)}; `tracelake branch list` shows those that there are."
-        )
+        raise RefNotFoundError(f"no branch {shown(branch)}; `tracelake branch list` shows the existing ones.")
     return at
 
 
 def busy(branch: str) -> ContentionError:
     """Return the error for too many lost races."""
     return ContentionError(
-        f"branch {branch}: {CONDITIONAL_WRITE_TRIES_MAX} others in a row were faster. Nothing was changed; try again."
+        f"branch {branch}: {CONDITIONAL_WRITE_TRIES_MAX} conditional writes in a row were lost to others. "
+        "Nothing was changed; try again."
     )

@@ -264,7 +264,7 @@ class _Building:
         self._commit(operation.commit)
         if not self._reaches(operation.commit):  # Its objects may be collected at any moment.
             raise _RequestRefusedError(
-                Refusal.UNREACHABLE, (f"no branch or tag leads to {operation.commit[:12]}",)
+                Refusal.UNREACHABLE, (f"no branch or tag reaches {operation.commit[:12]}",)
             )
         if isinstance(operation, MergeRequest):
             return self._merge(operation)
@@ -601,22 +601,22 @@ def may_be_committed(known: Submission, error: StorageError) -> bool:
 
 def _lost(branch: str, request: Request) -> ExpiredError:
     return ExpiredError(
-        f"branch {branch}: request {request.id} was sealed, and there is neither a commit nor an answer. Where this "
-        "process stood still for two garbage collections, it was refused: ask again. Else restore the metadata from a "
-        "backup."
+        f"branch {branch}: request {request.id} was sealed, but has neither a commit nor an answer. If this "
+        "process was paused during two garbage collections, the request was refused: submit it again. "
+        "Otherwise, restore the metadata from a backup."
     )
 
 
 def _unknown(branch: str, request: Request, error: StorageError) -> IndeterminateError:
     """Return the error for a request with an unknown outcome, which the caller must query."""
     again = (
-        f"Ask again with the same request id, {request.id} (`--request-id`, `request_id=`, or the header "
-        "Idempotency-Key): that returns the commit, or makes it, but never twice. A request without this id may commit "
-        "twice."
+        f"Submit it again with the same request id, {request.id} (`--request-id`, `request_id=`, or the "
+        "header Idempotency-Key): that returns the commit or creates it, but never twice. A request without "
+        "this id may commit twice."
         if request.remembered
-        else "Run the same again: it finds the commit, or makes it."
+        else "Run it again: it finds the commit or creates it."
     )
     return IndeterminateError(
-        f"branch {branch}: it is unknown whether the commit was made, because the store failed after it had begun "
-        f"({error}). {again}"
+        f"branch {branch}: it is unknown whether the commit was created, because the store failed after it "
+        f"had begun ({error}). {again}"
     )

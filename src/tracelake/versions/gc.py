@@ -253,7 +253,9 @@ class RepositoryCollector:
             raised, at = self._records.swap(branch, at, wanted, is_mine=lambda there: there.epoch >= epoch)
             if raised:
                 return
-        raise ContentionError(f"branch {branch}: others were faster, again and again; collect garbage later.")
+        raise ContentionError(
+            f"branch {branch}: it changed too often during garbage collection; collect garbage later."
+        )
 
     def _garbage(
         self, kind: type[Content], listed: list[ObjectInfo], reached: Reached, newest: int
@@ -286,7 +288,9 @@ class RepositoryCollector:
             self._reach(reached)
             if self._records.epoch() == epoch:
                 return reached
-        raise ContentionError("branches and tags were created all the time; collect garbage later.")
+        raise ContentionError(
+            "branches and tags were created too often during garbage collection; collect garbage later."
+        )
 
     def _reach(self, reached: Reached) -> None:
         """Follow all roots: staged entries, sealed requests, heads, tags and claims."""
@@ -321,7 +325,7 @@ class RepositoryCollector:
                 break
         else:
             raise ContentionError(
-                f"branch {name}: many commits came between, again and again; collect garbage later."
+                f"branch {name}: too many commits during garbage collection; collect garbage later."
             )
         for request in requests:
             self._reach_request(request, reached)

@@ -328,8 +328,8 @@ def parse(text: str) -> Ref:
     match = _GRAMMAR.fullmatch(text) if isinstance(text, str) else None
     if match is None or not is_name(match["name"]):
         raise RefNotFoundError(
-            f"{shown(text)} names no commit. Write a branch, a tag or the beginning of a commit's id, then perhaps "
-            "~3 (steps back), @17 (a transaction) or @2026-01-01T00:00Z (a time)."
+            f"{shown(text)} is not a commit reference. Write a branch, a tag or the beginning of a commit's "
+            "id, optionally followed by ~3 (steps back), @17 (a transaction) or @2026-01-01T00:00Z (a time)."
         )
     transaction = int(match["transaction"]) if match["transaction"] else None
     time = _time(text, match["time"]) if match["time"] else None
@@ -340,7 +340,8 @@ def check_name(name: str, what: str) -> None:
     """Raise UsageError if a branch or tag (`what`) cannot have this name."""
     if not is_name(name) or COMMIT_ID.fullmatch(name):
         raise UsageError(
-            f"{shown(name)} cannot be a {what}: take letters, digits, and . _ / - between, and no commit's id."
+            f"{shown(name)} cannot be a {what}: use letters and digits, with . _ / - between them, and "
+            "not a commit's id."
         )
 
 
@@ -360,6 +361,7 @@ def _time(text: str, time: str) -> datetime:
         parsed = datetime.fromisoformat(time)
     except ValueError as error:
         raise RefNotFoundError(
-            f"{shown(text)} cannot be: {shown(time)} is no time; write it as 2026-01-01T00:00Z or 2026-01-01."
+            f"{shown(text)} is not valid: {shown(time)} is not a time; write it as 2026-01-01T00:00Z or "
+            "2026-01-01."
         ) from error
     return parsed.replace(tzinfo=UTC) if parsed.tzinfo is None else parsed

@@ -90,13 +90,13 @@ def make_request(operation: RequestKind, about: About, *, allow_empty: bool = Fa
     request_id = about.get("request_id", "")
     if not isinstance(request_id, str) or request_id.startswith(_OF_TRANSACTIONS):
         raise UsageError(
-            f"the id of a request is a text that does not begin with {_OF_TRANSACTIONS!r}, as those of pipelines do, "
-            f"not {shown(request_id)}."
+            f"the id of a request must be a text that does not begin with {_OF_TRANSACTIONS!r}, which is "
+            f"reserved for pipelines; {shown(request_id)} is not valid."
         )
     encode_key("the id of a request", request_id)
     metadata = about.get("metadata", {})
     if not isinstance(metadata, Mapping):
-        raise UsageError(f"the metadata of a commit maps texts to texts; {shown(metadata)} does not.")
+        raise UsageError(f"the metadata of a commit must map texts to texts; {shown(metadata)} does not.")
     for key in (TRANSACTION, AFTER):
         if key in metadata:
             raise UsageError(
@@ -131,7 +131,9 @@ def _request(request_id: str, operation: RequestKind, about: About, *, allow_emp
     data = to_bytes(record)
     # The encoded request that helpers read must equal what the caller passed.
     if from_bytes(BranchRecord, data, "the commit") != record:
-        raise UsageError(f"a commit says in texts who made it and why; {shown(about)} holds something else.")
+        raise UsageError(
+            f"committer and message of a commit must be texts; {shown(about)} is something else."
+        )
     if (size := len(data)) > COMMIT_REQUEST_MAX_BYTES:
         raise LimitError(
             f"the commit has {size} bytes of message, metadata and paths, more than COMMIT_REQUEST_MAX_BYTES = "
@@ -150,7 +152,7 @@ def _time(created_at: str) -> str:
         is_moment = False
     if not is_moment:
         raise UsageError(
-            f"a commit cannot be made at {shown(created_at)}: write its time as 2026-01-01T00:00:00+00:00."
+            f"a commit cannot have the time {shown(created_at)}: write it as 2026-01-01T00:00:00+00:00."
         )
     return created_at
 
@@ -173,7 +175,7 @@ def _refused(branch: str, answer: Answer) -> TracelakeError:
     others: dict[str, tuple[type[TracelakeError], str]] = {
         Refusal.EXPIRED: (
             ExpiredError,
-            f"{detail} Garbage collection has been through twice since it was written: write it again, then commit.",
+            f"{detail} Garbage collection ran twice since it was written: write it again, then commit.",
         ),
         Refusal.UNREACHABLE: (RefNotFoundError, f"{detail} any more."),
         Refusal.DROPPED: (UsageError, f"the request was taken off the list: {detail}."),
@@ -234,10 +236,10 @@ class Repository(Commits):
             return
         self.commit(commit_id)
         if self._tagged(name) is not None:
-            raise UsageError(f"{name!r} is a tag; take another name for the branch.")
+            raise UsageError(f"{name!r} is a tag; choose another name for the branch.")
         record = BranchRecord(f"{uuid.uuid4().hex}{made_by}", commit_id, new_token())
         if not self._names.give(name, record, commit_id):
-            raise UsageError(f"there is a branch {name!r} already; take another name, or delete it first.")
+            raise UsageError(f"branch {name!r} already exists; choose another name, or delete it first.")
 
     def delete_branch(self, name: str, *, force: bool = False) -> None:
         """Delete a branch; its commits stay until garbage collection finds them unreachable.
@@ -250,7 +252,7 @@ class Repository(Commits):
                 raise UsageError("branch main cannot be deleted: pipelines commit to it.")
             if at.record.protected:
                 raise UsageError(
-                    f"branch {name} is protected; `tracelake branch protect --off {name}` first."
+                    f"branch {name} is protected; run `tracelake branch protect --off {name}` first."
                 )
             if at.record.sealed and not force:
                 self._committer.finish(name, at)
@@ -492,6 +494,6 @@ class Repository(Commits):
         """Raise UsageError if a branch accepts no direct commits, and RefNotFoundError if it does not exist."""
         if read_branch(self._records, branch).record.protected:
             raise UsageError(
-                f"branch {branch} is protected: it takes merges, pipelines and writers of tables only. Commit to a "
-                "branch of your own and merge it."
+                f"branch {branch} is protected: it accepts only merges, pipelines and table writers. Commit "
+                "to another branch and merge it."
             )

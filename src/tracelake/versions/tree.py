@@ -276,9 +276,9 @@ class ContentStore:
         try:
             data = self._objects.get(path)
         except NotFoundError as error:
-            raise DamageError(f"{path} is gone; restore it from a backup.") from error
+            raise DamageError(f"{path} is missing; restore it from a backup.") from error
         if content_id(data) != record_id:
-            raise DamageError(f"{path} is not what was written: its content has another id.")
+            raise DamageError(f"{path} is damaged: its checksum does not match. Restore it from a backup.")
         record = from_bytes(kind, data, path)
         self._remember(record_id, record)
         return record

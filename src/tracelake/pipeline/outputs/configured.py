@@ -109,7 +109,7 @@ def last_marker(
         try:
             marker = decode(Marker, value or b"", "it", FORMAT_VERSION)
         except DamageError as error:
-            raise _foreign(topic, offset, f"it is no marker ({error})") from error
+            raise _foreign(topic, offset, f"it is not a marker ({error})") from error
         if marker.output != output_id or (last is not None and marker.transaction <= last.transaction):
             raise _foreign(
                 topic, offset, f"it says transaction {marker.transaction} of output {marker.output}"
@@ -120,9 +120,9 @@ def last_marker(
 
 def _foreign(topic: str, offset: int, what: str) -> DamageError:
     return DamageError(
-        f"topic {topic} of Kafka belongs to an output of this lake alone, and somebody else has written offset "
-        f"{offset}: {what}. So nobody can tell what the output has. Let nobody else write there; remove the output "
-        "(`tracelake output remove`) and add it again: it goes on with the next transaction."
+        f"Kafka topic {topic} must belong to an output of this lake alone, but another producer has written "
+        f"offset {offset}: {what}. So the output's content is unknown. Stop other producers, remove the "
+        "output (`tracelake output remove`) and add it again: it continues with the next transaction."
     )
 
 
@@ -273,7 +273,7 @@ class KafkaSink:
     def _make_marker_topic(self) -> None:
         kafka = library()
         topic = kafka.admin.NewTopic(self._markers, 1, config={"cleanup.policy": "compact"})
-        with self._failing("the topic of its markers cannot be made"):
+        with self._failing("the topic of its markers cannot be created"):
             admin = admin_of(self._address.servers)  # must outlive the request
             future = admin.create_topics([topic], request_timeout=KAFKA_WAIT_S)[self._markers]
             try:
@@ -308,7 +308,7 @@ class KafkaSink:
         )
 
     def _failing(self, what: str) -> Any:
-        return as_storage_error(f"topic {self._address.topic} of Kafka at {self._address.servers}: {what}")
+        return as_storage_error(f"Kafka topic {self._address.topic} at {self._address.servers}: {what}")
 
 
 class OutputRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -353,7 +353,7 @@ class AddedOutputs:
         self._records.require_name(name)
         if changes and changes not in BUILT_IN:
             raise UsageError(
-                f"an output gets the changes of table {' or '.join(BUILT_IN)}, and not of {changes!r}."
+                f"an output can send the changes of table {' or '.join(BUILT_IN)}, not of {changes!r}."
             )
         record = OutputRecord(name, to, uuid.uuid4().hex, changes)
         _sink(record)  # rejects an output that cannot be opened
@@ -373,7 +373,7 @@ class AddedOutputs:
         """
         records = self.records()
         for reason in records.damaged.values():
-            raise DamageError(f"nothing is committed, for it would miss an output. {reason}")
+            raise DamageError(f"nothing is committed, because an output would miss it. {reason}")
         begun = [
             self._begun(record.name, upper) if record.since is None else record for record in records.whole
         ]
@@ -408,8 +408,8 @@ def _sink(record: OutputRecord) -> Sink:
         make = pkgutil.resolve_name(record.to)
     except (ImportError, AttributeError, ValueError) as error:
         raise UsageError(
-            f"output {record.name}: {record.to!r} is neither kafka://brokers/topic nor module:name of what makes a "
-            f"sink: {error}"
+            f"output {record.name}: {record.to!r} is neither kafka://brokers/topic nor module:name of a sink "
+            f"factory: {error}"
         ) from error
     try:
         sink: Sink = make(record.id)
@@ -419,11 +419,11 @@ def _sink(record: OutputRecord) -> Sink:
         raise _no_sink(record, f"{type(error).__name__}: {error}") from error
     for method in ("fence", "write"):
         if not callable(getattr(sink, method, None)):
-            raise _no_sink(record, f"it made a {type(sink).__name__}, which has no {method}")
+            raise _no_sink(record, f"it returned a {type(sink).__name__}, which has no {method}")
     return sink
 
 
 def _no_sink(record: OutputRecord, reason: str) -> UsageError:
     return UsageError(
-        f"output {record.name}: {record.to!r} does not make a sink of the id of an output: {reason}"
+        f"output {record.name}: {record.to!r} does not create a sink for the id of an output: {reason}"
     )

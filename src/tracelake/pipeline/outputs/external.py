@@ -283,7 +283,7 @@ class OversizedRowStore:
         try:
             self._note(output_id, name, more)
         except DamageError as error:
-            logger.error("%s What output %s left out is in its markers alone.", error, name)
+            logger.error("%s The rows that output %s omitted are listed only in its markers.", error, name)
 
     def _note(self, output_id: str, name: str, more: OversizedInTransaction) -> None:
         for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
@@ -296,7 +296,8 @@ class OversizedRowStore:
             ):
                 return
         raise ContentionError(
-            f"{self._partition}/{output_id}: conditional writes were lost, too many in a row."
+            f"{self._partition}/{output_id}: too many conditional writes in a row were lost to other "
+            "writers. Try again."
         )
 
     def forget(self, output_id: str) -> None:

@@ -189,8 +189,8 @@ class _Glob:
         """Enter a folder through a link, unless too many links were followed."""
         if self._links == WALK_LINKS_MAX:
             raise _BeyondError(
-                f"links to folders: WALK_LINKS_MAX = {WALK_LINKS_MAX} were followed, and not {folder}. Name what they "
-                "lead to by patterns of their own"
+                f"links to folders: WALK_LINKS_MAX = {WALK_LINKS_MAX} were followed, but not {folder}. Name "
+                "their targets by separate patterns"
             )
         self._links += 1
         self._enter(folder, at)
@@ -218,13 +218,13 @@ class _Glob:
                 self._entries += 1
                 if self._entries > WALK_ENTRIES_MAX:
                     raise _BeyondError(
-                        f"files and folders beyond WALK_ENTRIES_MAX = {WALK_ENTRIES_MAX}, as in {folder}. Watch it by "
-                        "several patterns, and keep out links that lead far"
+                        f"files and folders beyond WALK_ENTRIES_MAX = {WALK_ENTRIES_MAX}, such as in "
+                        f"{folder}. Watch it by several patterns, without links to other trees"
                     )
                 if time.monotonic() > self._end_s:
                     raise _BeyondError(
-                        f"what WALK_MAX_S = {WALK_MAX_S:g} s were too short for, as in {folder}. Watch it by several "
-                        "patterns, and keep out links that lead far"
+                        f"files that were not reached within WALK_MAX_S = {WALK_MAX_S:g} s, such as in "
+                        f"{folder}. Watch it by several patterns, without links to other trees"
                     )
                 yield entry
 
@@ -319,7 +319,7 @@ def _named_by(pattern: str) -> list[str]:
     """Return all paths that a pattern matches. Raises LimitError if the walk exceeds a limit."""
     walked = walk(pattern, files_only=False)
     if walked.left_out:
-        raise LimitError(f"{pattern!r} names more than one call looks through: {walked.left_out}.")
+        raise LimitError(f"{pattern!r} matches more than one call can list: {walked.left_out}.")
     return sorted(walked.paths)
 
 
@@ -332,15 +332,13 @@ def path_of(pattern: str) -> str:
     """Convert the user's path or file URL to a path. Raises UsageError if it is invalid."""
     path = to_path(pattern)
     if "\0" in path:
-        raise UsageError(f"{pattern!r} is no path: it has a null character in it.")
+        raise UsageError(f"{pattern!r} is not a path: it contains a NUL character.")
     try:
         os.fsencode(path)
     except UnicodeEncodeError as error:
-        raise UsageError(
-            f"{pattern!r} is no path: it has half a character in it, which is no text."
-        ) from error
+        raise UsageError(f"{pattern!r} is not a path: it contains an unpaired surrogate.") from error
     if path != pattern and not path.startswith("/"):
-        raise UsageError(f"{pattern!r} holds no absolute path; write three slashes, as in file:///data/*.gz")
+        raise UsageError(f"{pattern!r} has no absolute path; write three slashes, as in file:///data/*.gz")
     return path
 
 

@@ -76,8 +76,8 @@ _KAFKA_STATISTICS_S: Final = 1.0
 
 
 _WAYS_OUT: Final = (
-    "Mend the broker, as from a replica of the partition, and take them by `tracelake pipeline retry`; or give these "
-    "offsets up, with all of their range, by `tracelake pipeline discard`"
+    "Repair the broker, for example from a replica of the partition, and run `tracelake pipeline retry`; or "
+    "discard these offsets and their whole range with `tracelake pipeline discard`"
 )
 CLUSTERS = "kafka/"
 """Path prefix of cluster addresses, for tasks on any machine."""
@@ -109,7 +109,7 @@ class Cluster:
         """Return the partitions of a topic. Raises NotFoundError if it does not exist."""
         kafka = library()
         asked = kafka.TopicCollection([topic])
-        with as_storage_error(f"topic {topic} of Kafka at {self.servers}"):
+        with as_storage_error(f"Kafka topic {topic} at {self.servers}"):
             try:
                 admin = admin_of(self.servers)
                 future = admin.describe_topics(asked, request_timeout=KAFKA_WAIT_S)[topic]
@@ -132,7 +132,8 @@ class Cluster:
         """Return the first offset that a partition still has. Raises NotFoundError if its topic is gone."""
         if name not in self.partitions(name.cluster, name.topic):
             raise NotFoundError(
-                f"{name} (id {name.topic_id}) is not at Kafka at {self.servers} any more: it was deleted, or made anew"
+                f"{name} (id {name.topic_id}) no longer exists at Kafka at {self.servers}: it was deleted "
+                "or created again"
             )
         return self._offsets([name], library().admin.OffsetSpec.earliest())[name]
 
@@ -141,7 +142,7 @@ class Cluster:
         kafka = library()
         code = kafka.KafkaError
         asked = kafka.admin.ConfigResource(kafka.admin.ConfigResource.Type.TOPIC, topic)
-        with as_storage_error(f"topic {topic} of Kafka at {self.servers}"):
+        with as_storage_error(f"Kafka topic {topic} at {self.servers}"):
             admin = admin_of(self.servers)
             try:
                 futures = admin.describe_configs([asked], request_timeout=KAFKA_WAIT_S)
@@ -247,8 +248,8 @@ class Cluster:
 
 def _lost(name: PartitionName, start: int, stop: int) -> str:
     return (
-        f"retention has removed offsets {start} to {stop - 1} of {name} of Kafka before they were read: they are lost. "
-        "What is left of the topic is taken. Give the topic a longer retention, and give these up with "
+        f"Kafka's retention deleted offsets {start} to {stop - 1} of {name} before they were read: they are "
+        "lost. The rest of the topic is ingested. Give the topic a longer retention, and discard these with "
         "`tracelake pipeline discard`"
     )
 
@@ -302,7 +303,7 @@ def cluster_of(objects: ObjectStore, cluster_id: str) -> Cluster:
         data = objects.get(path)
     except NotFoundError as error:
         raise StorageError(
-            f"{path} is not in the lake, and its journal names topics of that cluster. Watch a topic of it again."
+            f"{path} is missing, and the journal references topics of that cluster. Watch one of them again."
         ) from error
     return Cluster(decode(ClusterRecord, data, path, FORMAT_VERSION).servers)
 
@@ -353,7 +354,8 @@ class ConsumerOffsets:
             if isinstance(self._store.set_if(self._partition, name.key(), encode(wanted), expected), Done):
                 return wanted
         raise ContentionError(
-            f"{self._partition}/{name.key()}: {CONDITIONAL_WRITE_TRIES_MAX} conditional writes in a row were lost."
+            f"{self._partition}/{name.key()}: {CONDITIONAL_WRITE_TRIES_MAX} conditional writes in a row "
+            "were lost to other writers. Try again."
         )
 
     def _decode(self, entry: Entry) -> PartitionPosition:
@@ -444,7 +446,7 @@ class KafkaSource:
                 try:
                     copy = Path(fetch_range(self._objects, path, size_bytes, folder))
                 except OSError as error:
-                    raise StorageError(f"{path} cannot be kept in quarantine: {error}") from error
+                    raise StorageError(f"{path} cannot be copied to quarantine: {error}") from error
             self._objects.create(QUARANTINE + path, copy.read_bytes())
 
     @contextmanager
@@ -498,7 +500,7 @@ class KafkaWatch:
         try:
             names = self._cluster.partitions(self._known_cluster(), self._address.topic)
         except NotFoundError as error:
-            raise StorageError(f"{error}; it is looked for again") from error
+            raise StorageError(f"{error}; the next poll retries") from error
         held: dict[PartitionName, list[tuple[int, int]]] = defaultdict(list)
         for path in filter(is_range, suspects):
             name, start, stop = name_of(path)
@@ -558,5 +560,6 @@ def find_topics(objects: ObjectStore, url: str) -> list[Input]:
     del objects
     address_of(url)
     raise UsageError(
-        "a topic of Kafka is watched: `tracelake pipeline run --watch URL`, with --once for what it has now."
+        "a Kafka topic cannot be ingested, only watched: `tracelake pipeline run --watch URL`, with "
+        "--once for its current messages."
     )

@@ -234,8 +234,8 @@ class SourcePoller:
         self._left = [look for look in self._left if not look.done()]
         if looked.watch is None and len(self._left) >= LOOKS_LEFT_MAX:
             looked.reason = (
-                f"LOOKS_LEFT_MAX = {LOOKS_LEFT_MAX} looks at sources that are removed by now have no end; it is looked "
-                "at once one of them has. Start the pipeline anew if none ever will"
+                f"LOOKS_LEFT_MAX = {LOOKS_LEFT_MAX} polls of removed sources do not end; this source is "
+                "polled once one of them ends. Restart the pipeline if none does"
             )
             return
 
@@ -260,7 +260,7 @@ class SourcePoller:
                 self._answered(looked, look)
             elif not goes_on or took_s > LOOK_LATE_S:
                 looked.reason = (
-                    f"a look at {looked.name} has had no answer for {took_s:.0f} s; it is waited for"
+                    f"a poll of {looked.name} has had no answer for {took_s:.0f} s; waiting for it"
                 )
             looked.is_late = looked.look is not None or took_s >= LOOK_WAIT_S
         looked.state = "active" if looked.reason is None else "failing"

@@ -174,8 +174,8 @@ def _matches(address: _Address, own: _OfTheLake, pattern: str) -> list[Input]:
         matches.append(Input(BUCKETS, f"{address.bucket}/{item.key}", item.size_bytes))
         if len(matches) > OBJECTS_FOUND_MAX:
             raise LimitError(
-                f"{pattern!r} matches more than OBJECTS_FOUND_MAX = {OBJECTS_FOUND_MAX} objects; name them by several "
-                "patterns, one after the other"
+                f"{pattern!r} matches more than OBJECTS_FOUND_MAX = {OBJECTS_FOUND_MAX} objects; use several "
+                "narrower patterns, one after the other"
             )
     return matches
 
@@ -199,8 +199,8 @@ class _OfTheLake:
         )
         if self.has(KeyPattern(address.key).prefix if is_pattern(address.key) else address.key):
             raise UsageError(
-                f"{pattern!r} is in the lake itself, {objects.url}: what is below it is the lake's own, and no input. "
-                "Put inputs beside it."
+                f"{pattern!r} is inside the lake, {objects.url}, which cannot contain inputs. Put inputs "
+                "elsewhere."
             )
 
     def has(self, key: str) -> bool:
@@ -251,11 +251,11 @@ class BucketWatch:
         try:
             self._taken, new, self._lag = _list_new(self._address, self._own, self._taken, at_once)
         except TracelakeError as error:
-            raise StorageError(f"{self._pattern} cannot be looked at: {error}") from error
+            raise StorageError(f"{self._pattern} cannot be polled: {error}") from error
         if len(new) > OBJECTS_FOUND_MAX:
             raise StorageError(
-                f"{self._pattern} has more than OBJECTS_FOUND_MAX = {OBJECTS_FOUND_MAX} new objects; let a pipeline "
-                "that goes on take them, or watch it by several patterns"
+                f"{self._pattern} has more than OBJECTS_FOUND_MAX = {OBJECTS_FOUND_MAX} new objects; let a "
+                "continuous pipeline ingest them, or watch it by several patterns"
             )
         if not new:
             self._next_s = time.monotonic() + WATCHED_BUCKET_PAUSE_S
@@ -459,7 +459,7 @@ def find(objects: ObjectStore, patterns: Iterable[str]) -> list[Input]:
         for item in finds(objects, pattern):
             inputs.setdefault((item.source, item.path), item)
     if not inputs:
-        raise UsageError("no input to ingest was named.")
+        raise UsageError("name the input to ingest.")
     return list(inputs.values())
 
 
@@ -481,14 +481,14 @@ def source_of(pattern: str) -> str:
         if scheme in kind.schemes:
             return source
     known = ", ".join(f"{one}://" for kind in KINDS.values() for one in kind.schemes if one)
-    raise UsageError(f"no input is read from {scheme}://. Give a path, or one of {known}.")
+    raise UsageError(f"input cannot be read from {scheme}://. Give a path, or one of {known}.")
 
 
 def _kind(source: str) -> Kind:
     """Return the functions of a source. Raises DamageError for one that this release does not know."""
     if source not in KINDS:
         raise DamageError(
-            f"the journal names a source {source!r}, which this release cannot read. Go on with the release that wrote "
-            "it."
+            f"the journal references source {source!r}, which this release cannot read. Use the release that "
+            "wrote it."
         )
     return KINDS[source]

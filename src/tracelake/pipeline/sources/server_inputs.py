@@ -148,7 +148,7 @@ def fetch_row(objects: ObjectStore, path: str, size_bytes: int, folder: Path) ->
     with may_pass():
         payload = _outbox(objects).read(_sequence(path))
     if payload is None:
-        raise NotFoundError(f"{path} is not in the outbox any more")
+        raise NotFoundError(f"{path} is no longer in the outbox")
     copy.write_bytes(payload)
     return str(copy)
 
@@ -219,7 +219,8 @@ def _outbox(objects: ObjectStore) -> Outbox:
     store = find_tracking(objects)
     if store is None:
         raise StorageError(
-            f"{objects.url} has no tracking.json, and its journal names rows of a tracking store; restore it"
+            f"{objects.url} has no tracking.json, but its journal references rows of a tracking store; "
+            "restore it"
         )
     return Outbox(store)
 
