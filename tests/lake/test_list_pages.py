@@ -13,7 +13,7 @@ from tests.pipeline.spans import a_span
 from tracelake._errors import QueryError, UsageError
 from tracelake.pipeline.continuous import InboxPipeline
 from tracelake.search import prefilter
-from tracelake.server.traces import Order, TraceFilter, TracePage, list_traces
+from tracelake.server.trace_list import Order, TraceFilter, TracePage, list_traces
 from tracelake.tracking.store import TrackingStore
 
 TRACES = 23

@@ -16,7 +16,7 @@ from tests.search.build_inputs import index_of, table
 from tracelake.search import searcher
 from tracelake.search.analyzers import Analyzer
 from tracelake.search.searcher import Searcher
-from tracelake.server import traces
+from tracelake.server import trace_list
 
 
 @pytest.mark.parametrize("dropped", [test_dropped_words.LONG, test_dropped_words.EMOJI])
@@ -32,11 +32,11 @@ def test_ignoring_what_the_index_cannot_hold_is_caught(tmp_path: Path, dropped: 
 
 def test_adding_tokens_in_64_bits_is_caught(tmp_path: Path) -> None:
     """If the list adds two columns of 64 bits, one span breaks it for all."""
-    narrow = {**traces.KEYS, "tokens": ("(coalesce(input_tokens, 0) + coalesce(output_tokens, 0)) DESC",)}
+    narrow = {**trace_list.KEYS, "tokens": ("(coalesce(input_tokens, 0) + coalesce(output_tokens, 0)) DESC",)}
     with tracelake.init(tmp_path / "lake") as lake:
         ingest(lake, tmp_path, *test_usage.OVERFLOWING)
         test_usage.check_order_by_tokens(lake)
-        with mock.patch.object(traces, "KEYS", narrow), pytest.raises(tracelake.QueryError):
+        with mock.patch.object(trace_list, "KEYS", narrow), pytest.raises(tracelake.QueryError):
             test_usage.check_order_by_tokens(lake)
 
 
@@ -48,7 +48,7 @@ def test_an_order_without_the_id_is_caught(tmp_path: Path) -> None:
 
     with tracelake.init(tmp_path / "lake") as lake:
         store = lake.hot.set_up()
-        with mock.patch.object(traces, "_behind", without_id), pytest.raises(AssertionError):
+        with mock.patch.object(trace_list, "_behind", without_id), pytest.raises(AssertionError):
             test_list_pages.check_all_once(lake, store, "oldest")
 
 
@@ -57,7 +57,7 @@ def test_a_future_without_bound_is_caught(tmp_path: Path) -> None:
     with tracelake.init(tmp_path / "lake") as lake:
         test_list_pages.write_starts(lake.hot.set_up())
         test_list_pages.check_far_future_is_last(lake)
-        for module in (searcher, traces):
+        for module in (searcher, trace_list):
             with (
                 mock.patch.object(module, "latest_start", return_value=2**63 - 1),
                 pytest.raises(AssertionError),

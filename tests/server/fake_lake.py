@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from tracelake._errors import NotFoundError, QueryError
 from tracelake.hot.tier import HotTier, SpanPage
 from tracelake.lake.lake import Lake
+from tracelake.lake.reads import MatchingTraces
 from tracelake.location import create_lake, open_location
 from tracelake.otlp.schema import SPANS_TABLE
 from tracelake.results import InboxInfo, IndexInfo, ReplicaInfo, Row, TableInfo, Trace
@@ -96,6 +97,22 @@ class FakeLake(Lake):
             connection.register("traces", traces)
             found: pa.Table = connection.sql(query).to_arrow_table()
             return found
+
+    def select(self, *queries: str) -> list[pa.Table]:
+        """Run queries over both tables."""
+        traces = pa.Table.from_pylist([trace.summary for trace in self._traces.values()], schema=TRACES)
+        spans = [span for trace in self._traces.values() for span in trace.spans]
+        maps = ("attributes", "resource", "scope", "events", "links", "otlp")
+        columns = [each for each in SPANS_TABLE if each.name not in maps]
+        with duckdb.connect() as connection:
+            connection.register("traces", traces)
+            connection.register("spans", pa.Table.from_pylist(spans, schema=pa.schema(columns)))
+            return [connection.sql(query).to_arrow_table() for query in queries]
+
+    def traces_matching(self, query: str, limit: int) -> MatchingTraces:
+        """Return the traces that a search finds."""
+        hits = self.search(query, limit=limit)
+        return MatchingTraces(tuple(dict.fromkeys(hit.trace_id for hit in hits)), False, None)
 
     def search(
         self,

@@ -161,10 +161,10 @@ def test_bad_searches_are_refused(client: Client, query: str) -> None:
 def test_a_bug_shows_no_traceback(client: Client, lake: FakeLake, monkeypatch: pytest.MonkeyPatch) -> None:
     """An unexpected exception becomes a 500 response without its text."""
 
-    def fail(_query: str) -> None:
+    def fail(*_queries: str) -> None:
         raise KeyError("no such key")
 
-    monkeypatch.setattr(lake, "sql", fail)
+    monkeypatch.setattr(lake, "select", fail)
     response = client.get("/api/v1/traces")
     assert response.status_code == 500
     assert "no such key" not in response.text

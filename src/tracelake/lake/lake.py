@@ -25,7 +25,7 @@ from tracelake.lake.backup import Verifier, back_up
 from tracelake.lake.datasets import Datasets
 from tracelake.lake.explicit_transactions import Transactions
 from tracelake.lake.maintenance import Maintenance
-from tracelake.lake.reads import LakeReads, WorkspaceLake
+from tracelake.lake.reads import LakeReads, MatchingTraces, WorkspaceLake
 from tracelake.lake.sources import (
     LakeOutputs,
     LakeSources,
@@ -225,6 +225,24 @@ class Lake:
             QueryError: DuckDB refuses the query.
         """
         return self._reads.sql(query, at, uncommitted, allow_files)
+
+    def select(self, *queries: str) -> list[pa.Table]:
+        """Run SELECTs over `spans` and `traces` at one commit, with the newest uncommitted traces.
+
+        Unlike `sql`, it runs them in this process, so the queries must come from trusted code. Raises QueryError.
+        """
+        return self._reads.select(*queries)
+
+    def traces_matching(self, query: str, limit: int) -> MatchingTraces:
+        """Return the traces of the spans that match a query, as a `tracelake.lake.reads.MatchingTraces`.
+
+        Args:
+            query: as in `search`.
+            limit: maximum number of matching spans to read, the newest first.
+
+        Raises QueryError.
+        """
+        return self._reads.traces_matching(query, limit)
 
     def search(
         self,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, NoReturn
 
@@ -34,6 +35,18 @@ from tracelake.versions.branch_store import MAIN
 
 NOT_LISTED: Final = b"tracelake.not_listed"
 """Key of a table's metadata that describes uncommitted spans missing from the table."""
+
+
+@dataclass(frozen=True, slots=True)
+class MatchingTraces:
+    """Traces with spans that match a query."""
+
+    trace_ids: tuple[str, ...]
+    """Those of the newest matching spans first."""
+    is_cut: bool
+    """Whether more spans match than were read."""
+    not_searched: str | None
+    """Acknowledged data that the search did not cover, and the reason; None if it covered all."""
 
 
 class LakeReads:
@@ -114,6 +127,51 @@ class LakeReads:
         if newer.not_listed is None:
             return table
         return table.replace_schema_metadata({NOT_LISTED: newer.not_listed.encode()})
+
+    def select(self, *queries: str) -> list[pa.Table]:
+        """See `Lake.select`."""
+        newer = self._hot.newer()
+
+        def read(view: CommitView) -> list[pa.Table]:
+            return [
+                view.sql(query, newer=newer.tables, workspace=self._workspace, is_bounded=True)
+                for query in queries
+            ]
+
+        tables = self._opened.read(MAIN, read)
+        if newer.not_listed is None:
+            return tables
+        metadata = {NOT_LISTED: newer.not_listed.encode()}
+        return [table.replace_schema_metadata(metadata) for table in tables]
+
+    def traces_matching(self, query: str, limit: int) -> MatchingTraces:
+        """See `Lake.traces_matching`."""
+        name = name_of_search("traces", query, *workspace_token(self._workspace))
+        now_ns = time.time_ns()
+        ids: list[str] = []
+
+        def search(view: CommitView, newer: UncommittedRows | None = None) -> SearchResults:
+            ids[:] = view.traces_matching(query, limit + 1, now_ns, newer, self._workspace)
+            return SearchResults(commit=view.commit_id)
+
+        def traces_of(view: CommitView, traces: Collection[str]) -> Collection[str]:
+            searcher = view.open_searcher() if traces else None
+            return (
+                ()
+                if searcher is None
+                else searcher.traces_found(traces, query, None, now_ns, self._workspace)
+            )
+
+        results = self._hot.search(
+            None,
+            BothTiersSearch(
+                name,
+                search,
+                lambda analyzer: prefilter_of(query, None, self._workspace, analyzer),
+                traces_of,
+            ),
+        )
+        return MatchingTraces(tuple(dict.fromkeys(ids[:limit])), len(ids) > limit, results.not_searched)
 
 
 class _WholeLakeOnly:
@@ -229,6 +287,14 @@ class WorkspaceLake:
     def sql(self, query: str, at: str = MAIN, *, uncommitted: bool = False) -> pa.Table:
         """Run a DuckDB query over the workspace's rows of `spans` and `traces`. Raises QueryError."""
         return self._reads.sql(query, at, uncommitted)
+
+    def select(self, *queries: str) -> list[pa.Table]:
+        """Run SELECTs over the workspace's rows. See `Lake.select`."""
+        return self._reads.select(*queries)
+
+    def traces_matching(self, query: str, limit: int) -> MatchingTraces:
+        """Return the workspace's traces with a span that matches a query. See `Lake.traces_matching`."""
+        return self._reads.traces_matching(query, limit)
 
     def trace(self, trace_id: str, *, tiers: bool = False) -> Trace:
         """Return the workspace's spans of a trace, by its id or a prefix of it. Raises NotFoundError."""

@@ -68,6 +68,9 @@ LIST_TEXT_MAX_CHARS: Final = 500
 reading the entry alone returns the whole text."""
 PAGE_ROWS_MAX: Final = 1_000
 """Rows of one page of a listing. Beyond: the answer is 400; ask for several pages."""
+TRACE_QUERY_SPANS_MAX: Final = 20_000
+"""Matching spans that a list of traces with a query reads, the newest first. Beyond: the list lacks traces whose
+matching spans are older, and `not_listed` reports it."""
 PAGE_OFFSET_MAX: Final = 2**62
 """Offset of a page of a listing, the largest that DuckDB can count to. Beyond: the answer is 400."""
 PARAMETER_MAX_CHARS: Final = 1_000

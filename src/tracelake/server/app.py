@@ -39,6 +39,7 @@ from tracelake.server.otlp_http import SIGNALS, IgnoredSignalsEndpoint, RequestB
 from tracelake.server.pipeline import pipeline_api, pipeline_pages, sources_api, transactions_api
 from tracelake.server.pipeline_host import PipelineHost, host_error
 from tracelake.server.search import search_pages
+from tracelake.server.trace_list import list_api, list_pages, overview_pages
 from tracelake.server.traces import STATIC, api_routes, json_response, page_routes, page_templates
 from tracelake.server.versions import versions_api, versions_pages
 from tracelake.storage.local import low_space
@@ -110,6 +111,9 @@ def create_app(
     # Routes reach the lake only through `RequestLake`, so none of them gets it here.
     app.state.lake, sessions = lake, lake.sessions
     locations, disks = HttpLocations(lake.url, allowed.locations), disks_of(lake)
+    app.include_router(list_api())
+    app.include_router(list_pages(templates))
+    app.include_router(overview_pages(templates))
     app.include_router(api_routes())
     app.include_router(page_routes(templates))
     app.include_router(search_pages(templates))

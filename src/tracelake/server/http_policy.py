@@ -147,7 +147,7 @@ RULES: Final[tuple[tuple[tuple[str, ...], str, Need], ...]] = (
     (_GET, "/", "read"),
     *(
         (_GET, f"/{page}*", "read")
-        for page in ("traces/", "search", "versions", "diff", "datasets", "pipeline", "archive")
+        for page in ("traces/", "overview", "search", "versions", "diff", "datasets", "pipeline", "archive")
     ),
     *((_GET, f"/{page}", "read") for page in ("metrics", "readyz", "openapi.json")),
     *((("POST",), f"{prefix}traces/search", "read") for prefix in _MLFLOW),
@@ -162,10 +162,12 @@ RULES: Final[tuple[tuple[tuple[str, ...], str, Need], ...]] = (
 DIVIDED: Final[tuple[tuple[tuple[str, ...], str], ...]] = (
     (_GET, "/"),
     (_GET, "/openapi.json"),
+    (_GET, "/overview"),
     (_GET, "/search"),
     (_GET, "/traces/*"),
     (("POST",), f"{OTLP}*"),
     (_GET, "/api/v1/traces*"),
+    (_GET, "/api/v1/overview"),
     (_GET, "/api/v1/services"),
     (_GET, AUDIT),
     (_GET, "/api/v1/search*"),

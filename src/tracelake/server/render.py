@@ -91,6 +91,14 @@ def count(number: int | None) -> str:
     return "" if number is None else f"{number:,}"
 
 
+def short(number: int) -> str:
+    """Format a number as `850`, `12.3 k` or `4.1 M`."""
+    for unit, name in ((10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k")):
+        if number >= unit:
+            return f"{number / unit:.1f} {name}"
+    return str(number)
+
+
 def size(number: int) -> str:
     """Format a size as `850 B`, `1.2 KiB` or `3.4 GiB`."""
     amount, unit = float(number), "B"

@@ -8,6 +8,7 @@ from typing import Final, get_args
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Request, Response
+from fastapi.responses import RedirectResponse
 from fastapi.templating import Jinja2Templates
 
 from tracelake import limits
@@ -19,6 +20,7 @@ from tracelake.search.searcher import Sort
 from tracelake.search.semantic_search import Mode
 from tracelake.server.http_policy import RequestLake, status_of
 from tracelake.server.render import with_query
+from tracelake.server.trace_list import find_id
 from tracelake.server.traces import Hits, Text, page_maker, search
 from tracelake.tables.page_tokens import PageToken, token_of
 
@@ -83,6 +85,8 @@ def search_pages(templates: Jinja2Templates) -> APIRouter:
         page: Text = None,
         mode: Mode = "text",
     ) -> Response:
+        if (address := find_id(lake, q)) is not None:
+            return RedirectResponse(address, 303)
         results, problem = SearchResults(), None
         try:
             if q.strip():

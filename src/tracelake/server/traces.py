@@ -1,4 +1,4 @@
-"""Traces on pages and in the JSON API `/api/v1`: queries, filters, lists, search, and the waterfall of a trace.
+"""Traces on pages and in the JSON API `/api/v1`: search, the templates, and the waterfall of a trace.
 
 Each page has a JSON twin. All times in JSON are integers: nanoseconds since 1970 UTC. Reads use the newest commit of
 `main`. An empty query parameter means no filter, because forms send empty fields as empty text. Templates escape all
@@ -11,13 +11,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, TypeAlias, get_args
+from typing import Annotated, Any, Final
 
 import msgspec
-from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import FileResponse
 from fastapi.templating import Jinja2Templates
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -26,12 +26,10 @@ from pydantic import BeforeValidator, Field
 from tracelake import limits
 from tracelake._errors import NotFoundError, QueryError, StorageError, UsageError
 from tracelake.lake.lake import Lake
-from tracelake.lake.reads import NOT_LISTED
 from tracelake.limits import QUERY_MAX_CHARS, SEARCH_HITS_DEFAULT, TRACE_API_SPANS_MAX
 from tracelake.otlp.conventions import WORKSPACE_DEFAULT
 from tracelake.otlp.encode import encode, resource_spans
 from tracelake.results import Row, Trace
-from tracelake.search.prefilter import latest_start
 from tracelake.search.results import SearchResults
 from tracelake.search.searcher import Sort
 from tracelake.search.semantic_search import Mode
@@ -40,137 +38,13 @@ from tracelake.server.http_policy import RequestLake, may_open
 from tracelake.server.key_ring import ACTOR, KeyHolder
 from tracelake.server.render import document, duration, in_pieces, span_query
 from tracelake.tables.builtin import IN_ORDER
-from tracelake.tables.page_tokens import ListToken, name_of_search, read_list_token
 from tracelake.tables.table import ReadGate, to_rows
 
 _BY_MEANING: Final = ReadGate(
     limits.SEMANTIC_SEARCHES_AT_ONCE_MAX,
     "other searches by meaning wait for the embedding function; search again later, or by words",
 )
-Order: TypeAlias = Literal["newest", "oldest", "longest", "errors", "tokens"]
 _HIT_TEXTS: Final = ("name", "service", "model", "status", "session_id", "user_id", "workspace")
-ORDERS: tuple[Order, ...] = get_args(Order)
-# Clients choose both numbers, and the sum may overflow 64 bits.
-TOKENS: Final = "(coalesce(input_tokens, 0)::HUGEINT + coalesce(output_tokens, 0))"
-KEYS: dict[Order, tuple[str, ...]] = {
-    # Otherwise a trace that starts far in the future would lead the list permanently.
-    "newest": ("(start_ns > {latest_ns})::BIGINT", "start_ns DESC"),
-    "oldest": ("start_ns",),
-    "longest": ("duration_ns DESC",),
-    "errors": ("error_count DESC", "start_ns DESC"),
-    "tokens": (f"{TOKENS} DESC", "start_ns DESC"),
-}
-"""Sort keys of each order; trace ids break ties."""
-TRACE_COLUMNS = (
-    "trace_id, workspace, name, service, start_ns, end_ns, duration_ns, span_count, error_count, "
-    "input_tokens, output_tokens, session_id, user_id"
-)
-
-
-@dataclass(frozen=True, slots=True)
-class TraceFilter:
-    """Filter for traces. Text matches whole values, except `name`, which matches a substring in any case."""
-
-    service: str | None = None
-    session: str | None = None
-    user: str | None = None
-    name: str | None = None
-    min_duration_ms: float | None = None
-    errors: bool = False
-    tags: tuple[tuple[str, str], ...] = ()
-    order: Order = "newest"
-    limit: int = limits.PAGE_ROWS_DEFAULT
-    offset: int = 0
-    page: str | None = None
-    """`next_page` or `previous_page` of the same list."""
-
-
-@dataclass(frozen=True, slots=True)
-class TracePage:
-    """One page of the trace list."""
-
-    traces: list[Row]
-    more: bool
-    not_listed: str | None
-    """Note about uncommitted spans that the list does not include."""
-    next_page: str | None = None
-    """Token of the next page, or None."""
-    previous_page: str | None = None
-    """Token of the previous page; None for the first page, and for a page requested by offset."""
-
-
-def list_traces(lake: Lake, wanted: TraceFilter) -> TracePage:
-    """Return one page of traces. Raises QueryError for a token of another list."""
-    if wanted.page is not None and wanted.offset:
-        raise UsageError("a list accepts a page or an offset, not both; leave one out")
-    keys = KEYS[wanted.order]
-    name = name_of_search(*map(str, astuple(replace(wanted, limit=0, offset=0, page=None))))
-    token = None if wanted.page is None else read_list_token(wanted.page, name, len(keys))
-    now_ns = time.time_ns() if token is None else token.now_ns
-    latest_ns = latest_start(now_ns)
-    columns = [key.removesuffix(" DESC").format(latest_ns=latest_ns) for key in keys]
-    is_before = token is not None and token.is_before
-    conditions = _equal_conditions(service=wanted.service, session_id=wanted.session, user_id=wanted.user)
-    if wanted.name:
-        conditions.append(f"contains(lower(name), lower({literal(wanted.name)}))")
-    if wanted.min_duration_ms is not None:
-        conditions.append(f"duration_ns >= {int(wanted.min_duration_ms * 1_000_000)}")
-    if wanted.errors:
-        conditions.append("error_count > 0")
-    if wanted.tags:
-        tagged = ", ".join(map(literal, lake.annotations.traces_with(dict(wanted.tags))))
-        conditions.append(f"trace_id IN ({tagged})" if tagged else "false")
-    descending = [key.endswith(" DESC") != is_before for key in (*keys, "trace_id")]
-    if token is not None:
-        values = (*map(str, token.keys), literal(token.row_id))
-        conditions.append(_behind([*zip((*columns, "trace_id"), values, descending, strict=True)]))
-    where = f"WHERE {' AND '.join(conditions)}" if conditions else ""
-    order = ", ".join(
-        f"{column} {'DESC' if down else 'ASC'}"
-        for column, down in zip((*columns, "trace_id"), descending, strict=True)
-    )
-    selected = ", ".join(f"({column})::VARCHAR AS key_{number}" for number, column in enumerate(columns))
-    query = (
-        f"SELECT {TRACE_COLUMNS}, {selected} FROM traces {where} ORDER BY {order} "
-        f"LIMIT {wanted.limit + 1:d} OFFSET {wanted.offset:d}"
-    )
-    table = lake.sql(query, uncommitted=True)
-    told = (table.schema.metadata or {}).get(NOT_LISTED)
-    rows: list[Row] = table.to_pylist()
-    goes_on = len(rows) > wanted.limit
-    rows = rows[: wanted.limit][:: -1 if is_before else 1]
-    keys_of_rows = [tuple(int(row.pop(f"key_{n}")) for n in range(len(keys))) for row in rows]
-
-    def page_at(number: int, *, before: bool) -> str:
-        return str(ListToken(name, now_ns, keys_of_rows[number], rows[number]["trace_id"], before))
-
-    has_next, has_previous = (
-        (bool(rows), goes_on) if is_before else (goes_on, token is not None and bool(rows))
-    )
-    return TracePage(
-        [{key: cut(value) for key, value in row.items()} for row in rows],
-        more=has_next,
-        not_listed=None if told is None else told.decode(),
-        next_page=page_at(-1, before=False) if has_next else None,
-        previous_page=page_at(0, before=True) if has_previous else None,
-    )
-
-
-def _behind(keys: Sequence[tuple[str, str, bool]]) -> str:
-    """Return the SQL condition for rows after a key. `keys` has each column in order, its value, and whether it is
-    descending."""
-    column, value, falls = keys[0]
-    behind = f"{column} {'<' if falls else '>'} {value}"
-    return behind if len(keys) == 1 else f"({behind} OR ({column} = {value} AND {_behind(keys[1:])}))"
-
-
-def list_services(lake: Lake) -> list[str]:
-    """Return the services in which traces start, sorted by name."""
-    table = lake.sql(
-        f"SELECT DISTINCT service FROM traces WHERE service IS NOT NULL ORDER BY service LIMIT {limits.PAGE_ROWS_MAX}",
-        uncommitted=True,
-    )
-    return [cut(str(service)) for service in table.column("service").to_pylist()]
 
 
 def cut(value: Any) -> Any:
@@ -272,19 +146,8 @@ def literal(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-def _equal_conditions(**values: str | None) -> list[str]:
-    return [f"{column} = {literal(value)}" for column, value in values.items() if value]
-
-
 def _none_if_empty(value: object) -> object:
     return None if value == "" else value
-
-
-def _tag(text: str) -> tuple[str, str]:
-    key, equal, value = text.partition("=")
-    if not (key and equal):
-        raise UsageError(f"{text[: limits.NAME_QUOTED_MAX_CHARS]!r} is not a tag; write it as KEY=VALUE")
-    return key, value
 
 
 Text = Annotated[
@@ -321,57 +184,11 @@ def numbers_of(vector: str) -> list[float]:
         ) from error
 
 
-def _trace_filter(
-    service: Text = None,
-    session: Text = None,
-    user: Text = None,
-    name: Text = None,
-    min_duration_ms: Milliseconds = None,
-    errors: bool = False,
-    tag: Tags = (),
-    order: Order = "newest",
-    limit: Limit = limits.PAGE_ROWS_DEFAULT,
-    offset: Offset = 0,
-    page: Text = None,
-) -> TraceFilter:
-    return TraceFilter(
-        service,
-        session,
-        user,
-        name,
-        min_duration_ms,
-        errors,
-        tuple(map(_tag, tag)),
-        order,
-        limit,
-        offset,
-        page,
-    )
-
-
-Wanted = Annotated[TraceFilter, Depends(_trace_filter)]
-
-
 def api_routes() -> APIRouter:
     """Return the routes of the JSON API over `lake`."""
     router = APIRouter(prefix="/api/v1")
 
-    @router.get("/traces", summary="List traces")
-    def traces(lake: RequestLake, wanted: Wanted) -> Response:
-        page = list_traces(lake, wanted)
-        bounds = {"limit": wanted.limit, "offset": wanted.offset}
-        pages = {"next_page": page.next_page, "previous_page": page.previous_page}
-        return json_response(
-            {"traces": page.traces, "more": page.more, **bounds, "not_listed": page.not_listed, **pages}
-        )
-
-    @router.get("/services", summary="List the services of root spans")
-    def services(lake: RequestLake) -> Response:
-        return json_response({"services": list_services(lake)})
-
-    @router.get(
-        "/traces/{trace_id}", summary=("Return one trace with its spans by pages; format=otlp for OTLP/JSON")
-    )
+    @router.get("/traces/{trace_id}", summary="One trace with its spans by pages; format=otlp for OTLP/JSON")
     def trace(
         lake: RequestLake,
         trace_id: str,
@@ -505,6 +322,7 @@ HERE = Path(__file__).parent
 STATIC = HERE / "static"
 ROOMS = (
     ("/", "Traces"),
+    ("/overview", "Overview"),
     ("/versions", "Versions"),
     ("/datasets", "Datasets"),
     ("/pipeline", "Pipeline"),
@@ -526,6 +344,7 @@ def page_templates() -> Jinja2Templates:
         "timestamp": render.timestamp,
         "ago": lambda nanoseconds: render.ago(nanoseconds, time.time_ns()),
         "count": render.count,
+        "short": render.short,
         "size": render.size,
         "outcome": render.outcome,
         "span_url": render.span_url,
@@ -566,22 +385,6 @@ def page_routes(templates: Jinja2Templates) -> APIRouter:
 
     page = page_maker(templates)
 
-    @router.get("/")
-    def traces(lake: RequestLake, request: Request, wanted: Wanted) -> Response:
-        listing = list_traces(lake, wanted)
-        return page(
-            request,
-            "traces.html",
-            "/api/v1/traces",
-            traces=listing.traces,
-            not_listed=listing.not_listed,
-            wanted=wanted,
-            services=list_services(lake),
-            orders=ORDERS,
-            previous_url=_previous_url(request, wanted, listing),
-            next_url=render.with_page(request, listing.next_page) if listing.next_page else None,
-        )
-
     @router.get("/favicon.ico")
     def icon() -> Response:
         return FileResponse(STATIC / "icon.svg")
@@ -616,13 +419,6 @@ def page_routes(templates: Jinja2Templates) -> APIRouter:
         )
 
     return router
-
-
-def _previous_url(request: Request, wanted: TraceFilter, listing: TracePage) -> str | None:
-    """Return the URL of the previous page. A page requested by offset links to a page by offset."""
-    if wanted.offset:
-        return render.with_query(request, offset=max(wanted.offset - wanted.limit, 0))
-    return render.with_page(request, listing.previous_page) if listing.previous_page else None
 
 
 def _shown_tags(lake: Lake, trace_id: str) -> dict[str, str]:

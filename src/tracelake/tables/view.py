@@ -362,11 +362,13 @@ class CommitView:
         allow_files: bool = False,
         newer: Mapping[str, pa.Table] | None = None,
         workspace: str | None = None,
+        is_bounded: bool = False,
     ) -> pa.Table:
         """Run a DuckDB query, one SELECT, over the tables. Raises QueryError.
 
         It reads only the parts of the tables that it names, unless files are allowed. The rows in `newer`, by table
-        name, replace all rows of the same traces.
+        name, replace all rows of the same traces. A query whose values are known to be small (`is_bounded`) needs no
+        process of its own.
         """
         with self._tables[TABLE_SPANS.name].scan.open_files().in_use():
             with connection() as db:
@@ -377,7 +379,7 @@ class CommitView:
             tables = [self.table(name) for name in names if name in identifiers]
             files = [file for table in tables for file in table._read_files()]
             try:
-                return self._sql_over(query, tables, files, allow_files, newer or {}, workspace)
+                return self._sql_over(query, tables, files, allow_files, newer or {}, workspace, is_bounded)
             except QueryError:  # a collected part is not the query's fault
                 self._leases.renew(now=True)
                 raise
@@ -390,6 +392,7 @@ class CommitView:
         allow_files: bool,
         newer: Mapping[str, pa.Table],
         workspace: str | None,
+        is_bounded: bool,
     ) -> pa.Table:
         views, registered = [], {}
         for table in tables:
@@ -401,7 +404,7 @@ class CommitView:
                     f" union all by name select * from newer_{table.name}"
                 )
             views.append(f'create temp view "{table.name}" as {table_within(table.name, rows, workspace)}')
-        if produces_large_values(query=query):
+        if not is_bounded and produces_large_values(query=query):
             statements = [*([] if allow_files else locked_settings(files)), *views]
             with limited_process(statements, query, registered) as reader:
                 return reader.read_all()
@@ -544,6 +547,19 @@ class CommitView:
             _NOT_BY_MEANING if beside and by.mode == "semantic" else None,
             None if hits or page else _hint(query, by, searcher.analyzer),
         )
+
+    def traces_matching(
+        self, query: str, limit: int, now_ns: int, newer: UncommittedRows | None, workspace: str | None
+    ) -> list[str]:
+        """Return the trace id of each matching span, the newest first, up to `limit` spans. Raises QueryError."""
+        searcher = self._searcher_with(newer)
+        if searcher is None:
+            check_request(query, "newest", (), now_ns, BY_WORDS)
+            return []
+        return [
+            hit.trace_id
+            for hit in searcher.search(query, limit, sort="newest", now_ns=now_ns, workspace=workspace)
+        ]
 
     def completions(self, typed: str, workspace: str | None = None) -> list[str]:
         """Return completions of a partly typed query."""

@@ -1,0 +1,696 @@
+"""List of traces and overview: filters, orders, pages, and activity over time.
+
+A filter by query, service or model finds a trace if any of its spans matches. The list and its activity come from one
+commit and the same uncommitted rows.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, astuple, dataclass, replace
+from difflib import get_close_matches
+from typing import Annotated, Final, Literal, TypeAlias, get_args
+
+import pyarrow as pa
+from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi.dependencies.models import Dependant
+from fastapi.responses import RedirectResponse
+from fastapi.templating import Jinja2Templates
+
+from tracelake import limits
+from tracelake._errors import QueryError, UsageError
+from tracelake.lake.lake import Lake
+from tracelake.lake.reads import NOT_LISTED
+from tracelake.otlp.content import preview
+from tracelake.results import Row
+from tracelake.search.prefilter import latest_start
+from tracelake.search.query_parser import clause_of, written
+from tracelake.search.query_values import nanoseconds, period
+from tracelake.server import render
+from tracelake.server.http_policy import RequestLake
+from tracelake.server.traces import (
+    Limit,
+    Milliseconds,
+    Offset,
+    Tags,
+    Text,
+    cut,
+    json_response,
+    literal,
+    page_maker,
+)
+from tracelake.tables.page_tokens import ListToken, name_of_search, read_list_token
+
+Order: TypeAlias = Literal["newest", "oldest", "longest", "errors", "tokens", "spans"]
+ORDERS: tuple[Order, ...] = get_args(Order)
+# Clients choose both numbers, and the sum may overflow 64 bits.
+TOKENS: Final = "(coalesce(input_tokens, 0)::HUGEINT + coalesce(output_tokens, 0))"
+KEYS: dict[Order, tuple[str, ...]] = {
+    # Otherwise a trace that starts far in the future would lead the list permanently.
+    "newest": ("(start_ns > {latest_ns})::BIGINT", "start_ns DESC"),
+    "oldest": ("start_ns",),
+    "longest": ("duration_ns DESC",),
+    "errors": ("error_count DESC", "start_ns DESC"),
+    "tokens": (f"{TOKENS} DESC", "start_ns DESC"),
+    "spans": ("span_count DESC", "start_ns DESC"),
+}
+"""Sort keys of each order; trace ids break ties."""
+TRACE_COLUMNS = (
+    "trace_id, workspace, name, service, start_ns, end_ns, duration_ns, span_count, error_count, "
+    "input_tokens, output_tokens, session_id, user_id"
+)
+PRESETS: Final = (("15m", "15 min"), ("1h", "1 hour"), ("24h", "24 hours"), ("7d", "7 days"), ("", "All"))
+"""Time ranges that the pages offer."""
+BUCKETS: Final = 60
+"""Intervals of a chart."""
+_PREVIEW_BYTES: Final = 8 * 1024 * 1024
+"""Input and output texts that one page of the list reads; longer texts are cut before they are read."""
+_INT64_MAX: Final = (1 << 63) - 1
+_TRACE_ID: Final = re.compile(r"(?:tr-)?(0x)?([0-9a-f]{1,32})", re.ASCII)
+_UUID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
+_ID_MIN_DIGITS: Final = 12
+"""Shortest text without `0x` that may be an id without its leading zeros."""
+
+
+@dataclass(frozen=True, slots=True)
+class TraceFilter:
+    """Filter for traces. Text matches whole values, except `name`, which matches a substring in any case."""
+
+    service: str | None = None
+    """A service of any span."""
+    session: str | None = None
+    user: str | None = None
+    name: str | None = None
+    min_duration_ms: float | None = None
+    errors: bool = False
+    tags: tuple[tuple[str, str], ...] = ()
+    order: Order = "newest"
+    limit: int = limits.PAGE_ROWS_DEFAULT
+    offset: int = 0
+    page: str | None = None
+    """`next_page` or `previous_page` of the same list."""
+    query: str | None = None
+    """A search query that any span matches."""
+    model: str | None = None
+    """A model of any span."""
+    status: Literal["ok", "error"] | None = None
+    max_duration_ms: float | None = None
+    last_ns: int | None = None
+    """Length of the time range that ends now."""
+    start_ns: int | None = None
+    end_ns: int | None = None
+    """The last nanosecond of the time range."""
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """Traces over time: their number, errors, latency and tokens, in intervals of equal length."""
+
+    low_ns: int
+    high_ns: int
+    total: Row
+    """Counts and percentiles of all traces of the filter."""
+    buckets: dict[int, Row]
+    """The same for each interval that has traces, by its number."""
+
+    def bounds(self, bucket: int) -> tuple[int, int]:
+        """Return the first and last nanosecond of an interval."""
+        length = self.high_ns - self.low_ns + 1
+        # The smallest start time whose bucket this is; the SQL rounds down.
+        first, after = (self.low_ns - (-number * length // BUCKETS) for number in (bucket, bucket + 1))
+        return first, after - 1
+
+
+@dataclass(frozen=True, slots=True)
+class TracePage:
+    """One page of the trace list."""
+
+    traces: list[Row]
+    more: bool
+    not_listed: str | None
+    """Note about traces that the list does not include."""
+    next_page: str | None = None
+    """Token of the next page, or None."""
+    previous_page: str | None = None
+    """Token of the previous page; None for the first page, and for a page requested by offset."""
+    activity: Activity | None = None
+
+
+def list_traces(lake: Lake, wanted: TraceFilter, *, with_activity: bool = False) -> TracePage:
+    """Return one page of traces. Raises QueryError for a token of another list."""
+    if wanted.page is not None and wanted.offset:
+        raise UsageError("a list accepts a page or an offset, not both; leave one out")
+    keys = KEYS[wanted.order]
+    name = name_of_search(*map(str, astuple(replace(wanted, limit=0, offset=0, page=None))))
+    token = None if wanted.page is None else read_list_token(wanted.page, name, len(keys))
+    now_ns = time.time_ns() if token is None else token.now_ns
+    latest_ns = latest_start(now_ns)
+    columns = [key.removesuffix(" DESC").format(latest_ns=latest_ns) for key in keys]
+    is_before = token is not None and token.is_before
+    conditions, notes = conditions_of(lake, wanted, now_ns)
+    all_where = where_of(conditions)
+    descending = [key.endswith(" DESC") != is_before for key in (*keys, "trace_id")]
+    if token is not None:
+        values = (*map(str, token.keys), literal(token.row_id))
+        conditions.append(_behind([*zip((*columns, "trace_id"), values, descending, strict=True)]))
+    order = ", ".join(
+        f"{column} {'DESC' if down else 'ASC'}"
+        for column, down in zip((*columns, "trace_id"), descending, strict=True)
+    )
+    selected = ", ".join(f"({column})::VARCHAR AS key_{number}" for number, column in enumerate(columns))
+    query = (
+        f"SELECT {TRACE_COLUMNS}, {selected} FROM traces {where_of(conditions)} ORDER BY {order} "
+        f"LIMIT {wanted.limit + 1:d} OFFSET {wanted.offset:d}"
+    )
+    range_ns = range_of(wanted, now_ns)
+    tables = lake.select(query, *([activity_sql(all_where, range_ns)] if with_activity else []))
+    rows: list[Row] = tables[0].to_pylist()
+    has_more = len(rows) > wanted.limit
+    rows = rows[: wanted.limit][:: -1 if is_before else 1]
+    keys_of_rows = [tuple(int(row.pop(f"key_{n}")) for n in range(len(keys))) for row in rows]
+
+    def page_at(number: int, *, before: bool) -> str:
+        return str(ListToken(name, now_ns, keys_of_rows[number], rows[number]["trace_id"], before))
+
+    has_next, has_previous = (
+        (bool(rows), has_more) if is_before else (has_more, token is not None and bool(rows))
+    )
+    return TracePage(
+        [{key: cut(value) for key, value in row.items()} for row in rows],
+        more=has_next,
+        not_listed="; ".join([*notes, *not_listed(tables[0])]) or None,
+        next_page=page_at(-1, before=False) if has_next else None,
+        previous_page=page_at(0, before=True) if has_previous else None,
+        activity=read_activity(tables[1]) if with_activity else None,
+    )
+
+
+def not_listed(table: pa.Table) -> list[str]:
+    """Return the note about uncommitted spans that a table lacks, if it has one."""
+    note = (table.schema.metadata or {}).get(NOT_LISTED)
+    return [] if note is None else [note.decode()]
+
+
+def range_of(wanted: TraceFilter, now_ns: int) -> tuple[int | None, int | None]:
+    """Return the first and last nanosecond of a filter's time range; None for an open end."""
+    start_ns, end_ns = wanted.start_ns, wanted.end_ns
+    if wanted.last_ns is not None:
+        start_ns = max(now_ns - wanted.last_ns, start_ns or 0)
+    return start_ns, end_ns
+
+
+def conditions_of(lake: Lake, wanted: TraceFilter, now_ns: int) -> tuple[list[str], list[str]]:
+    """Return SQL conditions on table `traces` for a filter, and notes on traces that they may miss."""
+    start_ns, end_ns = range_of(wanted, now_ns)
+    equal = {"session_id": wanted.session, "user_id": wanted.user}
+    conditions = [f"{column} = {literal(value)}" for column, value in equal.items() if value]
+    for column, value in (("service", wanted.service), ("model", wanted.model)):
+        if value:
+            conditions.append(f"trace_id IN (SELECT trace_id FROM spans WHERE {column} = {literal(value)})")
+    if wanted.name:
+        conditions.append(f"contains(lower(name), lower({literal(wanted.name)}))")
+    if wanted.min_duration_ms is not None:
+        conditions.append(f"duration_ns >= {int(wanted.min_duration_ms * 1_000_000)}")
+    if wanted.max_duration_ms is not None:
+        conditions.append(f"duration_ns <= {int(wanted.max_duration_ms * 1_000_000)}")
+    if wanted.errors or wanted.status == "error":
+        conditions.append("error_count > 0")
+    if wanted.status == "ok":
+        conditions.append("error_count = 0")
+    if start_ns is not None:
+        conditions.append(f"start_ns >= {start_ns}")
+    if end_ns is not None:
+        conditions.append(f"start_ns <= {end_ns}")
+    if wanted.tags:
+        conditions.append(_among(lake.annotations.traces_with(dict(wanted.tags))))
+    if not wanted.query or wanted.query.strip() in ("", "*"):
+        return conditions, []
+    ids, notes = _matching(lake, wanted.query, start_ns)
+    return [*conditions, _among(ids)], notes
+
+
+def where_of(conditions: Sequence[str]) -> str:
+    """Return the WHERE clause of conditions."""
+    return f"WHERE {' AND '.join(conditions)}" if conditions else ""
+
+
+def _among(trace_ids: Sequence[str]) -> str:
+    ids = ", ".join(map(literal, trace_ids))
+    return f"trace_id IN ({ids})" if ids else "false"
+
+
+def _matching(lake: Lake, query: str, start_ns: int | None) -> tuple[Sequence[str], list[str]]:
+    """Return the traces with a span that matches a query, and notes on those that are missing."""
+    ranged = query
+    if start_ns is not None and start_ns >= 0:
+        # No span starts before its trace, so this leaves out no trace of the time range.
+        seconds, rest = divmod(start_ns, 10**9)
+        ranged = f"({query}) start>={render.timestamp(seconds * 10**9).replace(' ', 'T')}.{rest:09d}Z"
+    most = limits.TRACE_QUERY_SPANS_MAX
+    try:
+        matching = lake.traces_matching(ranged, most)
+    except QueryError:
+        lake.traces_matching(query, 1)  # its message has positions in the query of the user
+        raise
+    notes = [f"the list has the traces of the newest {most:,} matching spans; narrow the query or the time"]
+    not_searched = [] if matching.not_searched is None else [matching.not_searched]
+    return matching.trace_ids, [*(notes if matching.is_cut else []), *not_searched]
+
+
+def _behind(keys: Sequence[tuple[str, str, bool]]) -> str:
+    """Return the SQL condition for rows after a key. `keys` has each column in order, its value, and whether it is
+    descending."""
+    column, value, falls = keys[0]
+    behind = f"{column} {'<' if falls else '>'} {value}"
+    return behind if len(keys) == 1 else f"({behind} OR ({column} = {value} AND {_behind(keys[1:])}))"
+
+
+STATISTICS_SQL: Final = f"""
+    count(*) AS traces, count(*) FILTER (error_count > 0) AS errors,
+    quantile_disc(duration_ns, 0.5) AS p50_ns, quantile_disc(duration_ns, 0.95) AS p95_ns,
+    quantile_disc(duration_ns, 0.99) AS p99_ns,
+    least(coalesce(sum(input_tokens::HUGEINT), 0), {_INT64_MAX})::BIGINT AS input_tokens,
+    least(coalesce(sum(output_tokens::HUGEINT), 0), {_INT64_MAX})::BIGINT AS output_tokens"""
+"""Columns of statistics over rows of table `traces`."""
+
+
+def activity_sql(where: str, range_ns: tuple[int | None, int | None]) -> str:
+    """Return the SQL of the activity of the traces that a WHERE clause selects."""
+    low, high = (
+        f"{each}({'start_ns' if bound is None else bound})::HUGEINT"
+        for each, bound in zip(("min", "max"), range_ns, strict=True)
+    )
+    return f"""
+        WITH chosen AS (
+            SELECT start_ns, duration_ns, error_count, input_tokens, output_tokens FROM traces {where}
+        ), bounds AS (SELECT {low} AS low, greatest({high}, {low}) AS high FROM chosen)
+        SELECT (({BUCKETS} * (start_ns - low)) // (high - low + 1))::INTEGER AS bucket,
+            any_value(low)::BIGINT AS low, any_value(high)::BIGINT AS high, {STATISTICS_SQL}
+        FROM chosen, bounds GROUP BY GROUPING SETS ((bucket), ())"""
+
+
+def read_activity(table: pa.Table) -> Activity | None:
+    """Return the activity from the result of `activity_sql`; None without traces."""
+    rows = {row.pop("bucket"): row for row in table.to_pylist()}
+    total = rows.pop(None)
+    if not total["traces"]:
+        return None
+    for row in (total, *rows.values()):
+        low_ns, high_ns = row.pop("low"), row.pop("high")
+    return Activity(low_ns, high_ns, total, rows)
+
+
+def list_services(lake: Lake) -> list[str]:
+    """Return the services that spans belong to, sorted by name."""
+    return _distinct(lake, "service")
+
+
+def _distinct(lake: Lake, column: str) -> list[str]:
+    (table,) = lake.select(
+        f"SELECT DISTINCT {column} FROM spans WHERE {column} IS NOT NULL ORDER BY 1 LIMIT {limits.PAGE_ROWS_MAX}"
+    )
+    return [cut(str(value)) for value in table.column(0).to_pylist()]
+
+
+def previews_of(lake: Lake, traces: Sequence[Row]) -> dict[str, dict[str, str | None]]:
+    """Return the beginnings of input and output of the root spans of traces, by trace id."""
+    if not traces:
+        return {}
+    room = _PREVIEW_BYTES // len(traces)
+    first_ns, last_ns = min(row["start_ns"] for row in traces), max(row["end_ns"] for row in traces)
+    texts = ", ".join(
+        f"CASE WHEN strlen({name}) <= {room} THEN {name} ELSE left({name}, {limits.LIST_TEXT_MAX_CHARS}) END AS {name}"
+        for name in ("input", "output")
+    )
+    (table,) = lake.select(
+        f"SELECT trace_id, {texts} FROM spans WHERE {_among([row['trace_id'] for row in traces])} "
+        f"AND start_ns BETWEEN {first_ns} AND {max(first_ns, last_ns)} QUALIFY row_number() OVER "
+        "(PARTITION BY trace_id ORDER BY parent_span_id IS NOT NULL, start_ns, span_id, workspace, kind) = 1"
+    )
+    return {
+        row["trace_id"]: {
+            "input": cut(preview(row["input"])),
+            "output": cut(preview(row["output"], output=True)),
+        }
+        for row in table.to_pylist()
+    }
+
+
+def find_id(lake: Lake, text: str) -> str | None:
+    """Return the page of the trace or span whose id this is, in any usual form; None if there is none."""
+    digits = text.strip().lower()
+    digits = digits.replace("-", "") if _UUID.fullmatch(digits) else digits
+    match = _TRACE_ID.fullmatch(digits)
+    if match is None or (match[1] is None and len(match[2]) < _ID_MIN_DIGITS):
+        return None
+    trace_id, span_id = match[2].zfill(32), match[2].zfill(16)
+    traces, spans = lake.select(
+        f"SELECT trace_id FROM traces WHERE trace_id = {literal(trace_id)} LIMIT 1",
+        f"SELECT trace_id, span_id, workspace, kind FROM spans WHERE span_id = {literal(span_id)} "
+        "ORDER BY start_ns DESC LIMIT 1",
+    )
+    if traces.num_rows:
+        return f"/traces/{trace_id}"
+    return next((render.span_url(**row) for row in spans.to_pylist()), None)
+
+
+def _time(text: str | None, name: str, *, is_end: bool = False) -> int | None:
+    """Return a time as nanoseconds since 1970. The end of a range includes all of its day, minute or second."""
+    if text is None:
+        return None
+    if re.fullmatch(r"\d{1,19}", text, re.ASCII) and int(text) <= _INT64_MAX and len(text) != 4:
+        return int(text)
+    both = period(text)
+    if both is None or not -_INT64_MAX <= both[is_end] <= _INT64_MAX:
+        raise UsageError(
+            f"{name}={text[: limits.NAME_QUOTED_MAX_CHARS]!r} is no time; write 2026-01-31, 2026-01-31T17:30Z, or "
+            "nanoseconds since 1970"
+        )
+    return both[is_end]
+
+
+def _length(text: str | None) -> int | None:
+    if text is None:
+        return None
+    length = nanoseconds(text)
+    if length is None or length > _INT64_MAX:
+        raise UsageError(
+            f"last={text[: limits.NAME_QUOTED_MAX_CHARS]!r} is no length of time; write 15m, 1h, 24h or 7d"
+        )
+    return int(length)
+
+
+def _tag(text: str) -> tuple[str, str]:
+    key, equal, value = text.partition("=")
+    if not (key and equal):
+        raise UsageError(f"{text[: limits.NAME_QUOTED_MAX_CHARS]!r} is no tag; write it as KEY=VALUE")
+    return key, value
+
+
+def _parameters(dependant: Dependant) -> list[str]:
+    own = [field.alias for field in dependant.query_params]
+    return [*own, *(name for each in dependant.dependencies for name in _parameters(each))]
+
+
+def refuse_unknown(request: Request) -> None:
+    """Refuse a query parameter that the route does not have. Raises UsageError."""
+    known = _parameters(request.scope["route"].dependant)
+    for name in request.query_params:
+        if name not in known:
+            close = get_close_matches(name, known, 1)
+            hint = f"did you mean {close[0]}?" if close else f"the parameters are {', '.join(known)}"
+            raise UsageError(f"unknown parameter {name[: limits.NAME_QUOTED_MAX_CHARS]!r}; {hint}")
+
+
+Moment = Annotated[Text, Query(description="2026-01-31, 2026-01-31T17:30Z, or nanoseconds since 1970")]
+
+
+def _trace_filter(
+    query: Annotated[Text, Query(description="a search query that any span matches")] = None,
+    last: Annotated[Text, Query(description="length of the time range that ends now: 15m, 1h, 7d")] = None,
+    start: Moment = None,
+    end: Moment = None,
+    service: Text = None,
+    model: Text = None,
+    status: Text = None,
+    session: Text = None,
+    user: Text = None,
+    name: Text = None,
+    min_duration_ms: Milliseconds = None,
+    max_duration_ms: Milliseconds = None,
+    errors: bool = False,
+    tag: Tags = (),
+    order: Order = "newest",
+    limit: Limit = limits.PAGE_ROWS_DEFAULT,
+    offset: Offset = 0,
+    page: Text = None,
+) -> TraceFilter:
+    if status not in (None, "ok", "error"):
+        raise UsageError("status is ok or error")
+    return TraceFilter(
+        service,
+        session,
+        user,
+        name,
+        min_duration_ms,
+        errors,
+        tuple(map(_tag, tag)),
+        order,
+        limit,
+        offset,
+        page,
+        query,
+        model,
+        status,  # type: ignore[arg-type]
+        max_duration_ms,
+        _length(last),
+        _time(start, "start"),
+        _time(end, "end", is_end=True),
+    )
+
+
+Wanted = Annotated[TraceFilter, Depends(_trace_filter)]
+
+
+def list_api() -> APIRouter:
+    """Return the routes of lists in the JSON API."""
+    router = APIRouter(prefix="/api/v1", dependencies=[Depends(refuse_unknown)])
+
+    @router.get("/traces", summary="List traces")
+    def traces(
+        lake: RequestLake,
+        wanted: Wanted,
+        previews: Annotated[bool, Query(description="whether each trace has its input and output")] = False,
+    ) -> Response:
+        page = list_traces(lake, wanted)
+        bounds = {"limit": wanted.limit, "offset": wanted.offset}
+        pages = {"next_page": page.next_page, "previous_page": page.previous_page}
+        texts = previews_of(lake, page.traces) if previews else {}
+        rows = [{**row, **texts.get(row["trace_id"], {})} for row in page.traces]
+        return json_response(
+            {"traces": rows, "more": page.more, **bounds, "not_listed": page.not_listed, **pages}
+        )
+
+    @router.get("/services", summary="List the services of spans")
+    def services(lake: RequestLake) -> Response:
+        return json_response({"services": list_services(lake)})
+
+    @router.get(
+        "/overview", summary="Traffic, errors, latency and tokens of traces, with the filters of the list"
+    )
+    def overview(lake: RequestLake, wanted: Wanted) -> Response:
+        return json_response(asdict(read_overview(lake, wanted)))
+
+    return router
+
+
+def list_pages(templates: Jinja2Templates) -> APIRouter:
+    """Return the route of the list page."""
+    router = APIRouter(include_in_schema=False, dependencies=[Depends(refuse_unknown)])
+    page = page_maker(templates)
+
+    @router.get("/")
+    def traces(lake: RequestLake, request: Request, wanted: Wanted) -> Response:
+        if wanted.query and (address := find_id(lake, wanted.query)) is not None:
+            return RedirectResponse(address, 303)
+        listing = list_traces(lake, wanted, with_activity=True)
+        parameters = request.query_params
+        return page(
+            request,
+            "traces.html",
+            "/api/v1/traces",
+            traces=listing.traces,
+            previews=previews_of(lake, listing.traces),
+            not_listed=listing.not_listed,
+            wanted=wanted,
+            parameters=parameters,
+            is_filtered=any(value for name, value in parameters.items() if name not in ("order", "limit")),
+            services=list_services(lake),
+            models=_distinct(lake, "model"),
+            orders=ORDERS,
+            presets=[
+                (label, link(request, last=last or None), (parameters.get("last") or "") == last)
+                for last, label in PRESETS
+            ],
+            chart=None if listing.activity is None else chart(request, listing.activity),
+            link=lambda **changed: link(request, **changed),
+            previous_url=_previous_url(request, wanted, listing),
+            next_url=render.with_page(request, listing.next_page) if listing.next_page else None,
+        )
+
+    return router
+
+
+def link(request: Request, path: str | None = None, **changed: str | float | None) -> str:
+    """Return the first page of the same list, or of the list at a path, with changed parameters; None removes one.
+
+    A new time range replaces the old one.
+    """
+    removed = {"page", "offset", *changed}
+    if removed & {"last", "start", "end"}:
+        removed |= {"last", "start", "end"}
+    url = request.url.remove_query_params(list(removed)).include_query_params(
+        **{name: value for name, value in changed.items() if value is not None}
+    )
+    path = path or url.path
+    return f"{path}?{url.query}" if url.query else path
+
+
+@dataclass(frozen=True, slots=True)
+class ChartBar:
+    """One interval of a chart."""
+
+    x: float
+    height: float
+    error_height: float
+    text: str
+    url: str
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """Chart of traces and errors over time, with statistics."""
+
+    bars: list[ChartBar]
+    low_ns: int
+    high_ns: int
+    labels: list[str]
+    """Times at the left, in the middle and at the right."""
+    most: int
+    """Traces of the fullest interval."""
+    total: Mapping[str, int]
+
+
+CHART_WIDTH: Final = 600
+CHART_HEIGHT: Final = 100
+
+
+def chart(request: Request, activity: Activity) -> Chart:
+    """Lay out the chart of the activity of a list."""
+    most = max(row["traces"] for row in activity.buckets.values())
+    bars = []
+    for bucket, row in sorted(activity.buckets.items()):
+        first, last = activity.bounds(bucket)
+        text = f"{render.timestamp(first)[:19]} UTC: {_number(row['traces'], 'trace')}"
+        if row["errors"]:
+            text += f", {row['errors']:,} with errors"
+        bars.append(
+            ChartBar(
+                bucket * CHART_WIDTH / BUCKETS,
+                round(max(CHART_HEIGHT * row["traces"] / most, 2), 2),
+                round(max(CHART_HEIGHT * row["errors"] / most, 2) if row["errors"] else 0, 2),
+                text,
+                link(request, start=first, end=last),
+            )
+        )
+    middle_ns = (activity.low_ns + activity.high_ns) // 2
+    labels = [render.timestamp(time_ns)[:16] for time_ns in (activity.low_ns, middle_ns, activity.high_ns)]
+    return Chart(bars, activity.low_ns, activity.high_ns, labels, most, activity.total)
+
+
+def _number(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def _previous_url(request: Request, wanted: TraceFilter, listing: TracePage) -> str | None:
+    """Return the URL of the previous page. A page requested by offset links to a page by offset."""
+    if wanted.offset:
+        return render.with_query(request, offset=max(wanted.offset - wanted.limit, 0))
+    return render.with_page(request, listing.previous_page) if listing.previous_page else None
+
+
+_ROWS: Final = 10
+"""Rows of each table of the overview."""
+_TOKEN_SUMS: Final = ", ".join(
+    f"least(coalesce(sum({name}::HUGEINT), 0), {_INT64_MAX})::BIGINT AS {name}"
+    for name in ("input_tokens", "output_tokens")
+)
+_LATENCY: Final = "quantile_disc(duration_ns, 0.5) AS p50_ns, quantile_disc(duration_ns, 0.95) AS p95_ns"
+_ERRORS: Final = "count(*) FILTER (status = 'ERROR') AS errors"
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """Statistics of traces and of their spans."""
+
+    activity: Activity | None
+    services: list[Row]
+    models: list[Row]
+    operations: list[Row]
+    """Operations with the largest 95th percentile of latency first."""
+    errors: list[Row]
+    """Error messages with the number of spans that have them, and one of their traces."""
+    calls: list[Row]
+    """Numbers of calls from one service to another."""
+    not_listed: str | None
+
+
+def read_overview(lake: Lake, wanted: TraceFilter) -> Overview:
+    """Return the overview of the traces of a filter. Raises QueryError."""
+    now_ns = time.time_ns()
+    conditions, notes = conditions_of(lake, wanted, now_ns)
+    where = where_of(conditions)
+    chosen = f"SEMI JOIN (SELECT trace_id FROM traces {where}) AS chosen USING (trace_id)" if where else ""
+    spans = f"spans {chosen}"
+    message = f"left(coalesce(nullif(status_message, ''), name), {limits.LIST_TEXT_MAX_CHARS})"
+    activity, *tables = lake.select(
+        activity_sql(where, range_of(wanted, now_ns)),
+        f"SELECT service, count(DISTINCT trace_id) AS traces, count(*) AS spans, {_ERRORS}, {_LATENCY}, {_TOKEN_SUMS} "
+        f"FROM {spans} WHERE service IS NOT NULL GROUP BY service ORDER BY traces DESC, service LIMIT {_ROWS}",
+        f"SELECT model, count(*) AS spans, {_ERRORS}, {_LATENCY}, {_TOKEN_SUMS} "
+        f"FROM {spans} WHERE model IS NOT NULL GROUP BY model ORDER BY spans DESC, model LIMIT {_ROWS}",
+        f"SELECT name, service, count(*) AS spans, {_ERRORS}, {_LATENCY} "
+        f"FROM {spans} GROUP BY name, service ORDER BY p95_ns DESC, name, service LIMIT {_ROWS}",
+        f"SELECT {message} AS message, count(*) AS spans, count(DISTINCT trace_id) AS traces, "
+        "arg_max(trace_id, start_ns) AS trace_id, max(start_ns) AS last_ns "
+        f"FROM {spans} WHERE status = 'ERROR' GROUP BY message ORDER BY spans DESC, message LIMIT {_ROWS}",
+        "SELECT caller.service AS caller, callee.service AS callee, count(*) AS calls, "
+        "count(*) FILTER (callee.status = 'ERROR') AS errors "
+        f"FROM (SELECT trace_id, parent_span_id, service, status FROM {spans} WHERE parent_span_id IS NOT NULL) "
+        f"AS callee JOIN (SELECT trace_id, span_id, service FROM {spans}) AS caller "
+        "ON caller.trace_id = callee.trace_id AND caller.span_id = callee.parent_span_id "
+        f"WHERE caller.service <> callee.service GROUP BY ALL ORDER BY calls DESC, caller, callee LIMIT {2 * _ROWS}",
+    )
+    services, models, operations, errors, calls = (
+        [{name: cut(value) for name, value in row.items()} for row in table.to_pylist()] for table in tables
+    )
+    note = "; ".join([*notes, *not_listed(activity)]) or None
+    return Overview(read_activity(activity), services, models, operations, errors, calls, note)
+
+
+def overview_pages(templates: Jinja2Templates) -> APIRouter:
+    """Return the route of the overview page."""
+    router = APIRouter(include_in_schema=False, dependencies=[Depends(refuse_unknown)])
+    page = page_maker(templates)
+
+    @router.get("/overview")
+    def overview(lake: RequestLake, request: Request, wanted: Wanted) -> Response:
+        shown = read_overview(lake, wanted)
+
+        def in_list(**changed: str | float | None) -> str:
+            return link(request, "/", **changed)
+
+        def with_query(*clauses: str) -> str:
+            query = f"({wanted.query})" if wanted.query else ""
+            return in_list(query=" ".join(filter(None, [query, *clauses])))
+
+        return page(
+            request,
+            "overview.html",
+            "/api/v1/overview",
+            overview=shown,
+            chart=None if shown.activity is None else chart(request, shown.activity),
+            presets=[
+                (label, link(request, last=last or None), (request.query_params.get("last") or "") == last)
+                for last, label in PRESETS
+            ],
+            link=in_list,
+            operation_url=lambda row: with_query(
+                *(clause_of(name, row[name]) for name in ("service", "name") if row[name])
+            ),
+            error_url=lambda row: with_query("status:error", written(row["message"])),
+        )
+
+    return router

@@ -1,0 +1,79 @@
+"""The overview: statistics by service, model, operation and error, with links to the traces behind them."""
+
+from __future__ import annotations
+
+import html
+import re
+
+import pytest
+
+from tests.server.client import Client
+from tests.server.fake_lake import FakeLake, span_row
+
+
+@pytest.fixture
+def lake() -> FakeLake:
+    """Return a lake in which a shop calls a bank, which fails once, and a model."""
+    called = {"service": "bank", "name": "pay"}
+    failed = {"status": "ERROR", "status_message": "no funds"}
+    return FakeLake(
+        [
+            *(span_row(number, 1, name="buy") for number in (1, 2, 3)),
+            span_row(1, 2, parent=1, **called),
+            span_row(2, 2, parent=1, duration_ns=9_000_000_000, **called, **failed),
+            span_row(3, 2, parent=1, name="chat", model="gpt-4o", input_tokens=7, output_tokens=5),
+            span_row(3, 3, parent=1, name="chat", model="gpt-4o", input_tokens=None, output_tokens=6),
+        ]
+    )
+
+
+def test_statistics(client: Client) -> None:
+    """Each table has its numbers."""
+    overview = client.get("/api/v1/overview").json()
+    total = overview["activity"]["total"]
+    assert (total["traces"], total["errors"]) == (3, 1)
+    assert {row["service"]: (row["traces"], row["errors"]) for row in overview["services"]} == {
+        "shop": (3, 0),
+        "bank": (2, 1),
+    }
+    assert [(row["model"], row["input_tokens"], row["output_tokens"]) for row in overview["models"]] == [
+        ("gpt-4o", 7, 11)
+    ]
+    slowest = overview["operations"][0]
+    assert (slowest["name"], slowest["service"], slowest["spans"], slowest["p95_ns"]) == (
+        *("pay", "bank", 2),
+        9_000_000_000,
+    )
+    (error,) = overview["errors"]
+    assert (error["message"], error["spans"], error["trace_id"]) == ("no funds", 1, f"{2:032x}")
+    assert overview["calls"] == [{"caller": "shop", "callee": "bank", "calls": 2, "errors": 1}]
+    assert sum(row["traces"] for row in overview["activity"]["buckets"].values()) == 3
+
+
+def test_filters_apply_to_every_table(client: Client) -> None:
+    """The spans of other traces are not counted."""
+    overview = client.get("/api/v1/overview?model=gpt-4o").json()
+    assert overview["activity"]["total"]["traces"] == 1
+    assert [row["service"] for row in overview["services"]] == ["shop"]
+    assert overview["errors"] == overview["calls"] == []
+    assert client.get("/api/v1/overview?model=none").json()["activity"] is None
+
+
+def test_numbers_lead_to_the_list(client: Client) -> None:
+    """Links go to the list of traces and keep the time range; bars narrow the overview."""
+    page = client.get("/overview?last=520w").text
+    (service, _) = re.findall(r'<a href="([^"]+)">bank</a></td><td class="number">', page)
+    assert html.unescape(service) == "/?last=520w&service=bank"
+    assert client.get(html.unescape(service)).text.count('<td class="name">') == 2
+    (bar, *_) = re.findall(r'<a href="([^"]+)" aria-label="', page)
+    assert bar.startswith("/overview?start=")
+    assert client.get(html.unescape(bar)).status_code == 200
+    (error,) = re.findall(r'<a href="([^"]+)">no funds</a>', page)
+    assert html.unescape(error) == "/?last=520w&query=status%3Aerror+%22no+funds%22"
+
+
+def test_an_empty_overview_and_unknown_parameters(client: Client, lake: FakeLake) -> None:
+    """Without traces the page says what to do; an unknown parameter is refused."""
+    lake.clear()
+    assert "No traces in this time" in client.get("/overview").text
+    assert client.get("/overview?lst=1h").status_code == 400

@@ -1,0 +1,138 @@
+"""The list of traces: time ranges, filters by any span, activity, and pasted ids."""
+
+from __future__ import annotations
+
+import html
+import re
+from typing import Any
+
+import pytest
+
+from tests.server.client import Client
+from tests.server.fake_lake import FakeLake, span_row
+
+START_NS = 1_760_000_000_000_000_000  # 2025-10-09T08:53:20Z
+MINUTE_NS = 60_000_000_000
+
+
+@pytest.fixture
+def lake() -> FakeLake:
+    """Return a lake with four traces, one a minute, the third with an error in a service of its own."""
+    return FakeLake(
+        [
+            *(
+                span_row(number, 1, name=f"ask {number}", input=f"question {number}")
+                for number in range(1, 5)
+            ),
+            span_row(
+                3, 2, parent=1, service="bank", status="ERROR", model="gpt-4o", span_id="00000000deadbeef"
+            ),
+        ]
+    )
+
+
+def names(client: Client, **parameters: Any) -> list[str]:
+    """Return the names of the listed traces, oldest first."""
+    response = client.get("/api/v1/traces", params={"order": "oldest", **parameters})
+    assert response.status_code == 200, response.text
+    return [row["name"].removeprefix("ask ") for row in response.json()["traces"]]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "expected"),
+    [
+        ({"service": "bank"}, "3"),
+        ({"model": "gpt-4o"}, "3"),
+        ({"status": "error"}, "3"),
+        ({"status": "ok"}, "124"),
+        ({"max_duration_ms": 1000}, "124"),
+        ({"start": str(START_NS + 2 * MINUTE_NS + 10**9)}, "234"),
+        ({"end": str(START_NS + 2 * MINUTE_NS + 10**9)}, "12"),
+        ({"start": "2025-10-09T08:55:00Z", "end": "2025-10-09T08:56"}, "23"),
+        ({"start": "2025-10-09T10:55:00+02:00"}, "234"),
+        ({"start": "2025-10-09", "end": "2025-10-09"}, "1234"),
+        ({"end": "2025-10-08"}, ""),
+        ({"last": "15m"}, ""),
+        ({"last": "520w"}, "1234"),
+        ({"start": "", "end": "", "last": "", "query": "", "status": ""}, "1234"),
+    ],
+)
+def test_filters(client: Client, parameters: dict[str, Any], expected: str) -> None:
+    """Filters use all spans of a trace, and an end of a time range includes its minute or day."""
+    assert "".join(names(client, **parameters)) == expected
+
+
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [
+        ("servce=bank", "unknown parameter 'servce'; did you mean service?"),
+        ("since=1h&limit=2", "unknown parameter 'since'"),
+        ("start=yesterday", "is no time"),
+        ("start=2025-13-01", "is no time"),
+        ("last=soon", "is no length of time"),
+        ("status=broken", "status is ok or error"),
+    ],
+)
+def test_bad_parameters_are_named(client: Client, query: str, message: str) -> None:
+    """An unknown parameter or a wrong value gets a 400 with its name, on the page and in the API."""
+    for path in ("/", "/api/v1/traces"):
+        response = client.get(f"{path}?{query}")
+        assert response.status_code == 400
+        assert message in html.unescape(response.text)
+
+
+def test_services_of_all_spans_are_offered(client: Client) -> None:
+    """The list of services includes those in which no trace begins."""
+    assert client.get("/api/v1/services").json() == {"services": ["bank", "shop"]}
+    assert "<option >bank</option>" in client.get("/").text
+
+
+@pytest.mark.parametrize(
+    "written", ["3", "0x3", f"{3:032x}", f"tr-{3:032x}", f"{3:032X}", "00000000-0000-0000-0000-000000000003"]
+)
+def test_a_pasted_trace_id_opens_the_trace(client: Client, written: str) -> None:
+    """Ids are accepted in any usual form; a short text without `0x` is a query."""
+    response = client.get("/", params={"query": written}, follow_redirects=False)
+    if written == "3":
+        assert response.status_code == 200
+    else:
+        assert (response.status_code, response.headers["location"]) == (303, f"/traces/{3:032x}")
+
+
+def test_a_pasted_span_id_opens_its_span(client: Client) -> None:
+    """The page of the trace opens with the span selected."""
+    for written in ("0xdeadbeef", "00000000deadbeef"):
+        response = client.get("/", params={"query": written}, follow_redirects=False)
+        assert response.headers["location"].startswith(f"/traces/{3:032x}?span=00000000deadbeef")
+        assert client.get("/search", params={"q": written}, follow_redirects=False).status_code == 303
+
+
+def test_each_number_leads_to_its_traces(client: Client) -> None:
+    """The bars and the statistics link to lists with as many traces as they count."""
+    page = client.get("/").text
+    bars = re.findall(r'<a href="([^"]+)" aria-label="([^"]+)"', page)
+    counts = [int(re.search(r"(\d+) trace", text)[1]) for _, text in bars]  # type: ignore[index]
+    assert sum(counts) == 4
+    for (url, text), count in zip(bars, counts, strict=True):
+        listed = client.get(html.unescape(url).replace("/?", "/api/v1/traces?")).json()["traces"]
+        assert len(listed) == count
+        assert ("with errors" in text) == any(row["error_count"] for row in listed)
+    errors = re.search(r'<dt>With errors</dt><dd><a href="([^"]+)" class="error">1</a>', page)
+    assert errors is not None
+    assert "ask 3" in client.get(html.unescape(errors[1])).text
+
+
+def test_input_and_output_are_shown_on_request(client: Client) -> None:
+    """The page shows the beginning of a root's input; the API only with `previews`."""
+    assert "question 2" in client.get("/").text
+    (row,) = client.get("/api/v1/traces?limit=1&order=oldest&previews=true").json()["traces"]
+    assert (row["input"], row["output"]) == ("question 1", None)
+    assert "input" not in client.get("/api/v1/traces?limit=1").json()["traces"][0]
+
+
+def test_an_empty_list_says_what_to_do(client: Client, lake: FakeLake) -> None:
+    """Without matches the page offers to clear filters, and without traces to send some."""
+    assert "clear the filters" in client.get("/?service=none").text
+    lake.clear()
+    assert "OTEL_EXPORTER_OTLP_ENDPOINT=http://" in client.get("/").text
+    assert client.get("/api/v1/traces").json()["traces"] == []
