@@ -17,7 +17,7 @@ from tracelake.search.build import build_part
 from tracelake.search.finalize import finalize, read_manifest
 from tracelake.search.model import Manifest, PartRef, manifest_path
 from tracelake.search.open_index import OpenIndex
-from tracelake.search.protocol import Generation, due, due_at_rest, first_missing
+from tracelake.search.protocol import Generation, due, due_when_idle, first_missing
 from tracelake.search.searcher import Searcher
 from tracelake.storage import open_objects
 
@@ -97,7 +97,7 @@ class TracelakeAtRest(Tracelake):
 
     @staticmethod
     def _stand(generations: list[Generation]) -> list[Generation]:
-        return _merged(generations, due_at_rest)
+        return _merged(generations, due_when_idle)
 
 
 def _text(query: Query) -> str:

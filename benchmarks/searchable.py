@@ -46,7 +46,7 @@ SEARCHING: Final = {
     ],
     "read what is hot": ["tracelake.tracking.outbox.Uncommitted.parts"],
     "index what is hot": ["tracelake.hot.index.write_unpublished"],
-    "compare claims of both tiers": ["tracelake.hot.search.HotSearch._beside"],
+    "compare claims of both tiers": ["tracelake.hot.search.HotSearch._uncommitted_rows"],
     "fetch parts of the index": ["tracelake.search.part_cache.PartCache.fetch"],
     "open parts of the index": ["tracelake.search.open_index.OpenIndex.searcher"],
     "query": ["tracelake.tables.view.CommitView.search"],
@@ -94,7 +94,7 @@ class Batches:
     def index_ahead(self) -> None:
         """Do what a server does between searches."""
         with mock.patch.object(limits, "UNCOMMITTED_AHEAD_EVERY_S", 0.0):
-            while self._lake.hot.index_ahead():
+            while self._lake.hot.index_newest():
                 pass
 
     def search(self, must: bool = True) -> None:

@@ -46,8 +46,8 @@ STAGES: Final = {
     "notes of tries": [
         "tracelake.pipeline.input_failures.CrashMarkers.begin",
         "tracelake.pipeline.input_failures.CrashMarkers.over",
-        "tracelake.pipeline.input_failures.CrashMarkers.deaths",
-        "tracelake.pipeline.input_failures.CrashMarkers.deaths_of_reading",
+        "tracelake.pipeline.input_failures.CrashMarkers.crash_count",
+        "tracelake.pipeline.input_failures.CrashMarkers.crash_counts_of_reading",
     ],
     "what waits: known, set aside, measured": ["tracelake.pipeline.input_queue.InputQueue.open"],
     "read task": ["tracelake.pipeline.staging.InputReader.stage"],

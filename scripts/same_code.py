@@ -3,6 +3,9 @@
 `python -m scripts.same_code REVISION [--map scripts/moves.json]` compares the working tree with a revision. Names are
 resolved to the module that defines them, and old modules and names are translated by the map. Docstrings, comments,
 imports and the order of definitions do not count. Prints each definition that differs; exits with 1 if any does.
+
+Local names and parameters may differ if each is renamed consistently in its function. Attributes, keyword arguments
+and members of classes may differ where the map's `members` has the pair of names.
 """
 
 from __future__ import annotations
@@ -161,8 +164,69 @@ def _bound(function: _Function) -> Iterator[str]:
             nodes.extend(ast.iter_child_nodes(node))
 
 
-def definitions(module: str, text: str, translation: Translation) -> Iterator[str]:
-    """Yield the definitions of a module, one text each, in canonical form."""
+class _Comparison:
+    """Compares a definition with one whose local names and members may be renamed.
+
+    Args:
+        members: pairs of old and new names of attributes, keyword arguments and members of classes.
+    """
+
+    def __init__(self, members: Collection[tuple[str, str]]) -> None:
+        self._members = members
+        self._scopes: list[tuple[dict[str, str], dict[str, str]]] = []
+
+    def same(self, before: object, after: object) -> bool:
+        """Return whether two nodes are the same code."""
+        if isinstance(before, list) and isinstance(after, list):
+            return len(before) == len(after) and all(map(self.same, before, after))
+        if type(before) is not type(after):
+            return False
+        if not isinstance(before, ast.AST):
+            return before == after
+        assert isinstance(after, ast.AST)
+        if isinstance(before, (*_FUNCTIONS, ast.Lambda)) and isinstance(after, (*_FUNCTIONS, ast.Lambda)):
+            return self._same_function(before, after)
+        return all(
+            self._same_field(before, name, getattr(before, name, None), getattr(after, name, None))
+            for name in before._fields
+        )
+
+    def _same_function(self, before: _Function, after: _Function) -> bool:
+        """Compare functions. Each name that one binds must stand for exactly one name that the other binds."""
+        outside = [
+            self._same_field(before, name, getattr(before, name, None), getattr(after, name, None))
+            for name in before._fields
+            if name not in {"args", "body"}
+        ]
+        self._scopes.append((dict.fromkeys(_bound(before), ""), dict.fromkeys(_bound(after), "")))
+        is_same = self.same(before.args, after.args) and self.same(before.body, after.body)
+        self._scopes.pop()
+        return is_same and all(outside)
+
+    def _same_field(self, node: ast.AST, field: str, before: object, after: object) -> bool:
+        if isinstance(before, str) and isinstance(after, str) and not isinstance(node, ast.Constant):
+            is_member = isinstance(node, (ast.Attribute, ast.keyword))
+            return self._same_member(before, after) if is_member else self._same_name(before, after)
+        if isinstance(node, (ast.Global, ast.Nonlocal)) and field == "names":
+            return all(map(self._same_name, node.names, after if isinstance(after, list) else []))
+        return self.same(before, after)
+
+    def _same_name(self, before: str, after: str) -> bool:
+        """Compare names: local ones by what their scope pairs, the others as members."""
+        for olds, news in reversed(self._scopes):
+            if before in olds or after in news:
+                if before not in olds or after not in news:
+                    return False
+                olds[before], news[after] = olds[before] or after, news[after] or before
+                return olds[before] == after and news[after] == before
+        return self._same_member(before, after)
+
+    def _same_member(self, before: str, after: str) -> bool:
+        return before == after or (before.lstrip("."), after.lstrip(".")) in self._members
+
+
+def definitions(module: str, text: str, translation: Translation) -> Iterator[tuple[str, ast.AST]]:
+    """Yield the definitions of a module with their names, in canonical form."""
     tree = ast.parse(text)
     for node in ast.walk(tree):
         if isinstance(node, (*_FUNCTIONS, ast.ClassDef, ast.Module)):
@@ -177,7 +241,7 @@ def definitions(module: str, text: str, translation: Translation) -> Iterator[st
             head = translation.name(module, names[0]) if names else translation.module(module)
             if isinstance(canonical, (*_FUNCTIONS, ast.ClassDef)):
                 canonical.name = head
-            yield f"{head}: {ast.dump(canonical)}"
+            yield head, canonical
 
 
 def _is_text(node: ast.stmt) -> bool:
@@ -213,8 +277,8 @@ def _defined(body: Sequence[ast.stmt]) -> Iterator[str]:
 
 def all_definitions(
     files: Mapping[str, str], modules: Mapping[str, str], names: Mapping[str, Mapping[str, str]]
-) -> set[str]:
-    """Return the definitions of files, given as module names with their texts."""
+) -> dict[str, tuple[str, ast.AST]]:
+    """Return the definitions of files, given as module names with their texts: text, then name and node."""
     exports = {
         f"{module}.{alias.asname or alias.name}": f"{node.module}.{alias.name}"
         for module, text in files.items()
@@ -225,8 +289,28 @@ def all_definitions(
     }
     translation = Translation(modules, names, exports, set(files))
     return {
-        definition for module, text in files.items() for definition in definitions(module, text, translation)
+        f"{head}: {ast.dump(node)}": (head, node)
+        for module, text in files.items()
+        for head, node in definitions(module, text, translation)
     }
+
+
+def differing(
+    before: Mapping[str, tuple[str, ast.AST]],
+    after: Mapping[str, tuple[str, ast.AST]],
+    members: Collection[tuple[str, str]],
+) -> tuple[list[str], list[str]]:
+    """Return the definitions that only one of two trees has, even if local names and members are renamed."""
+    left, right = sorted(before.keys() - after.keys()), sorted(after.keys() - before.keys())
+    for old in list(left):
+        head, node = before[old]
+        same = (
+            new for new in right if after[new][0] == head and _Comparison(members).same(node, after[new][1])
+        )
+        if (new := next(same, None)) is not None:
+            left.remove(old)
+            right.remove(new)
+    return left, right
 
 
 def _module_of(path: str) -> str:
@@ -261,11 +345,15 @@ def main(arguments: Sequence[str]) -> int:
     table = json.loads(options.map.read_text("utf-8")) if options.map else {"modules": {}, "names": {}}
     before = all_definitions(files_at(options.revision), table["modules"], table["names"])
     after = all_definitions(files_here(), {}, {})
-    for sign, difference in (("-", before - after), ("+", after - before)):
-        for definition in sorted(difference):
+    members = {(old, new) for old, news in table.get("members", {}).items() for new in news}
+    only_before, only_after = differing(before, after, members)
+    for sign, difference in (("-", only_before), ("+", only_after)):
+        for definition in difference:
             print(sign, definition)
-    print(f"{len(before & after):,} definitions are the same; {len(before ^ after)} differ")
-    return int(before != after)
+    print(
+        f"{len(before) - len(only_before):,} definitions are the same; {len(only_before) + len(only_after)} differ"
+    )
+    return int(bool(only_before or only_after))
 
 
 if __name__ == "__main__":

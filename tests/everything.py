@@ -56,7 +56,7 @@ def build(url: str, folder: Path) -> Lake:
         lake.objects.put(f"inbox/0000000000000000000{number}-aside.segment", poisoned(7 + number))
         lake.pipeline(runner=Poisoned(stage)).run_once()
     _delete_what_nothing_names(lake)
-    trim(Journal(lake._opened.key_value, "main"), upper=3, kept=2)
+    trim(Journal(lake._opened.key_value, "main"), upper=3, retained=2)
     questions = lake.datasets.create("questions", message="questions")
     questions.add(where="true", limit=1, message="one")
     questions.add(where="true", limit=4)

@@ -44,7 +44,7 @@ from tracelake.versions import verify as history_checks
 from tracelake.versions.gc import BEHIND, Reached, RepositoryCollector
 from tracelake.versions.model import Commit, Metarange, Range
 
-PASSED = "may_be_gone=may_be_gone)"
+PASSED = "may_be_missing=may_be_missing)"
 
 # Garbage collection behind damage
 
@@ -144,7 +144,7 @@ def check_commit_is_asked() -> None:
         made.pipeline(runner=InProcess()).run_once()
         made.objects.put("inbox/0.segment", good(0))  # killed before it was deleted
         fates = QuarantineActions("main", made._opened.key_value, made.objects, 2, PLAIN)
-        fates._journal.set_aside(QuarantineRecord(0, "no", 3, "pipeline", "now", 0, ()))
+        fates._journal.quarantine(QuarantineRecord(0, "no", 3, "pipeline", "now", 0, ()))
         assert fates._settling.settle(0) == []
         assert list(made.objects.list("inbox/")) == []
         assert made.quarantine.all() == []
@@ -173,13 +173,13 @@ def test_the_commit_says_whether_it_was_set_aside() -> None:
         Broken(
             "taken meanwhile",
             PoisonInputFinder._narrow,
-            "if self._rooms.settling.is_taken(suspect):",
+            "if self._context.acker.is_committed(suspect):",
             "if False:",
         ),
-        Broken("a segment that is gone was taken", InboxSource.is_taken, "is None", "is not None"),
+        Broken("a segment that is gone was taken", InboxSource.is_committed, "is None", "is not None"),
         Broken(
             "a file that is known was taken",
-            ContentDedup.is_taken,
+            ContentDedup.is_committed,
             "sha256) is not None",
             '"") is not None',
         ),
@@ -192,19 +192,19 @@ def test_what_a_peer_takes(broken: Broken, tmp_path: Path) -> None:
 
 
 RECOVERY: list[tuple[str, Callable[..., object], str, str]] = [
-    ("what is set aside is skipped", protocol._start, "if event.aside:", "if False:"),
+    ("what is set aside is skipped", protocol._start, "if event.is_quarantined:", "if False:"),
     (
         "only a commit is missing",
         protocol._start,
         "sealed and event.only",
         "sealed or event.only",
     ),
-    ("rows that stand are staged", protocol._start, "event.sealed and event.held", "False"),
-    ("only sealed rows stand", protocol._start, "event.sealed and event.held", "event.held"),
+    ("rows that stand are staged", protocol._start, "event.sealed and event.has_rows", "False"),
+    ("only sealed rows stand", protocol._start, "event.sealed and event.has_rows", "event.has_rows"),
     ("another release is refused", protocol._start, "step.transform != event.transform", "False"),
-    ("its way out is named", protocol._of_another_release, '"" if held else', '"" if True else'),
+    ("its way out is named", protocol._of_another_release, '"" if has_rows else', '"" if True else'),
     ("tries are counted", protocol.advance, "tries < tries_max", "tries <= tries_max"),
-    ("rows that stand are finished", protocol.advance, "Abandon(t) if event.held else", ""),
+    ("rows that stand are finished", protocol.advance, "Abandon(t) if event.has_rows else", ""),
     ("what is fed is compared", protocol._fed, "difference is not None", "False"),
     (
         "the sealed is not sealed again",
@@ -227,13 +227,13 @@ RECOVERY: list[tuple[str, Callable[..., object], str, str]] = [
     ("broken", "check"),
     [
         (
-            Broken("the commit is asked", InputAcker.settle, "and self._outputs.was_set_aside(t)", ""),
+            Broken("the commit is asked", InputAcker.settle, "and self._outputs.was_quarantined(t)", ""),
             check_commit_is_asked,
         ),
         (
             Broken(
                 "what is discarded is deleted",
-                InputAcker.give_up,
+                InputAcker.discard,
                 'suspect.state == "discarded"',
                 "False",
             ),
@@ -303,7 +303,9 @@ def lake(whole: Path, tmp_path: Path) -> Iterator[Lake]:
             verify_tests.test_documents_of_an_index_part,
         ),
         (
-            Broken("documents of a manifest", IndexCheck._whole, "manifest.documents != expected", "False"),
+            Broken(
+                "documents of a manifest", IndexCheck._check_rows, "manifest.documents != expected", "False"
+            ),
             verify_tests.test_total_of_a_manifest,
         ),
     ],
@@ -333,7 +335,7 @@ def head_at_first_commit(root: Path) -> None:
             Broken(
                 "spans that were read are counted",
                 check_counts,
-                "read != sum(said.values())",
+                "read != sum(recorded_counts.values())",
                 "False",
             ),
             lambda root: record_tests.overwrite(

@@ -15,7 +15,7 @@ from tests.altered import sealed
 from tests.patience import HANG_S
 from tests.test_tidy import NAMES, SOURCE
 from tracelake._errors import DamageError
-from tracelake.formats import decode, decoder, encode, is_whole, turned
+from tracelake.formats import decode, decoder, encode, is_intact, turned
 
 MEET = """
 import sys, threading
@@ -123,7 +123,7 @@ def test_a_record_of_another_place_is_damage() -> None:
     for at, bit in itertools.product(range(len(data)), range(8)):
         flipped = bytearray(data)
         flipped[at] ^= 1 << bit
-        assert not is_whole(bytes(flipped), "things/a")
+        assert not is_intact(bytes(flipped), "things/a")
 
 
 def test_all_records_are_written_and_read_in_one_way() -> None:

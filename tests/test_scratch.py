@@ -79,10 +79,10 @@ def test_what_a_killed_process_left_goes(place: Path) -> None:
     """Leftovers of killed processes are deleted: killed merges once filled the disk. Each broken half is caught."""
     check_killed(place)
     for broken in (
-        Broken("it is held", scratch._held, "fcntl.flock(descriptor, fcntl.LOCK_SH)", "pass"),
-        Broken("it is asked for", scratch._delete_if_left, "fcntl.LOCK_EX", "fcntl.LOCK_SH"),
-        Broken("of an age", scratch._delete_if_left, "+ SCRATCH_AGE_MIN_S", ""),
-        Broken("it is deleted", scratch._delete_if_left, "delete_directory(directory)", "pass"),
+        Broken("it is held", scratch._locked, "fcntl.flock(descriptor, fcntl.LOCK_SH)", "pass"),
+        Broken("it is asked for", scratch._delete_if_abandoned, "fcntl.LOCK_EX", "fcntl.LOCK_SH"),
+        Broken("of an age", scratch._delete_if_abandoned, "+ SCRATCH_AGE_MIN_S", ""),
+        Broken("it is deleted", scratch._delete_if_abandoned, "delete_directory(directory)", "pass"),
     ):
         assert_caught(broken, lambda: check_killed(place))
 
@@ -119,7 +119,7 @@ def check_others(place: Path) -> None:
 def test_others_stay(place: Path) -> None:
     """Foreign directories stay, even with a name of ours; the broken rule is caught."""
     check_others(place)
-    broken = Broken("links are not followed", scratch._delete_if_left, " | os.O_NOFOLLOW", "")
+    broken = Broken("links are not followed", scratch._delete_if_abandoned, " | os.O_NOFOLLOW", "")
     for path in place.iterdir():
         path.unlink() if not path.is_dir() or path.is_symlink() else None
     (place / "tracelake-part-1" / "file").unlink()

@@ -63,7 +63,7 @@ def runs(sizes: Sequence[int], fan_out: int) -> list[range]:
     return alike_runs
 
 
-def due_at_rest(sizes: Sequence[int], share: int) -> range:
+def due_when_idle(sizes: Sequence[int], share: int) -> range:
     """Return the longest run of newest items in which none exceeds `share` times the size of the others together.
 
     Each item before the run is therefore larger than `share` times all newer ones. So a large item is rewritten only

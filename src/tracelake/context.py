@@ -130,14 +130,14 @@ class LakeContext:
     # Tasks
 
     def runner(
-        self, given: TaskRunner | None, master: str | None = None, conf: Mapping[str, str] | None = None
+        self, runner: TaskRunner | None, master: str | None = None, conf: Mapping[str, str] | None = None
     ) -> TaskRunner:
         """Return the task runner: the given one, this process for a lake in memory, otherwise Spark, which stays
         open.
 
         If no master is named, small tasks run in this process.
         """
-        chosen = self.runner_given(given, master)
+        chosen = self.local_runner(runner, master)
         if chosen is not None:
             return chosen
         if self._spark is None:
@@ -145,21 +145,21 @@ class LakeContext:
         return self._spark
 
     def lasting_runner(
-        self, given: TaskRunner | None, master: str | None, conf: Mapping[str, str] | None = None
+        self, runner: TaskRunner | None, master: str | None, conf: Mapping[str, str] | None = None
     ) -> TaskRunner:
         """Return the task runner of a pipeline that runs continuously. The caller stops it."""
-        return self.runner_given(given, master) or spark_runner(master, conf)
+        return self.local_runner(runner, master) or spark_runner(master, conf)
 
-    def runner_given(self, given: TaskRunner | None, master: str | None) -> TaskRunner | None:
+    def local_runner(self, runner: TaskRunner | None, master: str | None) -> TaskRunner | None:
         """Return the task runner, or None for Spark. Raises UsageError for Spark on a lake in memory."""
         if not self.in_memory:
-            return given
-        if master is not None or isinstance(given, Spark | SparkConnect):
+            return runner
+        if master is not None or isinstance(runner, Spark | SparkConnect):
             raise UsageError(
                 f"{self.objects.url} is in the memory of this process, where Spark's workers cannot reach it; "
                 "leave master and runner out, or create the lake in a directory or a bucket."
             )
-        return given or InProcess()
+        return runner or InProcess()
 
 
 def spark_runner(master: str | None, conf: Mapping[str, str] | None) -> TaskRunner:

@@ -87,7 +87,7 @@ def turned(data: bytes, place: str) -> bytes:
     return data[:-_FIELD_BYTES] + _FIELD % f"{number:032x}".encode()
 
 
-def is_whole(data: bytes, place: str = "") -> bool:
+def is_intact(data: bytes, place: str = "") -> bool:
     """Return whether the bytes are a complete, unaltered record of any type for this place."""
     data = turned(data, place)
     return len(data) > _FIELD_BYTES and data[-_FIELD_BYTES:] == _checksum(data[:-_FIELD_BYTES])
@@ -106,7 +106,7 @@ def decode(kind: type[VersionedT], data: bytes, what: str, version: int, place: 
 
     Raises DamageError if the record is torn, altered, or of another format or place; the message calls it `what`.
     """
-    if not is_whole(data, place):
+    if not is_intact(data, place):
         raise DamageError(
             f"{what} cannot be read: its checksum does not match its {len(data)} bytes and its place. Restore "
             "it from a backup."

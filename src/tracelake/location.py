@@ -29,7 +29,7 @@ from tracelake._errors import (
     StorageError,
     UsageError,
 )
-from tracelake.formats import decode, encode, fields_of, is_whole
+from tracelake.formats import decode, encode, fields_of, is_intact
 from tracelake.search.analyzers import ENGLISH
 from tracelake.search.vectors import PLAIN, IndexSettings, VectorSettings
 from tracelake.storage import (
@@ -105,7 +105,7 @@ class Location:
 def create_lake(place: str, metadata: str | None, buckets: int, index: IndexSettings = PLAIN) -> None:
     """Create a lake in an empty or absent place. See `tracelake.init`."""
     url = url_of(place)
-    metadata = _named(metadata, url) or (OBJECTS if _directory(url) is None else SQLITE)
+    metadata = _stored_name(metadata, url) or (OBJECTS if _directory(url) is None else SQLITE)
     # Only the store gets the password: the stored config must not reveal it.
     config = LakeConfig(
         uuid.uuid4().hex,
@@ -137,16 +137,16 @@ def open_location(place: str, metadata: str | None) -> Location:
         raise _absent(url)
     objects = open_objects(url)
     config = _read_config(objects)
-    records_at = _named(metadata, url) or config.metadata
+    records_at = _stored_name(metadata, url) or config.metadata
     key_value: KeyValueStore | None = None
     if _may_be_there(records_at, url):
         key_value = _open_records(records_at, url)
         try:
-            known = _is_known(key_value, config.id)
+            has_records = _has_lake(key_value, config.id)
         except BaseException:
             key_value.close()
             raise
-        if known:
+        if has_records:
             scoped = ScopedKeyValueStore(key_value, config.id)
             stores = Stores(scoped, objects, _cache_of(url, config.id))
             return Location(stores, config, records_url(records_at, url))
@@ -195,10 +195,10 @@ def in_memory(url: str) -> bool:
 
 def url_of(place: str) -> str:
     """Return the URL of a path or URL. Raises UsageError if it is neither."""
-    scheme, slashes, rest = place.partition("://")
+    scheme, slashes, remainder = place.partition("://")
     if slashes and scheme != "file":
         return place.rstrip("/")
-    path = unquote(rest.removeprefix("localhost")) if slashes else place
+    path = unquote(remainder.removeprefix("localhost")) if slashes else place
     if (slashes and not path.startswith("/")) or "\0" in path:
         raise UsageError(f"{place!r} has no absolute path; write three slashes, as in file:///var/lake")
     return Path(path).expanduser().resolve().as_uri()
@@ -208,7 +208,7 @@ def _directory(url: str) -> Path | None:
     return Path(unquote(url.removeprefix("file://"))) if url.startswith("file://") else None
 
 
-def _named(metadata: str | None, url: str) -> str | None:
+def _stored_name(metadata: str | None, url: str) -> str | None:
     """Return a metadata store's name for `lake.json`; a relative one inside the lake, so that the lake can be moved."""
     if metadata is None or metadata == OBJECTS:
         return metadata
@@ -235,8 +235,8 @@ def records_url(metadata: str, url: str) -> str:
 
 def _plain(url: str) -> tuple[str, str]:
     """Return scheme and path in a normal form that makes spellings of one place equal. SQLite URLs count as files."""
-    scheme, _, rest = url.rstrip("/").partition("://")
-    return ("file" if scheme == "sqlite" else scheme), unquote(rest.removeprefix("localhost"))
+    scheme, _, remainder = url.rstrip("/").partition("://")
+    return ("file" if scheme == "sqlite" else scheme), unquote(remainder.removeprefix("localhost"))
 
 
 def _open_records(metadata: str, url: str) -> KeyValueStore:
@@ -246,8 +246,8 @@ def _open_records(metadata: str, url: str) -> KeyValueStore:
 def _may_be_there(metadata: str, url: str) -> bool:
     """Return whether a store may exist. Opening a missing or empty one would create it, so this checks without
     opening."""
-    scheme, _, rest = records_url(metadata, url).partition("://")
-    path = Path(unquote(rest.removeprefix("localhost")))
+    scheme, _, remainder = records_url(metadata, url).partition("://")
+    path = Path(unquote(remainder.removeprefix("localhost")))
     if scheme == "sqlite":
         return path.exists() and path.stat().st_size > 0
     return scheme != "file" or path.exists()
@@ -256,8 +256,8 @@ def _may_be_there(metadata: str, url: str) -> bool:
 def _shown(metadata: str, url: str) -> str:
     """Return a metadata store for display: a path for a file, and never a password."""
     full = without_password(records_url(metadata, url))
-    scheme, _, rest = full.partition("://")
-    return unquote(rest) if scheme in ("sqlite", "file") else full
+    scheme, _, remainder = full.partition("://")
+    return unquote(remainder) if scheme in ("sqlite", "file") else full
 
 
 def _check_empty(url: str) -> None:
@@ -297,16 +297,16 @@ def _read_config(objects: ObjectStore) -> LakeConfig:
 def _earlier_release(data: bytes) -> str | None:
     """Return the earlier releases that can read this `lake.json`; None if it is of this or a later release, or
     damaged."""
-    if is_whole(data):  # its checksum does not depend on the path
+    if is_intact(data):  # its checksum does not depend on the path
         return "a development version from commit 8518a899 until 775ea835 (22 November 2026)"
     # A damaged current file has the checksum's field, or a field that no format has.
-    known = {"version", *LakeConfig.__struct_fields__}
-    if not {"id", "metadata"} <= fields_of(data) <= known:
+    fields = {"version", *LakeConfig.__struct_fields__}
+    if not {"id", "metadata"} <= fields_of(data) <= fields:
         return None
     return "a development version before commit 8518a899 (22 November 2026)"
 
 
-def _is_known(key_value: KeyValueStore, lake_id: str) -> bool:
+def _has_lake(key_value: KeyValueStore, lake_id: str) -> bool:
     """Return whether a metadata store has the records of a lake. Raises DamageError if its record is damaged."""
     entry = key_value.get(LAKES, lake_id)
     if entry is not None:

@@ -280,8 +280,14 @@ class EntryChange:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON types, with `change`."""
-        said = {} if self.problem is None else {"problem": self.problem}
-        return {"path": self.path, "change": self.change, "before": self.before, "after": self.after, **said}
+        problem = {} if self.problem is None else {"problem": self.problem}
+        return {
+            "path": self.path,
+            "change": self.change,
+            "before": self.before,
+            "after": self.after,
+            **problem,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -369,14 +375,14 @@ class Trace:
         children: dict[int | None, list[int]] = {}
         for place, span in enumerate(self.spans):
             children.setdefault(self._place_above(span, clients, servers), []).append(place)
-        seen: set[int] = set()
+        visited: set[int] = set()
         stack = [(0, place) for place in reversed(children.get(None, []))]
         while stack:
             depth, place = stack.pop()
-            seen.add(place)
+            visited.add(place)
             yield depth, self.spans[place]
             stack.extend((depth + 1, child) for child in reversed(children.get(place, [])))
-        yield from ((0, span) for place, span in enumerate(self.spans) if place not in seen)
+        yield from ((0, span) for place, span in enumerate(self.spans) if place not in visited)
 
     def _place_above(self, span: Row, clients: _Places, servers: _Places) -> int | None:
         """Return the place of the parent of a span, None for a root or an orphan."""

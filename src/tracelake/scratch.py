@@ -42,7 +42,7 @@ def scratch_directory(kind: str, parent: Path | None = None) -> Iterator[Path]:
         _sweep_now_and_then(Path(tempfile.gettempdir()))
     directory = Path(tempfile.mkdtemp(prefix=kind if parent else f"{_PREFIX}{kind}-", dir=parent))
     try:
-        with _held(directory):
+        with _locked(directory):
             yield directory
     finally:
         delete_directory(directory)
@@ -67,7 +67,7 @@ def sweep(place: Path) -> int:
         for entry in entries:
             if entry.name.startswith(_PREFIX):
                 with suppress(OSError):
-                    swept += _delete_if_left(Path(entry.path), entry.stat(follow_symlinks=False))
+                    swept += _delete_if_abandoned(Path(entry.path), entry.stat(follow_symlinks=False))
     return swept
 
 
@@ -80,7 +80,7 @@ def _sweep_now_and_then(place: Path) -> None:
     sweep(place)
 
 
-def _delete_if_left(directory: Path, status: os.stat_result) -> bool:
+def _delete_if_abandoned(directory: Path, status: os.stat_result) -> bool:
     """Delete a scratch directory that no process locks. Raises OSError, also if the file system has no such locks."""
     if status.st_uid != os.getuid() or time.time() < status.st_mtime + SCRATCH_AGE_MIN_S:
         return False
@@ -94,7 +94,7 @@ def _delete_if_left(directory: Path, status: os.stat_result) -> bool:
 
 
 @contextmanager
-def _held(directory: Path) -> Iterator[None]:
+def _locked(directory: Path) -> Iterator[None]:
     """Lock a directory during the block. If the file system has no locks, no other process can lock it either."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:

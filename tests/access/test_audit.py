@@ -217,7 +217,7 @@ def test_rules(check: Callable[[], None]) -> None:
         (Broken("what is too much goes", expired, "others > limits.AUDIT_RECORDS_MAX", "False"), check_trims),
         (Broken("a jump is not believed", expired, "AUDIT_GAP_MAX_NS", "10**30"), check_jumps),
         (Broken("what is ahead is counted apart", expired, "            continue", "            pass"), check_jumps),
-        (Broken("what is ahead is bounded", expired, "ahead > limits.AUDIT_RECORDS_MAX", "False"), check_jumps),
+        (Broken("what is ahead is bounded", expired, "later > limits.AUDIT_RECORDS_MAX", "False"), check_jumps),
         (Broken("names are enough", audit.Audit._too_much,
                 "self._records().keys(PARTITION, place, _end_of(place), most)",
                 "[each.key for each in self._records().scan(PARTITION, place, _end_of(place), most)]"),

@@ -171,7 +171,7 @@ def test_an_allowance_comes_back() -> None:
     assert left.wait_s(2.9) > 0
     assert left.wait_s(3.1) == 0
     left.spend(1, 1_000)
-    assert left.left == 19
+    assert left.remaining == 19
 
 
 def test_no_more_goes_through_than_is_allowed() -> None:

@@ -177,10 +177,10 @@ def test_settings() -> None:
     ("broken", "check"),
     [
         (Broken("addresses are verified", decide_admission, "is not True", "is False"), check_admissions),
-        (Broken("values are compared whole", decide_admission, "[said] if", "said if"), check_admissions),
+        (Broken("values are compared whole", decide_admission, "[claimed] if", "claimed if"), check_admissions),
         (Broken("the state is of this browser", check_back,
-                "not hmac.compare_digest(state.encode(), begun.state.encode())", "False"), check_coming_back),
-        (Broken("somebody began", check_back, "not begun.secret or", ""), check_coming_back),
+                "not hmac.compare_digest(state.encode(), secret.state.encode())", "False"), check_coming_back),
+        (Broken("somebody began", check_back, "not secret.secret or", ""), check_coming_back),
         (Broken("the provider is ours", check_back, "issuer != openid.issuer", "False"), check_coming_back),
         (Broken("what came out is asked for", check_back, "if error:", "if False:"), check_coming_back),
         (Broken("a provider is who it says", discover_endpoints, 'document.get("issuer") != issuer', "False"),

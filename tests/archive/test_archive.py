@@ -599,7 +599,7 @@ def test_a17_nothing_goes_that_the_tables_do_not_hold(make: Make, monkeypatch: p
         Broken("main is not asked again", TablesRepository.holds, held, "True"),
         Broken("what is the same is there", archive_tables._are_same, "one.take(places).equals(other)", "True"),
         Broken("what is equal is there", TablesRepository._differences, f" and not {more}", ""),
-        Broken("rows are counted", TablesRepository._differences, f"not {more}", "len(both) == len(held)"),
+        Broken("rows are counted", TablesRepository._differences, f"not {more}", "len(both) == len(committed)"),
         Broken("what is there is equal", drop_duplicates, "not rows.take(first).equals(rows.take(again))", "False"),
     ):  # fmt: skip
         assert_caught(broken, check)

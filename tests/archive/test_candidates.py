@@ -120,7 +120,8 @@ def test_as_many_queries_for_all_experiments_as_for_one(make: Make) -> None:
                "self._tags([row.experiment_id]).get(row.experiment_id, _SILENT)"),
         Broken("what is behind the limit is counted", Candidates._resolved,
                "self._experiments(limit,", "self._experiments(None,"),
-        Broken("all are counted by one cutoff", Candidates._totals, "wanted.c.cutoff_ns)", "max(e[2] for e in asked))"),
+        Broken("all are counted by one cutoff", Candidates._totals, "wanted.c.cutoff_ns)",
+               "max(e[2] for e in requested))"),
         Broken("a pass looks at what is archived", Candidates.hot, "only_hot=True", "only_hot=False"),
     ):  # fmt: skip
         assert_caught(broken, check)

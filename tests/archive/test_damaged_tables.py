@@ -47,5 +47,5 @@ def beside_damage(folder: Path) -> None:
 def test_a_damaged_part_keeps_only_what_is_in_it(folders: Iterator[Path]) -> None:
     """A pass names the damaged part and continues. It once ended there each time, before all later traces."""
     beside_damage(next(folders))
-    broken = Broken("damage is of some traces", TablesRepository._fates, "StorageError, DamageError, ", "")
+    broken = Broken("damage is of some traces", TablesRepository._outcomes, "StorageError, DamageError, ", "")
     assert_caught(broken, lambda: beside_damage(next(folders)))

@@ -109,8 +109,8 @@ def test_what_a_revert_took_of_a_trace_is_read(
     check(16)
     rules = (
         Broken("it is noticed", HotTier._rows, "len(rows) < max(", "len(rows) < 0 * max("),
-        Broken("all parts are read", HotTraces._of_large, " or whole", ""),
-        Broken("its archive is read", HotTier._here, "not whole and ", ""),
+        Broken("all parts are read", HotTraces._of_large, " or complete", ""),
+        Broken("its archive is read", HotTier._here, "not complete and ", ""),
     )
     for number, rule in enumerate(rules, 2):
         assert_caught(rule, partial(check, 16 * number))

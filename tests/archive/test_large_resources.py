@@ -46,7 +46,7 @@ def check_pieces(make: Make) -> None:
     lake.tracking.write([grown(trace, range(1, 11)) for trace in range(1, 5)])
     lake.commit()
     compared: list[int] = []
-    fates = TablesRepository._fates
+    fates = TablesRepository._outcomes
 
     def noted(
         repository: TablesRepository, snapshots: Sequence[HotSnapshot]
@@ -56,7 +56,7 @@ def check_pieces(make: Make) -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(repositories, "ARCHIVE_ROWS_MAX_BYTES", 2 * SMALL)
-        patch.setattr(TablesRepository, "_fates", noted)
+        patch.setattr(TablesRepository, "_outcomes", noted)
         assert lake.archive.run().fates == {"archived": 4}
     assert compared == [2, 2]
 
@@ -118,7 +118,7 @@ def test_rules(make: Make, check: Callable[[Make], None]) -> None:
 @pytest.mark.parametrize(
     ("broken", "check"),
     [
-        (Broken("so much of one trace", TablesRepository._fates, "> TRACE_ROWS_MAX_BYTES", "< 0"), check_one),
+        (Broken("so much of one trace", TablesRepository._outcomes, "> TRACE_ROWS_MAX_BYTES", "< 0"), check_one),
         (Broken("so much at once", TablesRepository.store, "rows_bytes(each.data)", "0"), check_pieces),
         (Broken("so much of the tables", lake_archive._about, "max_bytes=max(", "max_bytes=10**9 + max("), check_about),
         (Broken("so much is brought back", lake_archive.LakeTables.spans, ", max_bytes=TRACE_ROWS_MAX_BYTES", ""),

@@ -115,7 +115,7 @@ def test_passes_that_may_take_so_many_go_on(hot: HotLake) -> None:
     bounded(hot)
     for broken in (
         Broken("each begins at the beginning", ArchivePass._experiment, "self.places[key] = behind", "pass"),
-        Broken("one has all", share_of, "-(-left // experiments)", "left"),
+        Broken("one has all", share_of, "-(-remaining // experiments)", "remaining"),
     ):
         assert_caught(broken, lambda: bounded(hot))
 
@@ -149,11 +149,11 @@ def test_a_mark_is_of_all_workspaces_that_share_an_experiment(hot: HotLake) -> N
     shared(hot, numbers, "done")
     shared(hot, numbers, "waits")
     for broken in (
-        Broken("one of them is enough", ArchivePass.take, "not undone[each.experiment_id]", "is_done"),
+        Broken("one of them is enough", ArchivePass.take, "not undone[each.experiment_id]", "is_complete"),
         Broken(
             "what waits counts too",
             ArchivePass.take,
-            "-= each.is_now and is_done",
+            "-= each.is_now and is_complete",
             "-= each.is_now",
         ),
     ):

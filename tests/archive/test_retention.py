@@ -13,7 +13,7 @@ from tracelake.archive.retention import (
     ArchiveOutcome,
     ResolvedRetention,
     cutoff_ns,
-    is_archive_now_done,
+    is_archive_now_complete,
     parse_archive_now_tag,
     parse_retention_tag,
     resolve,
@@ -114,14 +114,14 @@ def test_a7_when_archive_now_is_done() -> None:
     def check() -> None:
         for fates in itertools.product(ArchiveOutcome, repeat=2):
             terminal = {ArchiveOutcome.ARCHIVED, ArchiveOutcome.GONE, ArchiveOutcome.MALFORMED}
-            assert is_archive_now_done(fates) is (set(fates) <= terminal)
-        assert is_archive_now_done([])
+            assert is_archive_now_complete(fates) is (set(fates) <= terminal)
+        assert is_archive_now_complete([])
 
     check()
     assert_caught(
         Broken(
             "a failure ends it",
-            is_archive_now_done,
+            is_archive_now_complete,
             "ArchiveOutcome.MALFORMED)",
             "ArchiveOutcome.MALFORMED, ArchiveOutcome.FAILED)",
         ),
@@ -130,7 +130,7 @@ def test_a7_when_archive_now_is_done() -> None:
     assert_caught(
         Broken(
             "malformed traces keep it",
-            is_archive_now_done,
+            is_archive_now_complete,
             "ArchiveOutcome.GONE, ArchiveOutcome.MALFORMED",
             "ArchiveOutcome.GONE",
         ),

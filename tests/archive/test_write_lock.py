@@ -171,7 +171,7 @@ def test_many_are_deleted_a_few_at_a_time(make: Make) -> None:
         check()
         for rule in (
             Broken("a few at a time", service.delete_traces, "ARCHIVE_FINALIZE_TRACES", "10**9"),
-            Broken("what fails is told", service.delete_traces, "places.keys() - set(gone)", "()"),
+            Broken("what fails is told", service.delete_traces, "places.keys() - set(deleted)", "()"),
         ):
             assert_caught(rule, check)
 

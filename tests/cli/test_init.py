@@ -48,7 +48,7 @@ def test_the_next_command_is_of_this_lake(cli: RunCli) -> None:
     [
         (Broken("the lake is made all the same", lake._write_settings, "except OSError", "except KeyError"),
          check_settings_that_cannot_be_written),
-        (Broken("the next command names it", lake._say_how_it_is_found, "gz'{more}", "gz'"),
+        (Broken("the next command names it", lake._default_lake_lines, "gz'{more}", "gz'"),
          check_the_next_command_is_of_this_lake),
     ],
     ids=lambda each: getattr(each, "rule", ""),

@@ -22,7 +22,7 @@ def check_as_of_one(lake: Lake, fed: Mapping[str, bytes], reference: Path) -> st
     taken = [
         [item.path for ranges in step.sources.values() for item in inputs_of(ranges)]
         for step in (journal.read(number).step for number in range(upper))
-        if step is not None and journal.aside(step.transaction) is None
+        if step is not None and journal.quarantine_record(step.transaction) is None
     ]
     flat = [path for paths in taken for path in paths]
     lost, twice = sorted(set(fed) - set(flat)), [path for path, n in Counter(flat).items() if n > 1]

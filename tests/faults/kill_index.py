@@ -31,7 +31,7 @@ import pyarrow as pa
 from tests.search.build_inputs import INDEX, HookedStore, index_of, span, table
 from tests.search.embedders import HERE, bag
 from tracelake._errors import DamageError, UsageError
-from tracelake.search.analyzers import ENGLISH, analyzer_named
+from tracelake.search.analyzers import ENGLISH, get_analyzer
 from tracelake.search.build import build_part, merge_parts
 from tracelake.search.finalize import (
     clean_staging,
@@ -45,7 +45,7 @@ from tracelake.search.finalize import (
 from tracelake.search.model import Manifest, PartRef, manifest_path, rebuild_name
 from tracelake.search.protocol import (
     due,
-    due_at_rest,
+    due_when_idle,
     generations,
     parts_of_build,
     with_merged,
@@ -114,9 +114,7 @@ def build(
         tables = [rows_of(seed, transaction) for transaction in transactions]
         picked = [rows.take([n for n in range(len(rows)) if lo <= n % BUCKETS < hi]) for rows in tables]
         rows = pa.concat_tables(picked).combine_chunks()
-        build_part(
-            objects, INDEX, name, lo, hi, attempt, rows, analyzer=analyzer_named(text), vectors=vectors
-        )
+        build_part(objects, INDEX, name, lo, hi, attempt, rows, analyzer=get_analyzer(text), vectors=vectors)
 
     return job
 
@@ -143,7 +141,7 @@ def join(
             attempt,
             parts,
             np.sort(np.concatenate(ids)),
-            analyzer=analyzer_named(text),
+            analyzer=get_analyzer(text),
             vectors=vectors,
         )
 
@@ -157,7 +155,7 @@ def publish(seed: int, name: str, transaction: int, parent: Manifest | None, tex
     """
 
     def job(objects: ObjectStore) -> None:
-        settings, again = analyzer_named(text).fingerprint, uuid.uuid4().hex
+        settings, again = get_analyzer(text).fingerprint, uuid.uuid4().hex
         staged = range(transaction, transaction + 1)
         vectors = None if parent is None else parent.vectors
         restage = partial(build(seed, staged, 0, BUCKETS, name, again, text, vectors), objects)
@@ -174,7 +172,7 @@ def publish_merge(
 
     def job(objects: ObjectStore) -> None:
         with suppress(DamageError, UsageError):
-            settings = analyzer_named(text).fingerprint
+            settings = get_analyzer(text).fingerprint
             chosen = write_parts(objects, INDEX, name, BUCKETS, settings, vectors=vectors)
             parts = read_parts(objects, standing)
             run = [
@@ -309,7 +307,7 @@ class Campaign:
             every = generations(read_parts(self.objects, self.manifest))
             run = due(every, FAN_OUT) or without_vectors(every, self.manifest.vectors)[:1]
             if not run and rests:
-                run = due_at_rest(every)
+                run = due_when_idle(every)
                 self.ends["merges at rest"] += bool(run)
             if not run:
                 return

@@ -313,7 +313,7 @@ class JournalCampaign:
         assert numbers == list(reversed(range(upper))), f"transactions of commits: {numbers}"
         journal, taken = Journal(lake._opened.key_value, "main"), Counter[tuple[str, str, object]]()
         for t in range(upper):
-            if journal.aside(t) is None:
+            if journal.quarantine_record(t) is None:
                 for step in journal.read(t).steps:
                     taken.update(
                         (source, each.path, each.size_bytes if source == "files" else None)

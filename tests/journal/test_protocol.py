@@ -76,7 +76,9 @@ def started(
 
 
 def two(*, fed: int = 0, sealed: bool = False, held: bool = False) -> StateRead:
-    return StateRead(3, (STEP, SECOND), sealed, only_commit_missing=False, transform="1", fed=fed, held=held)
+    return StateRead(
+        3, (STEP, SECOND), sealed, only_commit_missing=False, transform="1", fed=fed, has_rows=held
+    )
 
 
 ROWS: list[tuple[State | None, Event, State, object]] = [
@@ -122,17 +124,17 @@ ROWS: list[tuple[State | None, Event, State, object]] = [
         Live(3),
         QuarantineInputs(3),
     ),
-    (Finalizing(3), AttemptFailed(2, 2, suspected=False, held=True), Live(3), ReadState(3)),
-    (Finalizing(3), AttemptFailed(3, 2, suspected=False, held=True), Live(3), Abandon(3)),
-    (Replaying(3, (STEP,), True), AttemptFailed(1, 2, suspected=True, held=True), Live(3), Abandon(3)),
-    (None, replace(started(sealed=True), held=True), Replaying(3, (STEP,), True), Restage(STEP)),
-    (None, replace(started(sealed=True), held=True), Replaying(3, (STEP,), True), Restage(STEP)),
-    (None, replace(started(), held=True), Replaying(3, (STEP,), False), Feed(STEP)),
-    (None, replace(started(sealed=True, only_commit=True), held=True), Finalizing(3), Publish(3)),
+    (Finalizing(3), AttemptFailed(2, 2, suspected=False, has_rows=True), Live(3), ReadState(3)),
+    (Finalizing(3), AttemptFailed(3, 2, suspected=False, has_rows=True), Live(3), Abandon(3)),
+    (Replaying(3, (STEP,), True), AttemptFailed(1, 2, suspected=True, has_rows=True), Live(3), Abandon(3)),
+    (None, replace(started(sealed=True), has_rows=True), Replaying(3, (STEP,), True), Restage(STEP)),
+    (None, replace(started(sealed=True), has_rows=True), Replaying(3, (STEP,), True), Restage(STEP)),
+    (None, replace(started(), has_rows=True), Replaying(3, (STEP,), False), Feed(STEP)),
+    (None, replace(started(sealed=True, only_commit=True), has_rows=True), Finalizing(3), Publish(3)),
     (Replaying(3, (STEP,), True), AttemptFailed(2, 1, suspected=True), Live(3), ReadState(3)),
     (Replaying(3, (STEP,), True), AttemptFailed(3, 1, suspected=True), Live(3), QuarantineInputs(3)),
-    (Live(3), replace(started(), aside=True), Skipping(3), PublishEmpty(3)),
-    (None, replace(started(sealed=True, transform="2"), aside=True), Skipping(3), PublishEmpty(3)),
+    (Live(3), replace(started(), is_quarantined=True), Skipping(3), PublishEmpty(3)),
+    (None, replace(started(sealed=True, transform="2"), is_quarantined=True), Skipping(3), PublishEmpty(3)),
     (Skipping(3), Published(), Live(4), ReadState(4)),
     (Skipping(3), LostRace(), Live(3), ReadState(3)),
     (Finalizing(3), LostRace(), Live(3), ReadState(3)),
@@ -196,7 +198,7 @@ def test_j15_a_changed_transform_is_refused() -> None:
     assert "pipeline retry 3" in state.reason
     late, _ = advance(Live(3), Appended(STEP, False, "2"))
     assert late == state, "so it is where a peer of another release was faster"
-    held, _ = advance(None, replace(started(sealed=True, transform="2"), held=True))
+    held, _ = advance(None, replace(started(sealed=True, transform="2"), has_rows=True))
     assert isinstance(held, Failed)
     assert "retry" not in held.reason  # table spans has rows of that release already
 

@@ -10,7 +10,7 @@ from tests.broken import Broken, assert_caught
 from tracelake._errors import DamageError
 from tracelake.journal.model import Seal, Step, WholeFile, to_bytes
 from tracelake.journal.protocol import merge_steps, totals
-from tracelake.journal.store import Journal, TransactionRecord, _whole, record_key
+from tracelake.journal.store import Journal, TransactionRecord, _validated, record_key
 from tracelake.storage import MemoryKeyValueStore
 
 
@@ -121,5 +121,5 @@ def test_j12_a_torn_record_is_loud() -> None:
 )
 def test_j12_broken(old: str, new: str, check: Callable[[], None]) -> None:
     """For each comparison, a test above fails if it is broken (J12)."""
-    broken = Broken("records fit together", _whole, old, new)
+    broken = Broken("records fit together", _validated, old, new)
     assert_caught(broken, check)

@@ -41,7 +41,7 @@ def journal_of_twelve() -> MemoryKeyValueStore:
         step = step_of(t)
         journal.append_step(step)
         journal.append_seal(Seal(t, *totals(step.sources), sealed_at="2026"))
-    journal.set_aside(aside_of(3))
+    journal.quarantine(aside_of(3))
     return store
 
 
@@ -81,7 +81,7 @@ def test_what_is_below_the_floor_is_erased_and_told(store: MemoryKeyValueStore) 
     assert journal.read(12) == TransactionRecord()
     for late in (
         lambda: journal.read(9),
-        lambda: journal.aside(9),
+        lambda: journal.quarantine_record(9),
         lambda: journal.append_step(step_of(9)),
         lambda: journal.append_step(step_of(0)),
     ):
@@ -96,7 +96,7 @@ def test_what_was_recorded_late_goes_with_the_next_collection(store: MemoryKeyVa
     with pytest.raises(TrimmedError):
         journal.append_step(step_of(4))
     journal.append_seal(Seal(5, 1, "0", sealed_at="2026"))
-    journal.set_aside(aside_of(6))
+    journal.quarantine(aside_of(6))
     assert check_transactions(journal, 12, ()) == ({10: step_of(10), 11: step_of(11)}, [])
     assert trim(journal, 12, 2) == 0
     assert (keys(store), store.scan("asides/main")) == ([10, 11], [])
@@ -182,7 +182,7 @@ def test_a_pipeline_trims_its_journal(monkeypatch: pytest.MonkeyPatch) -> None:
     forgets(monkeypatch)
     for broken in (
         Broken("all at once", JournalTrimmer.after, "max(0, old - JOURNAL_TRIM_MAX)", "0"),
-        Broken("what is kept goes, too", JournalTrimmer.after, "self._kept + max", "max"),
+        Broken("what is kept goes, too", JournalTrimmer.after, "self._retained + max", "max"),
         Broken(
             "after each transaction", JournalTrimmer.after, "upper - self._at < JOURNAL_TRIM_EACH", "False"
         ),

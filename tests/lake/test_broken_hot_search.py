@@ -134,7 +134,7 @@ MUTANTS: list[tuple[Broken, Check]] = [
     (
         Broken(
             "a span is found by the claim that stands",
-            HotSearch._beside,
+            HotSearch._uncommitted_rows,
             "latest_version_rows(every.select(SPANS.names))",
             "np.arange(len(every))",
         ),
@@ -143,7 +143,7 @@ MUTANTS: list[tuple[Broken, Check]] = [
     (
         Broken(
             "a claim of another workspace hides nothing",
-            HotSearch._beside,
+            HotSearch._uncommitted_rows,
             "latest_version_rows(every.select(SPANS.names))",
             'latest_version_rows(every.set_column(SPANS.names.index("workspace"), "workspace", '
             'pa.array([""] * len(every))).select(SPANS.names))',
@@ -151,19 +151,19 @@ MUTANTS: list[tuple[Broken, Check]] = [
         check_workspaces,
     ),
     (
-        Broken("what has left the store is not compared", search._left, "not in waits}", "< 0}"),
+        Broken("what has left the store is not compared", search._committed_traces, "not in waits}", "< 0}"),
         check_asked,
     ),
     (
-        Broken("what waits is compared", search._left, "sequence in waits)", "sequence < 0)"),
+        Broken("what waits is compared", search._committed_traces, "sequence in waits)", "sequence < 0)"),
         check_asked,
     ),
     (
         Broken(
             "what left while some was indexed is not compared",
             search._as_they_wait,
-            "_left(nameable, waiting)",
-            "_left(nameable, {each for part in nameable for each in part.sizes})",
+            "_committed_traces(nameable, waiting)",
+            "_committed_traces(nameable, {each for part in nameable for each in part.sizes})",
         ),
         check_asked,
     ),
@@ -171,7 +171,7 @@ MUTANTS: list[tuple[Broken, Check]] = [
         Broken(
             "the next page is of the rows of the first",
             HotSearch._of_page,
-            "uncommitted.within(runs, limits.UNCOMMITTED_SEARCH_ROWS_MAX)",
+            "uncommitted.in_ranges(runs, limits.UNCOMMITTED_SEARCH_ROWS_MAX)",
             "[]",
         ),
         check_pages,
@@ -186,7 +186,7 @@ MUTANTS: list[tuple[Broken, Check]] = [
         check_pages,
     ),
     (
-        Broken("what is not searched is said", search._taken, "lacking or more", "lacking"),
+        Broken("what is not searched is said", search._snapshot, "lacking or more", "lacking"),
         check_said,
     ),
     (
@@ -215,8 +215,8 @@ MUTANTS: list[tuple[Broken, Check]] = [
         Broken(
             "what a list keeps is told by trace and row",
             UncommittedTraces.newest,
-            "if part not in kept",
-            "if part[0] not in {each[0] for each in kept}",
+            "if part not in reused",
+            "if part[0] not in {each[0] for each in reused}",
         ),
         check_kept,
     ),
@@ -230,7 +230,7 @@ MUTANTS: list[tuple[Broken, Check]] = [
         Broken(
             "what has left is not kept",
             UncommittedTraces.newest,
-            "if len(kept) < len(self._numbers)",
+            "if len(reused) < len(self._numbers)",
             "if False",
         ),
         check_kept,
@@ -293,11 +293,13 @@ MUTANTS: list[tuple[Broken, Check]] = [
         check_turns,
     ),
     (
-        Broken("nobody gets a list of before", HotLists.newest, "self._made <= begun", "self._made < begun"),
+        Broken(
+            "nobody gets a list of before", HotLists.newest, "self._made <= started", "self._made < started"
+        ),
         check_together,
     ),
     (
-        Broken("who lists together shares", HotLists.newest, "self._made <= begun", "True"),
+        Broken("who lists together shares", HotLists.newest, "self._made <= started", "True"),
         check_together,
     ),
     (
@@ -331,14 +333,17 @@ MUTANTS: list[tuple[Broken, Check]] = [
     ),
     (
         Broken(
-            "what is made ahead is kept", HotIndex.ahead, "self._parts = self._merged(", "_ = self._merged("
+            "what is made ahead is kept",
+            HotIndex.index_newest,
+            "self._parts = self._merged(",
+            "_ = self._merged(",
         ),
         check_ahead,
     ),
     (
         Broken(
             "a step ahead is a small one",
-            HotIndex.ahead,
+            HotIndex.index_newest,
             "UNCOMMITTED_AHEAD_STEP_BYTES",
             "limits.UNCOMMITTED_SEARCH_STEP_BYTES",
         ),
@@ -347,7 +352,7 @@ MUTANTS: list[tuple[Broken, Check]] = [
     (
         Broken(
             "not where a search did it",
-            HotIndex.ahead,
+            HotIndex.index_newest,
             "< limits.UNCOMMITTED_AHEAD_EVERY_S",
             "< 0.0",
         ),
@@ -356,7 +361,7 @@ MUTANTS: list[tuple[Broken, Check]] = [
     (
         Broken(
             "only while searches come",
-            HotSearch.index_ahead,
+            HotSearch.index_newest,
             "> UNCOMMITTED_AHEAD_FOR_S",
             "== -1.0",
         ),
@@ -365,7 +370,7 @@ MUTANTS: list[tuple[Broken, Check]] = [
     (
         Broken(
             "what came is made findable first",
-            HotSearch.index_ahead,
+            HotSearch.index_newest,
             "    is_more = self",
             "    self._opened.read(MAIN, CommitView.open_index)\n    is_more = self",
         ),

@@ -105,11 +105,11 @@ def test_who_lists_together_shares_what_is_begun_next(
     assert (len(made), len(others)) == (1, 1)
 
     # One list began before this call; it ends without it.
-    lists._begun += 1
+    lists._started += 1
     store.write([request((2, 1))])
 
     def ends() -> None:
-        lists._made = lists._begun
+        lists._made = lists._started
 
     monkeypatch.setattr(lists, "_making", Turns(ends))
     assert counts(lists.newest()) == {trace_id(1): 1, trace_id(2): 1}

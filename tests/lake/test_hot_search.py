@@ -270,7 +270,7 @@ def test_pages_go_on_where_they_began(
         f"{commit_and_more}-{runs}_{signature}" for runs in ("1.29", "1.30_1.30", "0.9999999999999999999")
     )
     with tracelake.open(tmp_path / "lake") as another, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Uncommitted, "within", lambda *_: pytest.fail("a made-up page is looked for"))
+        patch.setattr(Uncommitted, "in_ranges", lambda *_: pytest.fail("a made-up page is looked for"))
         for page in (
             *made_up,
             *(f"{commit_and_more}-{bad}" for bad in ("1.2", "1", "_.", "5.1_.1")),
@@ -513,17 +513,17 @@ def test_what_is_indexed_ahead_is_not_indexed_by_a_search(
     monkeypatch.setattr(index, "write_unpublished", counted)
     for number in range(1, 9):
         store.write([request((number, 1), text=f"apple word{number}")])
-    assert (lake.hot.index_ahead(), made) == (False, []), "nobody has searched"
+    assert (lake.hot.index_newest(), made) == (False, []), "nobody has searched"
     assert lake.search("apple").total == 8
     for number in range(9, 17):
         store.write([request((number, 1), text=f"apple word{number}")])
     made.clear()
-    assert (lake.hot.index_ahead(), made) == (False, []), "the search was just now"
+    assert (lake.hot.index_newest(), made) == (False, []), "the search was just now"
     monkeypatch.setattr(limits, "UNCOMMITTED_AHEAD_EVERY_S", 0.0)
-    assert lake.hot.index_ahead()
+    assert lake.hot.index_newest()
     assert 0 < sum(made) < 8
     steps = 1
-    while lake.hot.index_ahead():
+    while lake.hot.index_newest():
         steps += 1
         assert steps < 8, "it comes to no end"
     assert (steps > 1, sum(made)) == (True, 8)
@@ -532,10 +532,10 @@ def test_what_is_indexed_ahead_is_not_indexed_by_a_search(
     store.write([request((17, 1), text="apple")])
     assert (lake.search("apple").total, sum(made)) == (17, 9)
     assert pipeline.run_once() is not None
-    assert (lake.hot.index_ahead(), lake.search("apple").total, sum(made)) == (False, 17, 9)
+    assert (lake.hot.index_newest(), lake.search("apple").total, sum(made)) == (False, 17, 9)
     monkeypatch.setattr(search, "UNCOMMITTED_AHEAD_FOR_S", 0.0)
     store.write([request((18, 1), text="apple")])
-    assert (lake.hot.index_ahead(), sum(made)) == (False, 9), "the search was long ago"
+    assert (lake.hot.index_newest(), sum(made)) == (False, 9), "the search was long ago"
     assert lake.search("apple").total == 18
 
 
@@ -552,13 +552,13 @@ def test_much_is_left_to_a_pipeline_that_is_at_work(
     monkeypatch.setattr(index, "UNCOMMITTED_SEARCH_LEFT_BYTES", 2 * of_one)
     results = lake.search("*")
     assert (results.total, results.not_searched) == (8, None), "no pipeline was seen at work"
-    assert not lake.hot.index_ahead()
+    assert not lake.hot.index_newest()
     assert pipeline.run_once() is not None
     store.write([request((9, 1), text="apple")])
     assert lake.search("apple").total == 9, "it is at work, and little came"
     for number in range(10, 13):
         store.write([request((number, 1), text="apple")])
-    assert not lake.hot.index_ahead()
+    assert not lake.hot.index_newest()
     results = lake.search("*")
     assert results.total == 9
     assert results.not_searched is not None
@@ -588,7 +588,7 @@ def test_what_came_is_findable_where_the_commit_does_not_open(
     monkeypatch.setattr(limits, "UNCOMMITTED_AHEAD_EVERY_S", 0.0)
     monkeypatch.setattr(CommitView, "open_index", fail)
     with pytest.raises(StorageError, match="a part is away"):
-        lake.hot.index_ahead()
+        lake.hot.index_newest()
     assert sum(len(part.sizes) for part in lake.hot._search._parts._parts) == 2
 
 
@@ -605,7 +605,7 @@ def test_a_search_waits_for_others_no_longer_than_it_may(
     monkeypatch.setattr(search, "UNCOMMITTED_AHEAD_FOR_S", HANG_S)
     monkeypatch.setattr(limits, "UNCOMMITTED_AHEAD_EVERY_S", 0.0)
     with lake.hot._search._parts._making:
-        assert not lake.hot.index_ahead(), "somebody is at it"
+        assert not lake.hot.index_newest(), "somebody is at it"
         results = lake.search("apple")
     assert results.total == 1
     assert "2 groups of acknowledged requests wait" in str(results.not_searched)

@@ -104,7 +104,7 @@ def test_each_text_is_read_once(
             store.write([request((number, 1), text="apple")])
         with monkeypatch.context() as patch:
             patch.setattr(index, "UNCOMMITTED_AHEAD_STEP_BYTES", 1)
-            assert [lake.hot.index_ahead() for _ in range(3)] == [True, True, False]
+            assert [lake.hot.index_newest() for _ in range(3)] == [True, True, False]
         assert sorted(read) == list(range(2, 9))
         assert (lake.search("apple").total, lake.search("apple").not_searched) == (7, None)
         assert sorted(read) == list(range(2, 9))
@@ -392,8 +392,8 @@ MUTANTS: Sequence[tuple[Broken, Check]] = [
     (
         Broken(
             "texts are read ahead",
-            HotIndex.ahead,
-            "self._texts = self._texts.newer(uncommitted, covering.left, -math.inf, step_bytes)",
+            HotIndex.index_newest,
+            "self._texts = self._texts.newer(uncommitted, covering.unindexed, -math.inf, step_bytes)",
             "pass",
         ),
         test_each_text_is_read_once,
@@ -452,7 +452,7 @@ MUTANTS: Sequence[tuple[Broken, Check]] = [
         test_the_claim_that_stands_is_found,
     ),
     (
-        Broken("of known traces, too", TextScan.passing, ".union(known)", ""),
+        Broken("of known traces, too", TextScan.passing, ".union(indexed)", ""),
         test_the_claim_that_stands_is_found,
     ),
     (
@@ -467,10 +467,15 @@ MUTANTS: Sequence[tuple[Broken, Check]] = [
 
 PAGES: Sequence[Broken] = [
     Broken("a page is sifted as the first", HotSearch._of_page, "not is_sifted or sieve is None", "True"),
-    Broken("nor has it what was replaced", HotSearch._of_page, "held=sifted.held", "held=frozenset()"),
+    Broken(
+        "nor has it what was replaced",
+        HotSearch._of_page,
+        "without_match=sifted.without_match",
+        "without_match=frozenset()",
+    ),
     Broken(
         "a page that was sifted says so",
-        HotSearch._beside,
+        HotSearch._uncommitted_rows,
         "if any(part.is_sifted for part in parts)",
         "if 0",
     ),

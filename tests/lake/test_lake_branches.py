@@ -317,5 +317,5 @@ def test_a_view_reads_tables_and_indexes_only(lake: Lake) -> None:
         view = fresh._opened.view()
         assert isinstance(view._entries["indexes/spans"], IndexAt)
         assert set(view._entries) == {"indexes/spans", "tables/spans", "tables/traces"}
-        read = [kind.__name__ for kind, _ in fresh._opened.repository._contents._known]
+        read = [kind.__name__ for kind, _ in fresh._opened.repository._contents._cache]
         assert read.count("Range") <= 2

@@ -105,7 +105,7 @@ def test_the_journal_keeps_the_newest_transactions(lake: Lake, tmp_path: Path) -
 def test_a_floor_above_the_commits_is_damage(lake: Lake, tmp_path: Path) -> None:
     """If the branch alone was reset, a run reports damage, and does not wait for peers forever."""
     pipeline = main_pipeline(lake._opened, InProcess())
-    pipeline._rooms.journal.raise_floor(6)
+    pipeline._context.journal.raise_floor(6)
     with pytest.raises(DamageError, match="forgotten transaction 5"):
         ingest(lake, tmp_path, 5)
     with pytest.raises(DamageError, match="forgotten transaction 5"):
@@ -337,7 +337,7 @@ def test_counts_of_a_transaction_that_a_peer_commits_and_compacts_meanwhile(
 ) -> None:
     """Between this process's reads of the head and of the batch, a peer commits and compacts it into a larger one."""
     pipeline = main_pipeline(lake._opened, InProcess())
-    outputs, journal = pipeline._rooms.outputs, pipeline._rooms.journal
+    outputs, journal = pipeline._context.outputs, pipeline._context.journal
     step = journal.read(1).step
     assert step is not None
     expected = outputs.commit.counts(step)

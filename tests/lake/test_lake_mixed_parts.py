@@ -87,6 +87,9 @@ def test_a_lake_of_mixed_parts_has_each_row_once(tmp_path: Path, seed: int) -> N
 def test_a_row_that_is_indexed_by_each_task_is_noticed(tmp_path: Path) -> None:
     """Simulate a task that reads all rows of a part of all buckets."""
     broken = Broken(
-        "a task indexes its buckets", IndexBuilder._tasks, "held.for_buckets(set(range(low, high)))", "held"
+        "a task indexes its buckets",
+        IndexBuilder._tasks,
+        "relevant.for_buckets(set(range(low, high)))",
+        "relevant",
     )
     assert_caught(broken, lambda: mixed(tmp_path, 3, transactions=2))

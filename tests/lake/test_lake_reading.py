@@ -192,8 +192,8 @@ def test_a_beginning_in_a_workspace_is_two_ids_at_most(
 
         check()
         for broken in (
-            Broken("two", CommitView._begun_in, "limit=2", "limit=3"),
-            Broken("of the workspace", CommitView._begun_in, " and workspace = {literal(workspace)}", ""),
+            Broken("two", CommitView._matches_in, "limit=2", "limit=3"),
+            Broken("of the workspace", CommitView._matches_in, " and workspace = {literal(workspace)}", ""),
             Broken("that differ", Table._distinct, "distinct=True", "distinct=False"),
         ):
             assert_caught(broken, check)

@@ -178,7 +178,7 @@ def test_an_index_of_an_earlier_release_keeps_its_format_until_it_is_rebuilt(tmp
     with tracelake.init(tmp_path / "lake", buckets=2, text="english@2") as lake:
         ingest(lake, tmp_path, 0, a_span(0, 0, note=NFC))
         ingest(lake, tmp_path, 1, a_span(1, 0, note=NFD))
-        merger_of(lake).maintain(at_rest=True)
+        merger_of(lake).maintain(is_idle=True)
         ingest(lake, tmp_path, 2, a_span(2, 0, note=NFC))
         assert text_of(lake) == "english"
         assert found(lake, NFC) == {"1", "3"}

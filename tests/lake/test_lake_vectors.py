@@ -287,8 +287,12 @@ def test_conditions_that_leave_many_are_met_by_all_hits(
         assert [score for score, _ in told(results)] == [score for score, _ in expected[:5]]
 
     check()
-    assert_caught(Broken("hits meet the conditions", Vectors.near, "rows[met][:most]", "rows[:most]"), check)
-    assert_caught(Broken("enough are looked at", Vectors.near, "met.sum() >= most or", "True or"), check)
+    assert_caught(
+        Broken("hits meet the conditions", Vectors.nearest_rows, "rows[met][:most]", "rows[:most]"), check
+    )
+    assert_caught(
+        Broken("enough are looked at", Vectors.nearest_rows, "met.sum() >= most or", "True or"), check
+    )
 
 
 def test_a_function_that_fails_stops_neither_spans_nor_words(

@@ -191,9 +191,9 @@ def begun_in_the_middle(place: Path) -> None:
             arrive(lake, number)
         opened, rows = lake._opened, CommitPolicy(max_rows=9, max_delay_s=1e9)
         pipeline = Pipeline("main", opened.key_value, opened.objects, 1, Begins(lake), mode=rows)
-        pipeline.listen()
+        pipeline.snapshot_client()
         runs = [[Input(INBOX, info.path, info.size_bytes)] for info in lake.objects.list("inbox/")]
-        pipeline.run(runs, goes_on=True)
+        pipeline.run(runs, continuous=True)
         recorded = [Journal(opened.key_value, "main").read(t) for t in (0, 1)]
         steps = [[(step.client, step.number) for step in each.steps] for each in recorded]
         assert steps == [[("", 0)], [("a", 0)]]
@@ -256,7 +256,7 @@ def decisions() -> None:
         Broken(
             "a step that came late counts",
             client_request,
-            '"abort" if now is not None and t >= now.upper else',
+            '"abort" if current is not None and t >= current.upper else',
             "",
         ),
         Broken(
@@ -269,8 +269,8 @@ def decisions() -> None:
         Broken(
             "a commit counts before what waited is taken",
             client_request,
-            'return now.wish if now.is_over else "open"',
-            "return now.wish",
+            'return current.wish if current.is_over else "open"',
+            "return current.wish",
         ),
     ],
     ids=lambda broken: broken.rule,

@@ -118,7 +118,7 @@ def test_a_store_that_is_away_hides_nothing(tmp_path: Path) -> None:
             check_in_the_middle,
         ),
         (
-            Broken("tables are compared", Verifier._run, "if is_whole", "if not self._findings"),
+            Broken("tables are compared", Verifier._run, "if is_intact", "if not self._findings"),
             check_tables_beside,
         ),
     ):

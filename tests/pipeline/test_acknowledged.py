@@ -267,7 +267,7 @@ def check_read_before(lake: tracelake.Lake, first: int) -> None:
     with store.database.writing() as connection:
         whole = connection.execute(select(trace_parts.c.payload).where(its)).scalar_one()
         connection.execute(update(trace_parts).where(its).values(payload=b"not zstd"))
-    let_go = OutboxSource.let_go
+    let_go = OutboxSource.ack
 
     def mended(source: OutboxSource, given: Sequence[RecordedInput]) -> None:
         if lake.table("spans").info().rows > before:
@@ -276,7 +276,7 @@ def check_read_before(lake: tracelake.Lake, first: int) -> None:
         let_go(source, given)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(OutboxSource, "let_go", mended)
+        patch.setattr(OutboxSource, "ack", mended)
         assert taken(lake) == before + 1
     assert incomplete(store, first, 2) == [first, first + 1]
 
@@ -288,19 +288,19 @@ def test_only_traces_that_lack_spans_say_so(lake: tracelake.Lake) -> None:
     check_read_before(lake, 10)
     for number, (broken, check) in enumerate(
         (
-            (Broken("whole ones are whole", Outbox.let_go, "if not is_whole", ""), check_damaged),
-            (Broken("what lacks is told", Outbox.let_go, "if not is_whole", "if False"), check_damaged),
+            (Broken("whole ones are whole", Outbox.let_go, "if not is_complete", ""), check_damaged),
+            (Broken("what lacks is told", Outbox.let_go, "if not is_complete", "if False"), check_damaged),
             (
                 Broken(
                     "what is lost is told",
                     Outbox.looked_through,
-                    " | set(connection.execute(told).scalars())",
+                    " | set(connection.execute(trace_ids).scalars())",
                     "",
                 ),
                 check_lacking,
             ),
             (
-                Broken("it is unknown", OutboxSource.let_go, "if is_same else", "if True else"),
+                Broken("it is unknown", OutboxSource.ack, "if is_same else", "if True else"),
                 check_read_before,
             ),
         )

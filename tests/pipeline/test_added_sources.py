@@ -274,12 +274,12 @@ def change_without_replies() -> None:
     for done in (False, True):
         sources = AddedSources(LosesReplies(done=done))
         record = sources.add("a", "/x/*", lambda _: None)
-        assert sources.records().whole == [record]
+        assert sources.records().readable == [record]
         for on in (True, False):
             assert sources.pause("a", on=on).is_paused is on
-            assert sources.records().whole[0].is_paused is on
+            assert sources.records().readable[0].is_paused is on
         sources.remove("a")
-        assert sources.records().whole == []
+        assert sources.records().readable == []
 
 
 def test_a_lost_reply_is_read_back() -> None:
@@ -316,7 +316,7 @@ def take_beside_a_backlog(folder: Path) -> None:
         for number in range(60):
             old_file(folder / f"{number}.jsonl", number)
         pipeline = lake.pipeline(replica="r", runner=InProcess(), watch=[str(folder / "*.jsonl")])
-        pipeline._fitting._size = type(pipeline._fitting._size)(2**20, 4)
+        pipeline._sizer._size = type(pipeline._sizer._size)(2**20, 4)
         for number in range(70, 73):
             arrive(lake, number)
         first = pipeline.run_once(goes_on=True)
@@ -342,7 +342,7 @@ def test_a_backlog_starves_no_other_source(tmp_path: Path) -> None:
 def test_a_commit_of_a_client_has_all_that_was_acknowledged(lake: Lake) -> None:
     """A client's transaction has all acknowledged input, however small a poll is; later input is not in it."""
     pipeline = lake.pipeline(replica="r", runner=InProcess())
-    pipeline._fitting._size = type(pipeline._fitting._size)(1, 1)
+    pipeline._sizer._size = type(pipeline._sizer._size)(1, 1)
     client = lake.transactions.begin()
     for number in range(9):
         arrive(lake, number)
@@ -414,8 +414,8 @@ class Quiet:
     source = "files"
     looks = 0
 
-    def look(self, suspects: Any, *, goes_on: bool) -> list[BacklogEntry]:
-        del suspects, goes_on
+    def look(self, suspects: Any, *, continuous: bool) -> list[BacklogEntry]:
+        del suspects, continuous
         self.looks += 1
         return []
 
@@ -446,7 +446,7 @@ def look_while_paused() -> None:
     ]
     for change, expected in changes:
         change()
-        looks.look((), goes_on=True)
+        looks.look((), continuous=True)
         assert watch.looks == expected
     assert opened == ["/x"]
 
@@ -462,8 +462,8 @@ class Changed(Quiet):
     def __init__(self, change: Callable[[], object]) -> None:
         self._change = change
 
-    def look(self, suspects: Any, *, goes_on: bool) -> list[BacklogEntry]:
-        super().look(suspects, goes_on=goes_on)
+    def look(self, suspects: Any, *, continuous: bool) -> list[BacklogEntry]:
+        super().look(suspects, continuous=continuous)
         self._change()
         return [BacklogEntry("/x/1", 1, 0.0)]
 
@@ -475,7 +475,7 @@ def change_while_looking() -> None:
         sources = AddedSources(MemoryKeyValueStore())
         sources.add("a", "/x/*", lambda _: None)
         watch = Changed(lambda: change(sources))
-        return len(SourcePoller([], [], sources, lambda _: watch).look((), goes_on=True).waiting)
+        return len(SourcePoller([], [], sources, lambda _: watch).look((), continuous=True).waiting)
 
     def add_again(sources: AddedSources) -> None:
         sources.remove("a")
@@ -561,9 +561,7 @@ def test_a_broken_rule_is_noticed(broken: Broken, check: Callable[[], None]) -> 
 
 def test_a_look_without_end_is_noticed(tmp_path: Path) -> None:
     """The backlog test above fails for an unbounded poll."""
-    broken = Broken(
-        "a look has an end", InboxPipeline.run_once, "inputs = self._fitting.some(inputs)", "pass"
-    )
+    broken = Broken("a look has an end", InboxPipeline.run_once, "inputs = self._sizer.some(inputs)", "pass")
     assert_caught(broken, lambda: take_beside_a_backlog(tmp_path))
 
 
@@ -582,11 +580,11 @@ def test_the_outbox_gives_a_client_all() -> None:
     class Asked(Quiet):
         source = server_inputs.OUTBOX
 
-        def look(self, suspects: Any, *, goes_on: bool) -> list[BacklogEntry]:
-            asked.append(goes_on)
-            return super().look(suspects, goes_on=goes_on)
+        def look(self, suspects: Any, *, continuous: bool) -> list[BacklogEntry]:
+            asked.append(continuous)
+            return super().look(suspects, continuous=continuous)
 
     looks = SourcePoller([Asked()], ["/x"], AddedSources(MemoryKeyValueStore()), lambda _: Asked())
-    looks.look((), goes_on=True)
-    looks.look((), goes_on=True, ending=True)
+    looks.look((), continuous=True)
+    looks.look((), continuous=True, ending=True)
     assert asked == [True, True, False, True]

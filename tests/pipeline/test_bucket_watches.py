@@ -121,7 +121,7 @@ def test_a_bucket_that_is_slow_holds_nobody_up(place: Place, monkeypatch: pytest
         if len(asked) != 3:  # inbox, outbox, the bucket, inbox, outbox
             work()
 
-    monkeypatch.setattr(pipeline._looks, "_begin", begin)
+    monkeypatch.setattr(pipeline._poller, "_begin", begin)
     for number in (1, 2):
         place.lake.objects.put(
             f"inbox/{number}.segment", write_segment([("json", a_line(a_span(number, 0)))])
@@ -152,7 +152,7 @@ def test_what_fails_has_a_pause_of_its_own(place: Place, monkeypatch: pytest.Mon
     place.put("away/a", 0)
     place.put("in/bad", 1)
     pipeline = place.watch(place.url("away/*"), place.url("in/*"))
-    for pauses in (pipeline._looks.pauses, pipeline._pauses_of_inputs):
+    for pauses in (pipeline._poller.pauses, pipeline._input_backoff):
         monkeypatch.setattr(pauses, "_clock", lambda: clock[0])
     for number in range(2, 5):
         place.put(f"in/{number}", number)
@@ -184,7 +184,7 @@ def test_pauses_double_and_end() -> None:
     assert waited == [1.0, 2.0, 4.0, 8.0, PIPELINE_PAUSE_MAX_S, PIPELINE_PAUSE_MAX_S]
     assert pauses.failing("b") is None
     pauses.failed("b", "no answer")
-    pauses.went_well("b")
+    pauses.succeeded("b")
     assert pauses.failing("b") is None
     clock[0] += 2 * PIPELINE_PAUSE_MAX_S
     pauses.failed("c", "no answer")

@@ -155,7 +155,7 @@ def test_one_that_was_discarded_already_stays_so_when_it_is_forgotten(lake: Lake
     arrive(lake, 1)
     pipeline = lake.pipeline(runner=InProcess())
     assert new(pipeline, goes_on=True) == 0
-    Journal(lake._opened.key_value, "main").set_aside(
+    Journal(lake._opened.key_value, "main").quarantine(
         QuarantineRecord(0, "discarded", 0, "client", "2026-01-01T00:00:00+00:00", 0)
     )
     tear(tmp_path, '"id":"nightly"')
@@ -256,7 +256,7 @@ def test_what_is_known_of_ended_ones_is_bounded(lake: Lake, monkeypatch: pytest.
         Broken(
             "what became of them is kept", begin_transaction, "(*standing.before, _ended(standing))", "()"
         ),
-        Broken("the same end again is fine", on_end, "ended.wish == wish", "False"),
+        Broken("the same end again is fine", on_end, "ended.wish == request", "False"),
         Broken(
             "an id counts once", begin_transaction, "find_ended(standing, wanted.id) is not None", "False"
         ),

@@ -154,5 +154,5 @@ def test_what_failed_says_nothing() -> None:
     inputs = [Input("files", str(number), 1) for number in range(FIRST.inputs + 1)]
     assert list(map(len, fitting.cut(inputs))) == [FIRST.inputs, 1]
     assert list(map(len, fitting.cut(inputs))) == [FIRST.inputs, 1]
-    fitting.took(inputs[: FIRST.inputs], 0, 0.0, was_cut=True)
+    fitting.record(inputs[: FIRST.inputs], 0, 0.0, was_cut=True)
     assert list(map(len, fitting.cut(inputs * 4))) == [4 * FIRST.inputs, 4]

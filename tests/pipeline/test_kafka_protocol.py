@@ -58,8 +58,8 @@ def test_a_range_is_taken_where_all_of_it_is() -> None:
         assert protocol.has_any(taken, start, stop) == bool(each & set(offsets(taken)))
         given_up = protocol.given_up(start, stop, low)
         assert set(range(*given_up)) == ({offset for offset in each if offset < low} or each)
-        assert protocol.still_held((given_up,), [(start, stop)]) == (), "what is left of it may be taken"
-        assert protocol.still_held((), [(start, stop)]) == ((start, stop),)
+        assert protocol.blocking_ranges((given_up,), [(start, stop)]) == (), "what is left of it may be taken"
+        assert protocol.blocking_ranges((), [(start, stop)]) == ((start, stop),)
 
 
 def test_ranges_are_as_large_as_messages_allow() -> None:
@@ -75,11 +75,24 @@ def test_ranges_are_as_large_as_messages_allow() -> None:
 
 
 MUTANTS = (
-    (Broken("ranges that touch are one", protocol.united, "<= whole[-1][1]", "< whole[-1][1]"), 0),
-    (Broken("a range within another ends none", protocol.united, "max(whole[-1][1], stop)", "stop"), 0),
-    (Broken("what is new at the end is read", protocol.left, "[*gaps, (at, end)]", "gaps"), 1),
-    (Broken("what failed between others is read", protocol.left, "if at < start:", "if at + 1 < start:"), 1),
-    (Broken("what is held is not read", protocol.ranges, "(*log.taken, *log.held)", "log.taken"), 1),
+    (Broken("ranges that touch are one", protocol.united, "<= merged[-1][1]", "< merged[-1][1]"), 0),
+    (Broken("a range within another ends none", protocol.united, "max(merged[-1][1], stop)", "stop"), 0),
+    (Broken("what is new at the end is read", protocol.pending_ranges, "[*gaps, (at, end)]", "gaps"), 1),
+    (
+        Broken(
+            "what failed between others is read",
+            protocol.pending_ranges,
+            "if at < start:",
+            "if at + 1 < start:",
+        ),
+        1,
+    ),
+    (
+        Broken(
+            "what is held is not read", protocol.ranges, "(*log.ingested, *log.quarantined)", "log.ingested"
+        ),
+        1,
+    ),
     (Broken("what is lost is named", protocol.ranges, "cut.append((start, min(stop, log.low)))", "pass"), 1),
     (Broken("what is lost stands alone", protocol.ranges, "(start, min(stop, log.low))", "(start, stop)"), 1),
     (Broken("what is taken in part is not taken", protocol.has_all, "stop <= last", "start < last"), 2),
@@ -87,7 +100,10 @@ MUTANTS = (
     (Broken("giving up takes no more than is lost", protocol.given_up, "min(stop, low)", "stop"), 2),
     (
         Broken(
-            "what was given up in part holds nothing", protocol.still_held, "min(start + 1, stop)", "start"
+            "what was given up in part holds nothing",
+            protocol.blocking_ranges,
+            "min(start + 1, stop)",
+            "start",
         ),
         2,
     ),

@@ -87,5 +87,5 @@ def test_ranges_of_a_topic_that_is_gone_can_be_given_up(
 
     monkeypatch.setattr(kafka, "cluster_of", lambda _objects, _cluster: Deleted())
     source = a_source()
-    source.give_up(NAME.path(5, 9), unread=False)
-    assert source.is_taken(NAME.path(5, 9), 0, "")
+    source.discard(NAME.path(5, 9), unread=False)
+    assert source.is_committed(NAME.path(5, 9), 0, "")

@@ -16,7 +16,7 @@ from tracelake.formats import encode
 from tracelake.pipeline.kafka_client import PartitionPosition
 from tracelake.pipeline.outputs.configured import OutputRecord
 from tracelake.pipeline.outputs.external import OversizedInTransaction, OversizedRecord
-from tracelake.pipeline.verify import _check_clusters, _check_taken, check_topics
+from tracelake.pipeline.verify import _check_clusters, _check_ingested, check_topics
 from tracelake.storage import KeyValueStore, ObjectStore
 from tracelake.tasks.runners import InProcess
 
@@ -125,7 +125,7 @@ RULES = [
         "damaged",
     ),
     (
-        _check_taken,
+        _check_ingested,
         "position is None or not has_all(position.taken, start, stop)",
         "False",
         a_record(*POSITION, None),

@@ -227,12 +227,12 @@ def outputs_change_without_replies() -> None:
         outputs = AddedOutputs(LosesReplies(done=done), open_objects(f"memory://{uuid.uuid4().hex}"), 1)
         to = f"{Silent.__module__}:{Silent.__name__}"
         record = outputs.add("a", to, lambda: 3)
-        assert outputs.records().whole == [record]
+        assert outputs.records().readable == [record]
         assert record.since == protocol.begins_at(3)
         with pytest.raises(UsageError, match="already exists"):
             outputs.add("a", to, lambda: 3)
         outputs.remove("a")
-        assert outputs.records().whole == []
+        assert outputs.records().readable == []
 
 
 def test_an_output_is_added_and_removed_whatever_the_store_did_not_answer() -> None:

@@ -38,10 +38,10 @@ class Source:
         self.took_paths: list[str] = []
         self.error: Exception | None = None
 
-    def look(self, suspects: Any, *, goes_on: bool) -> list[BacklogEntry]:
+    def look(self, suspects: Any, *, continuous: bool) -> list[BacklogEntry]:
         """Return the next input, at once or when the test allows."""
         del suspects
-        self.asked.append(goes_on)
+        self.asked.append(continuous)
         if self.name in self.place.slow:
             self.place.gates.append(gate := threading.Event())
             self.place.events.put("waits")
@@ -83,7 +83,7 @@ class Place:
 
     def look(self, **options: Any) -> PollResult:
         """Poll once; a source without an immediate answer is late."""
-        options.setdefault("goes_on", True)
+        options.setdefault("continuous", True)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(module, "LOOK_WAIT_S", 0.0)
             return self.looks.look((), **options)
@@ -153,7 +153,7 @@ def who_must_see_all_waits() -> None:
     place.look()
     place.slow.clear()
     place.answer()
-    assert place.paths(goes_on=False) == ["a2", "b2", "c2"]
+    assert place.paths(continuous=False) == ["a2", "b2", "c2"]
     assert place.sources["b"].asked == [True, False]
 
 
@@ -164,7 +164,7 @@ def test_who_runs_once_asks_anew() -> None:
         patch.setattr(module, "LOOK_ONCE_MAX_S", 0.0)
         place = Place("b")
         for _ in range(2):
-            seen = place.look(goes_on=False)
+            seen = place.look(continuous=False)
             assert [item.path[0] for _, item in seen.waiting] == ["a", "c"]
             (unseen,) = seen.unseen
             assert unseen.startswith("source b: a poll of b has had no answer for ")
@@ -183,7 +183,9 @@ def told() -> None:
     place.sources["b"].error = StorageError("away")
     place.answer()
     assert place.look().unseen == ["source b: away"]
-    place.looks.pauses.went_well(next(each.id for each in place.records.records().whole if each.name == "b"))
+    place.looks.pauses.succeeded(
+        next(each.id for each in place.records.records().readable if each.name == "b")
+    )
     for _ in range(2):
         assert place.look().unseen == ["source b: away"], "as it was asked last"
     place.sources["b"].error = None
@@ -221,7 +223,7 @@ def stopped() -> None:
             place = Place("b")
             if was_asked:
                 place.look()
-            seen = place.look(goes_on=False, stopping=lambda: len(waits) >= 3)
+            seen = place.look(continuous=False, stopping=lambda: len(waits) >= 3)
             assert waits == [module.LOOK_STOP_S] * 3
             assert [item.path[0] for _, item in seen.waiting] == ["a", "c"]
             assert seen.unseen[0].startswith("source b: a poll of b has had no answer")
@@ -240,20 +242,20 @@ def test_threads_answer_beside_each_other() -> None:
     meeting = threading.Barrier(3, timeout=60)
     for source in place.sources.values():
 
-        def look(suspects: Any, *, goes_on: bool, own: Any = source.look) -> list[BacklogEntry]:
+        def look(suspects: Any, *, continuous: bool, own: Any = source.look) -> list[BacklogEntry]:
             meeting.wait()
-            answer: list[BacklogEntry] = own(suspects, goes_on=goes_on)
+            answer: list[BacklogEntry] = own(suspects, continuous=continuous)
             return answer
 
         source.look = look  # type: ignore[method-assign]  # each waits for the others
-    assert [item.path for _, item in looks.look((), goes_on=False).waiting] == ["a1", "b1", "c1"]
+    assert [item.path for _, item in looks.look((), continuous=False).waiting] == ["a1", "b1", "c1"]
 
 
 def end_while_the_inbox_fails(lake: Lake) -> None:
     """End a transaction while the inbox fails: it stays open until acknowledged input is polled, and then includes
     it."""
     pipeline = lake.pipeline(runner=InProcess())
-    own = pipeline._looks._fixed[0].watch
+    own = pipeline._poller._fixed[0].watch
     assert own is not None
     look, away = own.look, [True]
 
@@ -286,7 +288,7 @@ def test_a_commit_waits_for_what_servers_acknowledged() -> None:
     ("broken", "check"),
     [
         (
-            Broken("not asked while it is asked", SourcePoller._ask, "looked.look is not None or", ""),
+            Broken("not asked while it is asked", SourcePoller._ask, "source.look is not None or", ""),
             one_is_late,
         ),
         (
@@ -299,14 +301,14 @@ def test_a_commit_waits_for_what_servers_acknowledged() -> None:
             one_is_late,
         ),
         (
-            Broken("so many are left", SourcePoller._ask, "len(self._left) >= LOOKS_LEFT_MAX", "False"),
+            Broken("so many are left", SourcePoller._ask, "len(self._abandoned) >= LOOKS_LEFT_MAX", "False"),
             late_and_removed,
         ),
         (
             Broken(
                 "who must see all asks anew",
                 SourcePoller.look,
-                "self._ask(each, held, goes_on=False)",
+                "self._ask(each, excluded_paths, continuous=False)",
                 "pass",
             ),
             who_must_see_all_waits,
@@ -323,6 +325,6 @@ def test_a_broken_rule_is_noticed(broken: Broken, check: Callable[[], None]) -> 
 
 def test_a_commit_that_does_not_wait_is_noticed(tmp_path: Path) -> None:
     """The test above fails if a commit does not wait."""
-    broken = Broken("a commit waits", InboxPipeline.run_once, "if seen.is_own_unseen:", "if False:")
+    broken = Broken("a commit waits", InboxPipeline.run_once, "if polled.is_own_unseen:", "if False:")
     with tracelake.init(tmp_path / "lake", buckets=2) as lake:
         assert_caught(broken, lambda: end_while_the_inbox_fails(lake))

@@ -98,19 +98,19 @@ class Later:
         if self.error is not None:
             raise self.error
         self.passes += 1
-        self.rests += self.maintaining._rests
+        self.rests += self.maintaining._is_idle
 
     def commit(self, *, goes_on: bool = True) -> None:
         """Report a commit."""
-        self.maintaining.after_commit(lambda _: None, goes_on=goes_on)
+        self.maintaining.after_commit(lambda _: None, continuous=goes_on)
 
     def look(self) -> None:
         """Report a run without a commit."""
-        self.maintaining.after_commit(lambda _: None, goes_on=True, committed=False)
+        self.maintaining.after_commit(lambda _: None, continuous=True, committed=False)
 
     def rest(self) -> None:
         """Report an empty poll, and wait for the work that it began."""
-        self.maintaining.rest()
+        self.maintaining.on_idle()
         self.maintaining.end()
 
     def _begin(self, work: Callable[[], None]) -> Callable[[], None]:
@@ -214,7 +214,7 @@ def test_a_pipeline_that_goes_on_and_rests_leaves_one_part_of_the_index(
         monkeypatch.setattr(maintenance, "INDEX_REST_AFTER_S", 0.0)
         for _ in range(2):
             pipeline.run_once(goes_on=True)
-            pipeline._pipeline._maintaining.end()
+            pipeline._pipeline._maintenance.end()
             assert index_parts(lake) == 1
         commits = len(lake.log())
         pipeline.run_once()
@@ -230,12 +230,12 @@ def rests_again(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fail once at rest; check that the index is merged further after one backoff, and then no more."""
     runner = InProcess()
     pipeline = lake.pipeline(runner=runner)
-    maintaining, now_s = pipeline._pipeline._maintaining, [0.0]
+    maintaining, now_s = pipeline._pipeline._maintenance, [0.0]
     try:
         commit(lake, pipeline, 0, 3)
         maintaining.end()
         monkeypatch.setattr(maintenance, "INDEX_REST_AFTER_S", 0.0)
-        monkeypatch.setattr(maintaining._rooms.merger._again._pauses, "_clock", lambda: now_s[0])
+        monkeypatch.setattr(maintaining._context.merger._again._pauses, "_clock", lambda: now_s[0])
         with monkeypatch.context() as patch:
             patch.setattr("tracelake.indexing.build.merge_parts", full)
             pipeline.run_once(goes_on=True)
@@ -292,12 +292,12 @@ def test_a_stop_begins_no_other_pass(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(MaintenanceScheduler, "_maintain", maintain)
     maintaining = MaintenanceScheduler(None, beside)  # type: ignore[arg-type]  # what it has is replaced
-    maintaining.after_commit(lambda _: None, goes_on=True)
+    maintaining.after_commit(lambda _: None, continuous=True)
     assert begun.wait(HANG_S)
-    maintaining.after_commit(lambda _: None, goes_on=True)
+    maintaining.after_commit(lambda _: None, continuous=True)
     stopper = threading.Thread(target=maintaining.stop)
     stopper.start()
-    wait_until(lambda: maintaining._asked == 0)
+    wait_until(lambda: maintaining._pending_commits == 0)
     opened.set()
     stopper.join(HANG_S)
     assert passes == [1]
@@ -354,7 +354,7 @@ def test_a_note_of_our_own_maintenance_is_no_peers(lake: Lake) -> None:
 IN_TURN = Broken(
     "no transaction waits for maintenance",
     MaintenanceScheduler.after_commit,
-    "self._beside is None or not goes_on",
+    "self._start_work is None or not continuous",
     "True",
 )
 NO_BOUND = Broken(
@@ -370,13 +370,13 @@ ALL_PEERS = Broken("our own notes are no peers'", CrashMarkers._read, "in self._
 RESTS = (
     Broken(
         "what comes is waited for",
-        MaintenanceScheduler.rest,
-        "time.monotonic() < self._came_s + late_s",
+        MaintenanceScheduler.on_idle,
+        "time.monotonic() < self._last_commit_s + late_s",
         "False",
     ),
-    Broken("once", MaintenanceScheduler.rest, "or (self._rests and not self._tries_again())\n", "\n"),
-    Broken("what failed is tried again", MaintenanceScheduler.rest, "and not self._tries_again()", ""),
-    Broken("one pass", MaintenanceScheduler.rest, "or self._is_under_way\n", "\n"),
+    Broken("once", MaintenanceScheduler.on_idle, "or (self._is_idle and not self._tries_again())\n", "\n"),
+    Broken("what failed is tried again", MaintenanceScheduler.on_idle, "and not self._tries_again()", ""),
+    Broken("one pass", MaintenanceScheduler.on_idle, "or self._is_under_way\n", "\n"),
 )
 
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from tests.broken import Broken, assert_caught
 from tests.pipeline.spans import a_span, a_table
 from tracelake.pipeline import merge_task
-from tracelake.pipeline.merge_task import UpsertResult, merge, taken
+from tracelake.pipeline.merge_task import UpsertResult, merge, winning_rows
 from tracelake.shards.lookup import Lookup
 from tracelake.shards.model import Part
 from tracelake.shards.parts import write_part
@@ -48,7 +48,7 @@ class Bucket:
             for span in spans
         ]
         merged = merge(lambda: incoming, self._stored("spans"), self._stored("traces"), t)
-        new = taken(incoming, 0, merged.lost, t)
+        new = winning_rows(incoming, 0, merged.lost, t)
         for table, rows, gone in (
             ("spans", new, merged.span_retractions),
             ("traces", pa.concat_tables([TRACES.empty_table(), *merged.traces]), merged.trace_retractions),
@@ -167,7 +167,7 @@ def test_row_ids_of_both_sides_are_the_same_for_any_order() -> None:
     """A replay that reads the two sides of a call in another order gives them the same row ids."""
     claimed = [a_table(a_span(0, 0, kind=kind)) for kind in (3, 2)]
     for order in ((0, 1), (1, 0)):
-        rows = taken([claimed[at] for at in order], 0, np.empty(0, np.int64), 0)
+        rows = winning_rows([claimed[at] for at in order], 0, np.empty(0, np.int64), 0)
         assert with_row_ids(rows, 0, 0, 1).sort_by("_row_id")["kind"].to_pylist() == ["CLIENT", "SERVER"]
 
 
@@ -175,7 +175,7 @@ def test_row_ids_of_both_sides_are_the_same_for_any_order() -> None:
 def test_w11_row_ids_are_the_same_for_any_order_of_claims(order: tuple[int, ...]) -> None:
     """W11: a replay in another order gives rows the ids that an earlier index part refers to."""
     claimed = [a_table(a_span(0, span), workspace=workspace) for span in (0, 1) for workspace in ("a", "b")]
-    rows = taken([claimed[at] for at in order], 0, np.empty(0, np.int64), 0)
+    rows = winning_rows([claimed[at] for at in order], 0, np.empty(0, np.int64), 0)
     by_id = with_row_ids(rows, 0, 0, 1).sort_by("_row_id")
     held = list(zip(by_id["span_id"].to_pylist(), by_id["workspace"].to_pylist(), strict=True))
     assert held == [(f"{span:016x}", workspace) for span in (1, 2) for workspace in ("a", "b")]
@@ -205,7 +205,7 @@ def test_rows_of_built_in_tables_have_one_order() -> None:
             test_w11_workspaces_have_rows_of_their_own,
         ),
         (
-            Broken("the workspace orders rows", merge_task.taken, ".sorted_by", ".sorted_by[:3]"),
+            Broken("the workspace orders rows", merge_task.winning_rows, ".sorted_by", ".sorted_by[:3]"),
             lambda _: test_w11_row_ids_are_the_same_for_any_order_of_claims((3, 2, 1, 0)),
         ),
         (
@@ -213,7 +213,7 @@ def test_rows_of_built_in_tables_have_one_order() -> None:
             test_s5_s6_what_is_there_gives_no_output,
         ),
         (
-            Broken("what is stored is compared", merge_task.merge, "not len(held) and", ""),
+            Broken("what is stored is compared", merge_task.merge, "not len(stored) and", ""),
             test_s5_s6_what_is_there_gives_no_output,
         ),
     ],

@@ -83,7 +83,7 @@ def test_what_is_small_runs_here(tasks: list[object], *, is_near: bool) -> None:
     assert SizedRunner(far).run(lambda task: task, tasks, told.append) == tasks
     assert (far.ran == []) is (is_near or not tasks)
     assert told == list(range(1, len(tasks) + 1))
-    assert SizedRunner(far).of([Work(0)], may_be_near=False) is far
+    assert SizedRunner(far).of([Work(0)], may_run_in_process=False) is far
 
 
 def test_small_work_does_not_wait_for_the_start() -> None:
@@ -193,7 +193,7 @@ def lake() -> Iterator[Lake]:
 def dies_here(near: InProcess, far: InProcess) -> SizedRunner:
     """Return a runner that runs small tasks with `near`."""
     runner = SizedRunner(far)
-    runner._near = near
+    runner._in_process = near
     return runner
 
 

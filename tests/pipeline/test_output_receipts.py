@@ -137,10 +137,10 @@ def test_offsets_by_partition() -> None:
     offsets = OutputOffsets()
     for partition, offset in ((1, 7), (0, 3), (1, 5), (1, 9)):
         offsets.add(partition, offset)
-    assert offsets.known() == (PartitionOffsets(0, 3, 4, 1), PartitionOffsets(1, 5, 10, 3))
+    assert offsets.partition_offsets() == (PartitionOffsets(0, 3, 4, 1), PartitionOffsets(1, 5, 10, 3))
     many = OutputOffsets()
     for partition in reversed(range(OUTPUT_PARTITIONS_TOLD_MAX + 5)):
         many.add(partition, 0)
-    assert [each.partition for each in many.known()] == list(range(OUTPUT_PARTITIONS_TOLD_MAX))
+    assert [each.partition for each in many.partition_offsets()] == list(range(OUTPUT_PARTITIONS_TOLD_MAX))
     offsets.add(2, -1001)
-    assert offsets.known() == ()
+    assert offsets.partition_offsets() == ()

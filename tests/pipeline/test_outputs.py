@@ -122,4 +122,4 @@ def test_all_begins_and_only_the_commit_is_missing(
     for number, output in enumerate(several):
         monkeypatch.setattr(output, "holds", lambda _, held=number != missing: held)
     assert outputs.only_commit_missing(0) == (missing == 3)
-    assert outputs.begun(0)
+    assert outputs.is_started(0)

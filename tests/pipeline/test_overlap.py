@@ -31,7 +31,7 @@ from tracelake.pipeline.driver import Pipeline
 from tracelake.pipeline.input_failures import CrashMarkers
 from tracelake.pipeline.input_queue import StartWork, in_thread, run_inline
 from tracelake.pipeline.merge_task import TransactionMergeTask
-from tracelake.pipeline.protocol import keeps, may_prefetch, stands_for
+from tracelake.pipeline.protocol import keeps, matches_prefetch, may_prefetch
 from tracelake.pipeline.sources.base import Input
 from tracelake.pipeline.sources.server_inputs import INBOX
 from tracelake.pipeline.staging import STAGING
@@ -81,7 +81,7 @@ def lake() -> Iterator[Lake]:
 
 def run(lake: Lake, runner: InProcess, beside: StartWork = run_inline, **given: Any) -> list[int]:
     """Make a transaction of each segment; return the made ones."""
-    pipeline = Pipeline("main", lake._opened.key_value, lake.objects, 1, runner, beside=beside)
+    pipeline = Pipeline("main", lake._opened.key_value, lake.objects, 1, runner, start_work=beside)
     runs = [[Input(INBOX, info.path, info.size_bytes)] for info in lake.objects.list("inbox/")]
     return pipeline.run(runs, **given).transactions
 
@@ -306,6 +306,6 @@ def test_nothing_is_read_beside_what_is_suspected(is_new: int, is_alone: int, is
 def test_what_was_read_ahead_stands_for_the_same_inputs_alone() -> None:
     """Prefetched rows count only for the same inputs, of the same sizes, in the same order."""
     one, two = Input(INBOX, "1", 5), Input(INBOX, "2", 5)
-    assert stands_for([one, two], [one, two])
+    assert matches_prefetch([one, two], [one, two])
     for other in ([two, one], [one], [one, two, two], [one, Input(INBOX, "2", 6)], []):
-        assert not stands_for([one, two], other)
+        assert not matches_prefetch([one, two], other)

@@ -192,7 +192,7 @@ def check_all(folder: Path) -> None:
         Broken(
             "rows mix only where they are of whole inputs",
             decode_task._Reader.read,
-            "incomplete_reason(size_bytes, [receipt.whole]) is None",
+            "incomplete_reason(size_bytes, [receipt.digest]) is None",
             "True",
         ),
         Broken(

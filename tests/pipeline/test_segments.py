@@ -90,7 +90,7 @@ def test_an_absent_segment_of_a_remote_store_is_empty() -> None:
     """The task does not fail, because the peer that deleted the segment writes its transaction."""
     task = ReadTask("memory://absent", (InputShare("inbox", "inbox/1.segment", 9),), 8, "staging/")
     (receipt,) = run_read_task(task).shares
-    assert (receipt.whole.sha256, receipt.spans, receipt.problems) == ("", 0, [])
+    assert (receipt.digest.sha256, receipt.spans, receipt.problems) == ("", 0, [])
 
 
 @pytest.mark.parametrize("fails", [("get",), ("head",), ("get", "head")], ids="+".join)

@@ -24,7 +24,7 @@ def test_a_source_that_this_release_does_not_know_stops_the_pipeline(tmp_path: P
     opened = lake._opened
     pipeline = Pipeline("main", opened.key_value, opened.objects, opened.config.buckets, InProcess())
     taken = WholeFile(str(path), size_bytes=1, sha256="00", records=1, checksum="01", spans=1)
-    pipeline._rooms.journal.append_step(Step(0, {"comets": (taken,)}, TRANSFORM))
+    pipeline._context.journal.append_step(Step(0, {"comets": (taken,)}, TRANSFORM))
     with pytest.raises(DamageError, match="comets"):
         lake.ingest(path, runner=InProcess())
     assert pipeline.upper() == 0

@@ -21,7 +21,7 @@ from tracelake.otlp.framing import write_segment
 from tracelake.pipeline import replay
 from tracelake.pipeline.driver import Pipeline
 from tracelake.pipeline.input_queue import run_inline
-from tracelake.pipeline.replay import OpenSteps, Replayer
+from tracelake.pipeline.replay import OpenTransaction, Replayer
 from tracelake.pipeline.run_result import RunResult
 from tracelake.pipeline.sources.base import Input
 from tracelake.pipeline.sources.registry import find
@@ -50,9 +50,9 @@ class World:
         segment = write_segment([("json", a_line(a_span(number, number)))])
         self.objects.put(f"inbox/{number}.segment", segment)
 
-    def take(self, pipeline: Pipeline, *, goes_on: bool = True) -> RunResult:
+    def take(self, pipeline: Pipeline, *, continuous: bool = True) -> RunResult:
         waiting = [Input(INBOX, info.path, info.size_bytes) for info in self.objects.list("inbox/")]
-        return pipeline.run([[item] for item in waiting], goes_on=goes_on)
+        return pipeline.run([[item] for item in waiting], continuous=continuous)
 
     def steps(self, t: int) -> list[int]:
         """Return the number of inputs of each step of a transaction."""
@@ -60,7 +60,7 @@ class World:
 
 
 @pytest.mark.parametrize(
-    ("mode", "opened", "exhausted", "goes_on", "verdict"),
+    ("mode", "opened", "exhausted", "continuous", "verdict"),
     [
         (EACH_STEP, OpenTransactionStats(1, 1, 0.0), False, True, "seal"),
         (MANY, OpenTransactionStats(1, 99, 0.0), False, True, "more"),
@@ -80,10 +80,10 @@ class World:
     ],
 )
 def test_when_a_transaction_takes_more(
-    mode: CommitPolicy, opened: OpenTransactionStats, *, exhausted: bool, goes_on: bool, verdict: Verdict
+    mode: CommitPolicy, opened: OpenTransactionStats, *, exhausted: bool, continuous: bool, verdict: Verdict
 ) -> None:
     """Rows, time and a client's request decide whether a transaction takes more, within the bound of steps."""
-    assert decide(mode, opened, exhausted=exhausted, goes_on=goes_on) == verdict
+    assert decide(mode, opened, exhausted=exhausted, continuous=continuous) == verdict
 
 
 def test_j9_an_open_transaction_outlives_runs_and_processes() -> None:
@@ -93,13 +93,21 @@ def test_j9_an_open_transaction_outlives_runs_and_processes() -> None:
     for number in range(2):
         world.arrive(number)
         result = world.take(first)
-        assert (result.waits, result.transactions, result.steps) == (0, [], 1)
+        assert (result.open_transaction, result.transactions, result.steps) == (0, [], 1)
     assert world.steps(0) == [1, 1]
-    assert (world.take(first).waits, world.steps(0)) == (0, [1, 1])  # no input of it is taken twice
+    assert (world.take(first).open_transaction, world.steps(0)) == (
+        0,
+        [1, 1],
+    )  # no input of it is taken twice
     second = world.pipeline()  # the first is killed
     world.arrive(2)
-    result = world.take(second, goes_on=False)
-    assert (result.waits, result.transactions, result.recovered, result.steps) == (None, [0], [0], 1)
+    result = world.take(second, continuous=False)
+    assert (result.open_transaction, result.transactions, result.recovered, result.steps) == (
+        None,
+        [0],
+        [0],
+        1,
+    )
     assert world.steps(0) == [1, 1, 1]
     assert sum(counts.new for counts in result.counts) == 3
     assert not list(world.objects.list("inbox/"))
@@ -109,12 +117,12 @@ def peer_goes_on(world: World) -> None:
     """Wait; let a peer commit the waiting input, and open the next transaction."""
     late, peer = world.pipeline(), world.pipeline()
     world.arrive(0)
-    assert world.take(late).waits == 0
-    world.take(peer, goes_on=False)
+    assert world.take(late).open_transaction == 0
+    world.take(peer, continuous=False)
     world.arrive(1)
-    assert world.take(peer).waits == 1
+    assert world.take(peer).open_transaction == 1
     world.arrive(2)
-    result = world.take(late, goes_on=False)
+    result = world.take(late, continuous=False)
     assert (result.transactions, world.steps(1)) == ([1], [1, 1])
     assert sum(counts.new for counts in result.counts) == 2
 
@@ -134,7 +142,7 @@ def changed_between(tmp_path: Path) -> None:
     first = world.pipeline()
     for number in range(2):
         (tmp_path / f"{number}.jsonl").write_bytes(a_line(a_span(number, number)))
-        first.run([find(world.objects, [str(tmp_path / f"{number}.jsonl")])], goes_on=True)
+        first.run([find(world.objects, [str(tmp_path / f"{number}.jsonl")])], continuous=True)
     assert world.steps(0) == [1, 1]
     path = tmp_path / "1.jsonl"
     path.write_bytes(path.read_bytes().replace(b"work", b"play"))
@@ -168,22 +176,22 @@ def test_a_pipeline_that_goes_on_tells_of_what_is_open(tmp_path: Path) -> None:
 class FirstOnly(InboxWatch):
     """Source that returns only the first pending input, as some polls do of very many."""
 
-    def look(self, suspects: Collection[str], *, goes_on: bool) -> list[BacklogEntry]:
-        return super().look(suspects, goes_on=goes_on)[:1]
+    def look(self, suspects: Collection[str], *, continuous: bool) -> list[BacklogEntry]:
+        return super().look(suspects, continuous=continuous)[:1]
 
 
 def test_looks_that_give_the_first_only_fill_a_transaction_that_waits(tmp_path: Path) -> None:
     """Inputs already taken do not hide later ones, because Kafka ranges and outbox rows are polled from the first."""
     with tracelake.init(tmp_path / "lake") as lake, closing(lake.pipeline(runner=InProcess())) as pipeline:
         pipeline._pipeline._mode = MANY
-        pipeline._looks._fixed[0].watch = FirstOnly(lake.objects)
+        pipeline._poller._fixed[0].watch = FirstOnly(lake.objects)
         for number in range(3):
             lake.objects.put(
                 f"inbox/{number}.segment", write_segment([("json", a_line(a_span(number, number)))])
             )
         for _ in range(3):
             pipeline.run_once(goes_on=True)
-        assert len(pipeline._pipeline.in_open()) == 3
+        assert len(pipeline._pipeline.open_inputs()) == 3
 
 
 def test_what_a_transaction_has_is_told_a_few_times_however_much_waits(
@@ -195,16 +203,16 @@ def test_what_a_transaction_has_is_told_a_few_times_however_much_waits(
     for number in range(20):
         world.arrive(number)
     told = 0
-    paths = OpenSteps.paths
+    paths = OpenTransaction.paths
 
-    def counted(opened: OpenSteps) -> set[tuple[str, str]]:
+    def counted(opened: OpenTransaction) -> set[tuple[str, str]]:
         nonlocal told
         told += 1
         return paths(opened)
 
-    monkeypatch.setattr(OpenSteps, "paths", counted)
+    monkeypatch.setattr(OpenTransaction, "paths", counted)
     pipeline = Pipeline(
-        "main", world.key_value, world.objects, BUCKETS, InProcess(), beside=run_inline, mode=EACH_STEP
+        "main", world.key_value, world.objects, BUCKETS, InProcess(), start_work=run_inline, mode=EACH_STEP
     )
     waiting = [Input(INBOX, info.path, info.size_bytes) for info in world.objects.list("inbox/")]
     assert pipeline.run([waiting[:5], waiting[5:]]).transactions == [0, 1]
@@ -219,7 +227,7 @@ def test_the_delay_of_a_transaction_does_not_begin_anew_with_each_process(
     def check() -> None:
         world, mode = World(), CommitPolicy(100, 60.0)
         world.arrive(0)
-        assert world.take(world.pipeline(mode)).waits == 0
+        assert world.take(world.pipeline(mode)).open_transaction == 0
         later = datetime.now(UTC) + timedelta(seconds=61)
         with monkeypatch.context() as patch:
             patch.setattr(replay, "now", lambda: later)
@@ -227,7 +235,7 @@ def test_the_delay_of_a_transaction_does_not_begin_anew_with_each_process(
 
     check()
     rule = "the first step says when it was begun"
-    assert_caught(Broken(rule, OpenSteps.age_s, "max(", "min("), check)
+    assert_caught(Broken(rule, OpenTransaction.age_s, "max(", "min("), check)
 
 
 def test_a_pipeline_that_is_closed_leaves_no_rows_staged() -> None:
@@ -235,8 +243,8 @@ def test_a_pipeline_that_is_closed_leaves_no_rows_staged() -> None:
     world = World()
     world.arrive(0)
     pipeline = world.pipeline()
-    assert world.take(pipeline).waits == 0
+    assert world.take(pipeline).open_transaction == 0
     assert list(world.objects.list("staging/"))
     pipeline.close()
     assert not list(world.objects.list("staging/"))
-    assert world.take(world.pipeline(), goes_on=False).transactions == [0]
+    assert world.take(world.pipeline(), continuous=False).transactions == [0]

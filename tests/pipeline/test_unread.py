@@ -242,9 +242,9 @@ def test_notes_that_are_torn_say_nothing(tmp_path: Path) -> None:
         notes = input_failures.UnreadableInputs(lake._opened.key_value, "main")
         notes.again(3, "0")
         tear(tmp_path, "waited_s")
-        assert not notes.stands(3)
+        assert not notes.has_unreadable(3)
         notes.again(3, "0")
-        assert notes.stands(3)
+        assert notes.has_unreadable(3)
         tear(tmp_path, "waited_s")
         notes.was_read(3, "0")
         notes.over(3)
@@ -357,8 +357,8 @@ def test_a_cluster_that_is_asked_again_and_again_is_noticed(
 @pytest.mark.parametrize(
     "broken",
     [
-        Broken("waiting for it", InputQueue._waited, ">= UNREAD_INPUT_MAX_S", ">= 0"),
-        Broken("not for ever", InputQueue._waited, ">= UNREAD_INPUT_MAX_S", "< 0"),
+        Broken("waiting for it", InputQueue._quarantine_unread, ">= UNREAD_INPUT_MAX_S", ">= 0"),
+        Broken("not for ever", InputQueue._quarantine_unread, ">= UNREAD_INPUT_MAX_S", "< 0"),
         Broken("it is set aside then", on_unread, 'state="set aside"', 'state="offered"'),
         Broken("with the reason", on_unread, "reason=reason", "reason=standing.reason"),
     ],

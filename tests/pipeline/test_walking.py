@@ -161,7 +161,7 @@ def test_what_a_watch_left_out_is_named_and_the_rest_is_taken(
         (Broken("once each", _Glob._enter, "if (real, at) in self._been:", "if False:"), links_without_end),
         (
             Broken(
-                "links last", _Glob._meet, "(self._linked if is_link else self._folders)", "self._folders"
+                "links last", _Glob._visit, "(self._linked if is_link else self._folders)", "self._folders"
             ),
             bounded,
         ),

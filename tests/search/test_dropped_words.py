@@ -8,7 +8,7 @@ import pytest
 
 from tests.search.build_inputs import index_of, span, table
 from tracelake._errors import QueryError
-from tracelake.search.analyzers import ANALYZERS, analyzer_named
+from tracelake.search.analyzers import ANALYZERS, get_analyzer
 from tracelake.search.searcher import Searcher
 
 LONG = "a1" * 50
@@ -38,7 +38,7 @@ def check_every_position(searcher: Searcher, dropped: str) -> None:
 @pytest.fixture(params=sorted(ANALYZERS))
 def searcher(request: pytest.FixtureRequest, tmp_path: Path) -> Searcher:
     """An index of each analyzer."""
-    objects, manifest = index_of([table(ROWS)], analyzer=analyzer_named(request.param))
+    objects, manifest = index_of([table(ROWS)], analyzer=get_analyzer(request.param))
     return Searcher(objects, manifest, tmp_path)
 
 
@@ -59,7 +59,7 @@ def test_a_long_run_of_chinese_is_refused_or_found(tmp_path: Path) -> None:
     """`cjk` indexes it as pairs of letters; the other analyzers cannot."""
     rows = [span(0, name="deploy"), span(1, name=f"deploy {CHINESE}")]
     for name in sorted(ANALYZERS):
-        objects, manifest = index_of([table(rows)], analyzer=analyzer_named(name))
+        objects, manifest = index_of([table(rows)], analyzer=get_analyzer(name))
         searcher = Searcher(objects, manifest, tmp_path / name)
         if name == "cjk":
             assert searcher.count(f"deploy {CHINESE}").total == 1

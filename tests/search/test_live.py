@@ -43,7 +43,7 @@ class SomeRows:
         """Return the number of rows, or None if unknown."""
         return len(set(self.everything) - self.without) if self.counted else None
 
-    def gone(self, parts: Sequence[PartRef]) -> RowIds:
+    def removed_rows(self, parts: Sequence[PartRef]) -> RowIds:
         """Return the remembered deleted rows."""
         assert parts
         return np.array(sorted(self.without)[: self.told], np.int64)

@@ -119,7 +119,7 @@ def test_parts_that_lack_a_row_are_refused() -> None:
         Broken(
             "parts have one document for each row",
             build._marks,
-            "if not np.array_equal(left, live):",
+            "if not np.array_equal(remaining, live):",
             "if False:",
         ),
         lacking,
@@ -144,8 +144,8 @@ def test_parts_that_have_a_row_twice_are_refused() -> None:
         Broken(
             "the documents are those of the rows, each once",
             build._marks,
-            "not np.array_equal(left, live)",
-            "len(left) != len(live)",
+            "not np.array_equal(remaining, live)",
+            "len(remaining) != len(live)",
         ),
         repeating,
     )

@@ -177,10 +177,15 @@ def test_a_vector_of_any_length_has_its_nearest() -> None:
             "(all_rows, -all_scores)",
             "(-all_scores, all_rows)",
         ),
-        Broken("rows that are gone are left out", nearest_module._held, "held & ~_among(rows, gone)", "held"),
+        Broken(
+            "rows that are gone are left out",
+            nearest_module._positions,
+            "mask & ~_among(rows, excluded)",
+            "mask",
+        ),
         Broken(
             "only rows that are allowed are found",
-            nearest_module._held,
+            nearest_module._positions,
             "if allowed is None else _among(rows, allowed)",
             "if True else _among(rows, allowed)",
         ),

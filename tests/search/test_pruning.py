@@ -136,9 +136,9 @@ def check_answers(place: Path, seed: int, queries: int) -> tuple[int, int]:
         query, sort, service = query_of(chance), SORTS[number % 3], chance.choice([None, None, "Shop"])
         ours, theirs = (answer(each, query, sort, service) for each in (pruning, asking_all))
         assert ours == theirs, f"{query!r} {sort} {service} of seed {seed}: {ours} and not {theirs}"
-        told = pruning.parts_asked(query, service, sort, NOW_NS)
+        told = pruning.parts_searched(query, service, sort, NOW_NS)
         assert told.asked + told.pruned == PARTS
-        assert asking_all.parts_asked(query, service, sort, NOW_NS) == PartsAsked(PARTS, 0)
+        assert asking_all.parts_searched(query, service, sort, NOW_NS) == PartsAsked(PARTS, 0)
         pruned += told.pruned
     return pruned, queries * PARTS
 
@@ -151,24 +151,29 @@ def test_generated_queries_have_the_answers_of_all_parts(tmp_path: Path, seed: i
 
 
 MUTANTS: Final = (
-    Broken("alternatives may each match", may_match, "return _any_of(known) if", "return _all_of(known) if"),
+    Broken(
+        "alternatives may each match",
+        may_match,
+        "return _any_of(decidable) if",
+        "return _all_of(decidable) if",
+    ),
     Broken(
         "a name may only begin so",
         may_match,
-        "_named(field, node)",
-        "_named(field, Text(field, node.text, 0))",
+        "_has_text(field, node)",
+        "_has_text(field, Text(field, node.text, 0))",
     ),
     Broken("times of all batches count", ContentsOf.add, "self._times += [", "self._times[:] = ["),
     Broken(
         "values are in lower case",
         may_match,
-        "_named(field, node)",
-        "_named(field, Text(field, node.text + ' ', 0))",
+        "_has_text(field, node)",
+        "_has_text(field, Text(field, node.text + ' ', 0))",
     ),
     Broken(
         "scores are of all parts",
         Searcher._plan,
-        "(scored and asked.is_ranked)",
+        "(scored and prepared_query.is_ranked)",
         "False",
     ),
 )
@@ -304,7 +309,7 @@ def test_rows_that_are_gone_are_looked_for_in_all_parts(tmp_path: Path) -> None:
         rows = Older(ids, frozenset(gone), len(gone), counted=True)
         rows.last = last
         searcher = Searcher(objects, manifest, tmp_path, rows, at_once=False)
-        told = searcher.parts_asked("service:shop", **newest)
+        told = searcher.parts_searched("service:shop", **newest)
         assert told == (PartsAsked(1, 1) if (len(gone), last) == (0, 1) else PartsAsked(2, 0))
         assert len(searcher.search("service:shop", 10, **newest)) == expected
 

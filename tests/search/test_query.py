@@ -325,16 +325,16 @@ def check_traces_found(searcher: Searcher) -> None:
     traces = [of[row["span_id"]] for row in ROWS]
     others = [f"{number:032x}" for number in range(1, 50)]
     for asked in (traces[:1], traces, [*traces, *others], others):
-        assert searcher.traces_found(asked, "refund", None, 0) == set(traces[:3]) & set(asked)
-        assert searcher.traces_found(asked, "refund", "Shop", 0) == set(traces[:1]) & set(asked)
-        assert searcher.traces_found(asked, "nowhere", None, 0) == set()
+        assert searcher.matching_traces(asked, "refund", None, 0) == set(traces[:3]) & set(asked)
+        assert searcher.matching_traces(asked, "refund", "Shop", 0) == set(traces[:1]) & set(asked)
+        assert searcher.matching_traces(asked, "nowhere", None, 0) == set()
         assert searcher.traces_among(asked) == set(traces) & set(asked)
 
 
 def test_traces_of_which_a_query_finds_spans(searcher: Searcher) -> None:
     """The lookup goes by hits or by traces, whichever are fewer."""
     check_traces_found(searcher)
-    broken = Broken("only those that are asked for", Searcher.traces_found, " & set(trace_ids)", "")
+    broken = Broken("only those that are asked for", Searcher.matching_traces, " & set(trace_ids)", "")
     assert_caught(broken, lambda: check_traces_found(searcher))
 
 
@@ -345,7 +345,7 @@ def test_a_query_that_tantivy_refuses_is_told_in_words(tmp_path: Path) -> None:
     for ask in (
         lambda query: searcher.search(query, 1),
         searcher.count,
-        lambda query: searcher.traces_found(["0" * 32], query, None, 0),
+        lambda query: searcher.matching_traces(["0" * 32], query, None, 0),
     ):
         with pytest.raises(QueryError, match="write longer words before"):
             ask('"so many"*')

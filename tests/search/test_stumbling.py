@@ -33,7 +33,7 @@ ASKS: dict[str, Ask] = {
     "count": lambda searcher: searcher.count("common", facets=("service", "day")),
     "completions": lambda searcher: searcher.completions("service:"),
     "traces": lambda searcher: searcher.traces_among([f"{number + 1:032x}" for number in range(3)]),
-    "found": lambda searcher: searcher.traces_found([f"{1:032x}"], "common", None, 0),
+    "found": lambda searcher: searcher.matching_traces([f"{1:032x}"], "common", None, 0),
 }
 
 
@@ -262,7 +262,7 @@ def without_panics(check: Callable[..., None], *args: object) -> None:
         ),
         (
             lambda manifest, folder: check_unaltered(manifest, folder, ValueError("new"), QueryError),
-            Broken("maybe the query is", part_cache._told, "error.else_ is not None", "False"),
+            Broken("maybe the query is", part_cache._search_error, "error.else_ is not None", "False"),
         ),
         (
             lambda manifest, folder: check_unaltered(manifest, folder, PanicException("x"), DamageError),

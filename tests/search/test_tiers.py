@@ -18,7 +18,7 @@ from tracelake.search.protocol import (
     Generation,
     counts_replaced,
     due,
-    due_at_rest,
+    due_when_idle,
     generations,
     to_rewrite,
     until_due,
@@ -131,7 +131,7 @@ def check_rest(every: int) -> None:
     for number in range(1_000):
         parts.append(part(number, number + 1))
         rests = number % every == every - 1
-        while run := list(due(generations(parts)) or (due_at_rest(generations(parts)) if rests else ())):
+        while run := list(due(generations(parts)) or (due_when_idle(generations(parts)) if rests else ())):
             old = [each for gen in run for each in gen.parts]
             parts = list(with_merged(parts, old, [merged(run)]) or ())
             written += sum(each.documents for each in old)
@@ -146,14 +146,14 @@ def check_rest_is_of_one_part() -> None:
     """Check that runs that would exceed one part, by documents or bytes, are unchanged."""
     third, half = INDEX_REBUILT_PART_ROWS // 3, INDEX_MERGED_MAX_BYTES // 2
     rows = generations([part(t, t + 1, documents=third) for t in range(5)])
-    assert due_at_rest(rows) == rows[2:]
+    assert due_when_idle(rows) == rows[2:]
     sizes = generations([part(t, t + 1, documents=2, size_bytes=half) for t in range(5)])
-    assert due_at_rest(sizes) == sizes[3:]
+    assert due_when_idle(sizes) == sizes[3:]
     full = part(1, 2, documents=INDEX_REBUILT_PART_ROWS)
     beside = generations([part(0, 1), full, part(2, 3)])
-    assert due_at_rest(beside) == (), "of both sides of a large one"
+    assert due_when_idle(beside) == (), "of both sides of a large one"
     before = generations([part(0, 1), part(1, 2), part(2, 3, documents=INDEX_REBUILT_PART_ROWS)])
-    assert due_at_rest(before) == before[:2]
+    assert due_when_idle(before) == before[:2]
 
 
 @pytest.mark.parametrize("every", [1, 7, 500])
@@ -173,10 +173,10 @@ def test_rules_of_rest_are_held() -> None:
     """A test above fails for each broken rule."""
     share = "share * (sum(run) - max(run))"
     assert_caught(
-        Broken("few are left", batching.due_at_rest, share, "sum(run) - max(run)"), lambda: check_rest(1)
+        Broken("few are left", batching.due_when_idle, share, "sum(run) - max(run)"), lambda: check_rest(1)
     )
     assert_caught(
-        Broken("a large one is paid for", batching.due_at_rest, share, "len(run) * sum(run)"),
+        Broken("a large one is paid for", batching.due_when_idle, share, "len(run) * sum(run)"),
         lambda: check_rest(1),
     )
     for bound in ("rows <= INDEX_REBUILT_PART_ROWS", "size <= INDEX_MERGED_MAX_BYTES"):

@@ -11,7 +11,7 @@ import pytest
 
 from tests.search.build_inputs import index_of, span, table
 from tracelake._errors import QueryError
-from tracelake.search.analyzers import ANALYZERS, EARLIER, Analyzer, analyzer_named, current, of_fingerprint
+from tracelake.search.analyzers import ANALYZERS, EARLIER, Analyzer, current, get_analyzer, of_fingerprint
 from tracelake.search.documents import written
 from tracelake.search.prefilter import prefilter_of
 from tracelake.search.results import highlight
@@ -87,7 +87,7 @@ FINDS: dict[str, set[int]] = {
 @pytest.fixture(scope="module", params=sorted(ANALYZERS))
 def searcher(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Searcher:
     """Return an index of each analyzer."""
-    objects, manifest = index_of([table(ROWS[:3]), table(ROWS[3:])], analyzer=analyzer_named(request.param))
+    objects, manifest = index_of([table(ROWS[:3]), table(ROWS[3:])], analyzer=get_analyzer(request.param))
     return Searcher(objects, manifest, tmp_path_factory.mktemp("cache"))
 
 

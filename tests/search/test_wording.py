@@ -195,9 +195,9 @@ BROKEN: Final[list[tuple[Broken, Callable[[], None]]]] = [
         Broken("many bytes are cut", build._bounded, "batch.num_rows <= 1 or ", "True or "),
         check_batches,
     ),
-    (Broken("input of an attribute", texts_of, "(given, answer):", "(answer,):"), check_repeated),
+    (Broken("input of an attribute", texts_of, "(prompt, answer):", "(answer,):"), check_repeated),
     (
-        Broken("output that is the input", texts_of, "codes[answer] == codes[given]", "codes[answer] < -1"),
+        Broken("output that is the input", texts_of, "codes[answer] == codes[prompt]", "codes[answer] < -1"),
         check_repeated,
     ),
     (Broken("an empty text is none", texts_of, "& (codes != ", "& (-1 != "), check_repeated),

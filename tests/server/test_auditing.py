@@ -220,7 +220,7 @@ def test_rules(guarded: Guarded, check: Callable[[Guarded], None]) -> None:
          check_before),
         (Broken("it is known what came of it", AuditWriter.end, "self._write_soon", "str"), check_some_routes),
         (Broken("annotations too", guard.Guard.__call__, 'need != "read"', 'need == "admin"'), check_some_routes),
-        (Broken("what no route takes is no change", guard.Guard.__call__, "self._is_taken(scope)", "True"),
+        (Broken("what no route takes is no change", guard.Guard.__call__, "self._has_route(scope)", "True"),
          check_no_route),
         (Broken("refused ones are counted", guard.Guard._count_refused, "self._auditing.count(record)", "pass"),
          check_refused),

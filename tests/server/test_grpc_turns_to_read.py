@@ -153,7 +153,7 @@ def test_turns(check: Callable[[], None]) -> None:
     ("broken", "check"),
     [
         (Broken(
-"each is seen in some turns", OtlpGrpcServer._look, "seen >= GRPC_LOOKS", "True"), check_a_burst),
+"each is seen in some turns", OtlpGrpcServer._look, "checks >= GRPC_LOOKS", "True"), check_a_burst),
         (Broken("as many as wait", OtlpGrpcServer._look, "wanted > 0 and ", ""), check_the_slowest_makes_room),
         (Broken(
 "who is ending makes room, too", OtlpGrpcServer._look, "wanted -= 1", "pass"), check_the_slowest_makes_room),

@@ -124,9 +124,9 @@ def check_in_run() -> None:
     loop.start()
     try:
         assert in_run.wait(HANG_S)
-        assert not loop.rests()
+        assert not loop.is_waiting()
         go_on.set()
-        wait_until(loop.rests)
+        wait_until(loop.is_waiting)
     finally:
         go_on.set()
         loop.stop()
@@ -179,9 +179,9 @@ def test_rules(check: Callable[[], None]) -> None:
         (Broken("a step is something else", ReplicaProgress._go_on_to, "doing != self._doing", "True"), check_steps),
         (Broken("a run that fails is a step", ReplicaProgress.failed, "self._go_on_to(None)", "pass"), check_steps),
         (Broken("tasks are steps", ReplicaProgress.reach, "self._go_on_to(doing)", "pass"), check_steps),
-        (Broken("who rests goes on", pipeline_child._run, "rested += pipeline.rests()", "pass"), check_rests),
-        (Broken("who works rests not", pipeline_child._run, "pipeline.rests()", "1"), check_rests),
-        (Broken("a run is no rest", PipelineLoop.rests, "self._rests", "True"), check_in_run),
+        (Broken("who rests goes on", pipeline_child._run, "rested += pipeline.is_idle()", "pass"), check_rests),
+        (Broken("who works rests not", pipeline_child._run, "pipeline.is_idle()", "1"), check_rests),
+        (Broken("a run is no rest", PipelineLoop.is_waiting, "self._is_waiting", "True"), check_in_run),
         (Broken("one that stops has its time", Watchdog._run, "not self._is_stopping()", "True"), check_stopping),
     ],
     ids=lambda each: getattr(each, "rule", ""),

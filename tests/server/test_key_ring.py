@@ -160,7 +160,7 @@ def test_rules(check: Callable[[], None]) -> None:
         (Broken("a change is looked for", KeyRing._look, "self._seen < wanted or self._clock()", "self._clock()"),
          check_waits),
         (Broken("what ended stays so", KeyRing._read, "if key_id not in self._ended", ""), check_changes_here),
-        (Broken("what ended is of no use at once", KeyRing.forget, "self._known.pop(ended, None)", "pass"),
+        (Broken("what ended is of no use at once", KeyRing.forget, "self._records.pop(ended, None)", "pass"),
          check_changes_here),
         (Broken("a lake that has keys has them", KeyRing.forget, "self._has_keys = True", "pass"),
          check_the_first_key),

@@ -189,7 +189,7 @@ def check_turns(_: Path) -> None:
         reads = LargeReads(answers, making)
         reads.begin()
         reads.begin()
-        reads.made()
+        reads.end_build()
         reads.begin()
         reads.sent()
         reads.sent()
@@ -220,7 +220,7 @@ def test_rules(check: Check, tmp_path: Path) -> None:
         (Broken("of an archive", HotTier._here, "takes > limits.LARGE_TRACE_ROWS_BYTES", "False"), check_archived),
         (Broken("small ones need no turn", table.read_trace, "min(LARGE_TRACE_ROWS_BYTES,", "min(1,"),
          check_routes),
-        (Broken("it is made by then", _Answers.__call__, "reads.made()", "pass"), check_sending),
+        (Broken("it is made by then", _Answers.__call__, "reads.end_build()", "pass"), check_sending),
         (Broken("it is given back", table.large_reads, "reads.sent()", "pass"), check_too_large),
         (Broken("one is made at a time", LargeReads.begin, "self._making.begin()", "pass"), check_routes),
         (Broken("few wait to be sent", LargeReads.begin, "self._answers.begin()", "pass"), check_routes),

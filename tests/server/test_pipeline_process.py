@@ -122,7 +122,7 @@ def test_one_that_ends_is_begun_again(
     for broken in (
         Broken("it is begun again", PipelineProcess._run, "while not self", "if not self"),
         Broken("pauses grow", PipelineProcess._run, "2 * pause_s", "pause_s"),
-        Broken("what it logs is logged", PipelineProcess._listen, ".handle(told)", ".isEnabledFor(0)"),
+        Broken("what it logs is logged", PipelineProcess._listen, ".handle(status)", ".isEnabledFor(0)"),
     ):
         assert_caught(broken, lambda: begun_again(lake, caplog))
 
@@ -238,10 +238,12 @@ def test_one_that_tells_nothing_more(
         process.stop()
     for broken in (
         Broken(
-            "an old word does not count", PipelineProcess.replica, "heard.silence_s() is not None", "False"
+            "an old word does not count", PipelineProcess.replica, "report.silence_s() is not None", "False"
         ),
-        Broken("one that ended tells nothing", PipelineProcess._run, "self._heard = None", "pass"),
-        Broken("what is silent is told of", PipelineProcess.problem, "if heard is not None", "if not heard"),
+        Broken("one that ended tells nothing", PipelineProcess._run, "self._report = None", "pass"),
+        Broken(
+            "what is silent is told of", PipelineProcess.problem, "if report is not None", "if not report"
+        ),
     ):
         assert_caught(broken, lambda: told_long_ago(lake, monkeypatch, caplog))
 

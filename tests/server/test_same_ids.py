@@ -138,7 +138,7 @@ def test_each_team_keeps_its_own_row(teams: Teams) -> None:
     assert_caught(
         Broken(
             "shared traces begin so",
-            CommitView._begun_in,
+            CommitView._matches_in,
             "_tables[TABLE_SPANS.name]",
             "_tables[TABLE_TRACES.name]",
         ),

@@ -178,8 +178,9 @@ def test_states(site: Site) -> None:
     ("broken", "check"),
     [
         (Broken("the state is of this browser", access_openid.check_back,
-                "not hmac.compare_digest(state.encode(), begun.state.encode())", "False"), check_states),
-        (Broken("the code is of who began", access.Provider._redeemed, "begun.verifier", "'v' * 43"), check_the_end),
+                "not hmac.compare_digest(state.encode(), secret.state.encode())", "False"), check_states),
+        (Broken("the code is of who began", access.Provider._redeemed, "sign_in_secret.verifier", "'v' * 43"),
+         check_the_end),
         (Broken("sign-out ends sessions", Sessions.end, "self.revoke(", "str("), check_the_end),
     ],
     ids=lambda each: getattr(each, "rule", ""),

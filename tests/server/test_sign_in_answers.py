@@ -199,7 +199,7 @@ def test_over_tls(told: Site, answers: Answers) -> None:
          check_over_tls),
         (Broken("__Host- is Secure", guard._set, "secure=secure", "secure=secure and bool(value)"),
          check_over_tls),
-        (Broken("__Host- has the first path", guard._set, "is_begun and not secure", "is_begun"),
+        (Broken("__Host- has the first path", guard._set, "is_sign_in and not secure", "is_sign_in"),
          check_over_tls),
     ],
     ids=lambda each: getattr(each, "rule", ""),
@@ -308,7 +308,7 @@ def test_bad_answers(told: Site, answers: Answers) -> None:
     [
         Broken("answers are bounded", access._fetched, "len(body) > limits.PROVIDER_ANSWER_MAX_BYTES", "False"),
         Broken("keys are bounded", access._keys_of, "len(keys) > limits.PROVIDER_KEYS_MAX", "False"),
-        Broken("what is told is of who signed in", access.Provider.claims, 'told.get("sub") != claims["sub"]',
+        Broken("what is told is of who signed in", access.Provider.claims, 'userinfo.get("sub") != claims["sub"]',
                "False"),
         Broken("redirects are not followed", access._fetched, "client.stream(method, url,",
                "client.stream(method, url, follow_redirects=True,"),
@@ -391,7 +391,7 @@ def test_waiting_for_a_place(told: Site, answers: Answers, monkeypatch: pytest.M
 @pytest.mark.parametrize(
     ("broken", "check"),
     [
-        (Broken("what cannot be used is not kept", access.Provider._known,
+        (Broken("what cannot be used is not kept", access.Provider._cached,
                 'checked(await self._answer("GET", url))',
                 'self._kept.update({url: (self._clock(), each := await self._answer("GET", url))}) or checked(each)'),
          check_what_is_kept),

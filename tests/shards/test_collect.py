@@ -126,7 +126,7 @@ def test_parts_of_a_batch_under_a_lease_stay_though_an_older_one_had_them_too(
         lab.upsert(dict.fromkeys((f"k{number}" for number in range(4)), 9))
         lab.compact(0, 2)
         report = lab.collector().retired()
-        assert (report.objects > 0, report.held) == (True, 1)
+        assert (report.objects > 0, report.leased) == (True, 1)
         assert held <= lab.stored()
         assert not held & lab.live()
     lab.check()

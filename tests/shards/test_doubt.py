@@ -116,12 +116,12 @@ def test_a_part_that_a_leased_batch_shares_with_one_that_goes(bench: Bench) -> N
         bench.merge(bench.batch(0, 2, "third"))
         collector = Collector(bench.peer(), bench.key_value, bench.objects)
         for _ in range(3):
-            assert collector.retired().held == 1
+            assert collector.retired().leased == 1
             collector.orphans(epoch_min_s=0)
         (ref,) = lease.state.batches
         assert [bench.objects.head(part.path) is None for part in bench.shard.batch(ref).parts] == [False]
         bench.check()
-    assert collector.retired().held == 0
+    assert collector.retired().leased == 0
     assert bench.objects.head(shared.path) is None
     bench.check()
 

@@ -192,8 +192,8 @@ def check_compacted(folder: Path) -> None:
             Broken(
                 "each row went when it went",
                 MergeSources.gather,
-                "gone[start:end]",
-                "np.sort(gone)[start:end]",
+                "retracted_at[start:end]",
+                "np.sort(retracted_at)[start:end]",
             ),
             test_rows_come_in_the_order_asked_for,
         ),

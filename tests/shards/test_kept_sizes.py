@@ -15,7 +15,7 @@ import pytest
 from tests.broken import Broken, assert_caught
 from tracelake.otlp.schema import SPANS
 from tracelake.shards import lookup, parts
-from tracelake.shards.lookup import _kept
+from tracelake.shards.lookup import _without_metadata
 from tracelake.shards.parts import KEY_FILTER, Footer, Summary
 
 SAME: Final = 64
@@ -89,8 +89,8 @@ def check_column() -> None:
     schema = pa.schema({"key": pa.string()}, {KEY_FILTER: b"x" * 100_000})
     pq.write_table(pa.table({"key": ["a", "b"]}, schema), sink)
     data = sink.getvalue()
-    each = each_takes(lambda _: _kept(read_group(data)))
-    assert 0.5 < lookup._size(_kept(read_group(data))) / each < 2, each
+    each = each_takes(lambda _: _without_metadata(read_group(data)))
+    assert 0.5 < lookup._size(_without_metadata(read_group(data))) / each < 2, each
 
 
 @pytest.mark.parametrize("groups", [1, 40])
@@ -122,10 +122,13 @@ def test_a_column_counts_for_what_it_takes() -> None:
 
 BROKEN: list[tuple[Broken, Callable[[], None]]] = [
     (Broken("columns count", parts._size, "_COLUMN_BYTES +", "0 +"), partial(check_footer, 1)),
-    (Broken("groups count", parts._size, "told.num_row_groups", "1"), partial(check_footer, 40)),
+    (Broken("groups count", parts._size, "metadata.num_row_groups", "1"), partial(check_footer, 40)),
     (Broken("a summary counts", parts._size_of_summary, 'len(summary.keys or b"")', "0"), check_summary),
     (Broken("a table counts", lookup._size, "+ _TABLE_BYTES", ""), check_column),
-    (Broken("a part's own words are left", lookup._kept, ".replace_schema_metadata(None)", ""), check_column),
+    (
+        Broken("a part's own words are left", lookup._without_metadata, ".replace_schema_metadata(None)", ""),
+        check_column,
+    ),
 ]
 
 

@@ -143,12 +143,12 @@ def test_a_clock_that_is_wrong_or_jumps_ends_no_lease(
     now = time.time
     for number in range(5):
         monkeypatch.setattr("time.time", lambda number=number: now() + ahead_s * number)
-        assert lab.collector().retired().held == 1
+        assert lab.collector().retired().leased == 1
         lab.collector().orphans(epoch_min_s=3600)
     assert lab.read(lease.state, 1) == {"a": 1}
     lease.renew(now=True)
     lease.close()
-    assert lab.collector().retired().held == 0
+    assert lab.collector().retired().leased == 0
     lab.check()
 
 
@@ -162,9 +162,9 @@ def test_damaged_records_hold_and_end_like_others(tmp_path: Path, clock: Clock) 
     lab.key_value.set("leases", entry.key, b"torn")
     lab.key_value.set("sightings", entry.key, b"torn")
     lab.compact(0, 3)
-    assert lab.collector().retired().held == 1
+    assert lab.collector().retired().leased == 1
     clock.now += LEASE_S + LEASE_MARGIN_S
-    assert lab.collector().retired().held == 0
+    assert lab.collector().retired().leased == 0
     assert lab.key_value.scan("leases") == lab.key_value.scan("sightings") == []
 
 
@@ -261,18 +261,18 @@ def test_held_until_the_reader_is_done_or_its_lease_has_ended(tmp_path: Path, cl
         lab.upsert({"a": number})
     lease = Lease(lab.shard, lab.key_value, seconds=100)
     lab.compact(0, 3)
-    assert lab.collector().retired().held == 1
+    assert lab.collector().retired().leased == 1
     clock.now += 100 + LEASE_MARGIN_S - 1
-    assert lab.collector().retired().held == 1
+    assert lab.collector().retired().leased == 1
     assert lab.read(lease.state, 1) == {"a": 1}
     clock.now += 1
     stored = lab.stored()
     assert lab.collector().retired(dry_run=True).objects > 0
     assert lab.stored() == stored
     lease.renew(now=True)
-    assert lab.collector().retired().held == 1
+    assert lab.collector().retired().leased == 1
     clock.now += 100 + LEASE_MARGIN_S
-    assert lab.collector().retired().held == 0
+    assert lab.collector().retired().leased == 0
     assert lab.stored() == lab.live()
     with pytest.raises(ExpiredError):
         lease.renew()

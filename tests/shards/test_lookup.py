@@ -17,7 +17,7 @@ from tracelake import limits
 from tracelake._errors import DamageError
 from tracelake.shards import lookup
 from tracelake.shards import parts as footers
-from tracelake.shards.lookup import Columns, Lookup, kept_columns
+from tracelake.shards.lookup import Columns, Lookup, column_cache
 from tracelake.shards.model import Part
 from tracelake.shards.partitioning import all_of, bucket_of, hashes_of, key_filter, may_hold
 from tracelake.shards.parts import write_part
@@ -113,7 +113,7 @@ def check_lookup() -> None:
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(limits, "ROW_GROUP_ROWS", 2)
             world = World(seed)
-            world.kept, world.buckets = (kept_columns(), 2) if seed else (None, None)
+            world.kept, world.buckets = (column_cache(), 2) if seed else (None, None)
             absent = ["", "055", "z"]
             several = [sorted(world.chance.sample([*KEYS, *absent], 6)) for _ in range(3)]
             for as_of in range(TIMES):
@@ -285,7 +285,7 @@ LOOKUP_BROKEN = [
     Broken(
         "a kept column is of its part", lookup._PartReader.read, "(part.path, part.footer_xxh3,", '("", "",'
     ),
-    Broken("each row group is looked at", Lookup._matching, "range(told.num_row_groups)", "range(1)"),
+    Broken("each row group is looked at", Lookup._matching, "range(metadata.num_row_groups)", "range(1)"),
 ]
 SUMMARY_BROKEN = [
     Broken("each key is in its summary", key_filter, "_places(hashes, size)", "_places(hashes[1:], size)"),

@@ -152,7 +152,7 @@ def test_an_older_beginning_is_never_named_again() -> None:
     assert old is not None
     assert state.rolled != old
     beginning = shared._beginning(old)
-    shared._known = old, beginning  # as the slower thread leaves it
+    shared._cached = old, beginning  # as the slower thread leaves it
     following = next_epoch(state, 1.0, 0.0)
     assert following is not None
     # So few batches follow, as after a compaction, that the state would be short even with the older object.

@@ -154,7 +154,7 @@ ARCHIVE_MUTANTS: Final = [
     _mutant(
         "the last of a pack, and the first",
         40,
-        _words(ArchiveStore._release, "state if left > 0 else CONDEMNED", "CONDEMNED"),
+        _words(ArchiveStore._release, "state if references > 0 else CONDEMNED", "CONDEMNED"),
         scenario=_packed,
     ),
     _mutant(

@@ -83,11 +83,16 @@ class ClientsScenario(PipelineScenario):
         pipeline = Pipeline("main", process.key_value, process.objects, BUCKETS, tasks, mode=mode)
         for _ in range(ROUNDS_MAX):
             is_last = process.objects.head(DONE) is not None and process.notes.get("served", False)
-            pipeline.listen()
+            pipeline.snapshot_client()
             inputs = [Input(INBOX, info.path, info.size_bytes) for info in process.objects.list("inbox/")]
-            result = pipeline.run([[item] for item in inputs], goes_on=True)
+            result = pipeline.run([[item] for item in inputs], continuous=True)
             stands = ExplicitTransactions(process.key_value, "main").read()
-            if is_last and not inputs and result.waits is None and (stands is None or stands.is_over):
+            if (
+                is_last
+                and not inputs
+                and result.open_transaction is None
+                and (stands is None or stands.is_over)
+            ):
                 return
             process.sleep(LOOK_S)
         process.notes["unfair"] = True  # the other actors could not run; the scheduler may do that
@@ -219,7 +224,7 @@ class PlainIngestScenario(ClientsScenario):
         pipeline = Pipeline("main", process.key_value, process.objects, BUCKETS, tasks)
         for _ in range(ROUNDS_MAX):
             with contextlib.suppress(UsageError):
-                pipeline.listen("")
+                pipeline.snapshot_client("")
                 pipeline.run([[Input(INBOX, self.FILE, 1)]])
                 process.notes["ingested"] = True
                 return

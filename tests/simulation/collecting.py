@@ -76,7 +76,7 @@ class CollectScenario(Scenario):
     def open(self, process: Process) -> Repository:
         """Open the repository as a fresh process does."""
         return Repository(
-            process.key_value, process.objects, patience_polls=1, answers_kept=self.answers_kept
+            process.key_value, process.objects, patience_polls=1, answers_retained=self.answers_kept
         )
 
     # Actors

@@ -40,7 +40,7 @@ class JumpingClock(BatchSizer):
 
     def took(self, inputs: Sequence[Input], arrow_bytes: int, seconds: float, *, was_cut: bool) -> None:
         del seconds
-        super().took(inputs, arrow_bytes, next(self._durations_s), was_cut=was_cut)
+        super().record(inputs, arrow_bytes, next(self._durations_s), was_cut=was_cut)
 
 
 class MoodyTasks(SimulatedTasks):
@@ -84,7 +84,7 @@ class FittingScenario(PipelineScenario):
             process.objects,
             BUCKETS,
             MoodyTasks(process),
-            fitting=JumpingClock(),
+            sizer=JumpingClock(),
         ).run([inputs])
 
     def check(self, run: Run) -> None:

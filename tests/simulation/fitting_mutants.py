@@ -27,8 +27,8 @@ FITTING_MUTANTS = [
         Broken(
             "a clock is trusted",
             next_size,
-            "max(done.seconds, TRANSACTION_AIM_S / 100)",
-            "done.seconds",
+            "max(last.seconds, TRANSACTION_AIM_S / 100)",
+            "last.seconds",
         )
     ),
     _mutant(

@@ -23,7 +23,7 @@ from tracelake.indexing.merge import CurrentIndex, IndexMerger
 from tracelake.journal.model import Seal, Step
 from tracelake.pipeline.outputs.builtin import IndexOutput
 from tracelake.pipeline.outputs.external import Publication, SealedTransaction
-from tracelake.search.analyzers import ENGLISH, WHITESPACE, Analyzer, analyzer_named
+from tracelake.search.analyzers import ENGLISH, WHITESPACE, Analyzer, get_analyzer
 from tracelake.search.finalize import collect as collect_index
 from tracelake.search.finalize import read_manifest, read_parts
 from tracelake.search.model import Manifest, PartRef, Receipt, staged_path
@@ -83,7 +83,7 @@ def publish(key_value: KeyValueStore, objects: ObjectStore, t: int, who: str) ->
         return
     Shard("spans", key_value, objects).compare_and_append(Batch(t, t + 1, who, (), (), {}))
     output = SimulatedIndexOutput(key_value, objects, 1, PLAIN)
-    stage(objects, build_name(t), who, [t], analyzer_named(output.settings().text))
+    stage(objects, build_name(t), who, [t], get_analyzer(output.settings().text))
     publication = Publication()
     output.publish(SealedTransaction(Step(t, {}, ""), Seal(t, 0, "", ""), {}, {}), publication)
     entries: dict[str, Reference] = {TABLE_ENTRY: TableAt("spans", t), **publication.entries}
@@ -98,7 +98,7 @@ class SimulatedIndexOutput(IndexOutput):
     def _stage(self, t: int, base: Manifest | None) -> None:
         first = first_missing(t + 1, base)
         transactions = range(t if first is None else first, t + 1)
-        analyzer = analyzer_named(self._settings(base).text)
+        analyzer = get_analyzer(self._settings(base).text)
         stage(self._objects, build_name(t), uuid.uuid4().hex, transactions, analyzer, first)
 
 
@@ -187,7 +187,7 @@ class IndexMergeScenario(Scenario):
         merger = Merger(self._builder(process))
         merger.gone = process.notes["gone"]
         for number in range(self._transactions + 1):
-            merger.maintain(at_rest=number % 2 == 1)
+            merger.maintain(is_idle=number % 2 == 1)
             process.sleep(1)
 
     def _rebuild(self, process: Process) -> None:

@@ -255,13 +255,14 @@ class KafkaScenario(PipelineScenario):
         idle = 0
         while True:
             is_last = self._is_all_there(process)
-            pipeline.listen()
+            pipeline.snapshot_client()
             held = {suspect.path for suspect in pipeline.suspects()}
-            seen = looks.look(held | {path for _, path in pipeline.in_open()}, goes_on=True)
+            seen = looks.look(held | {path for _, path in pipeline.open_inputs()}, continuous=True)
             result = pipeline.run(
-                [[Input(source, item.path, item.size_bytes)] for source, item in seen.waiting], goes_on=True
+                [[Input(source, item.path, item.size_bytes)] for source, item in seen.waiting],
+                continuous=True,
             )
-            is_done = is_last and not seen.waiting and not seen.unseen and result.waits is None
+            is_done = is_last and not seen.waiting and not seen.unseen and result.open_transaction is None
             if is_done and not pipeline.unfinished():
                 process.notes.setdefault("over", set()).add(process.name)
                 return
@@ -312,7 +313,7 @@ class KafkaScenario(PipelineScenario):
         self._check_output(run, by_transaction)
 
     def _check_output(self, run: Run, by_transaction: dict[int, str]) -> None:
-        (record,) = AddedOutputs(run.direct_key_value, run.direct_objects, BUCKETS).records().whole
+        (record,) = AddedOutputs(run.direct_key_value, run.direct_objects, BUCKETS).records().readable
         assert record.since is not None
         wanted = {t: sorted(rows) for t, rows in by_transaction.items() if t >= record.since}
         large = [t for t, rows in wanted.items() if LARGE in rows]

@@ -100,7 +100,7 @@ def _delete(
         if part.path not in live:
             collector._objects.delete(part.path)
     if gone:
-        collector._shard.change(partial(drop_retired, gone=gone))
+        collector._shard.change(partial(drop_retired, deleted=gone))
     return CollectedParts()
 
 

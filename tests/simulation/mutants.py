@@ -22,7 +22,7 @@ from tests.simulation.scenarios import (
 from tracelake._errors import DamageError, NotFoundError
 from tracelake.journal.model import JournalRecord
 from tracelake.journal.model import to_bytes as to_journal_bytes
-from tracelake.journal.store import Journal, TransactionRecord, _whole, record_key
+from tracelake.journal.store import Journal, TransactionRecord, _validated, record_key
 from tracelake.search.analyzers import ENGLISH
 from tracelake.search.finalize import (
     _receipts,
@@ -151,7 +151,7 @@ class NoSecondRead(Journal):
     """Reports a gap as damage at first sight, although a peer may record both entries between two reads."""
 
     def read(self, transaction: int) -> TransactionRecord:
-        return _whole(transaction, self._records(transaction))
+        return _validated(transaction, self._records(transaction))
 
 
 class CreatedOnce(Journal):

@@ -78,7 +78,7 @@ OTHER_RUNS_MUTANTS = [
         Faults(kills=3, lost=6, late=2, delays=3, stalls=1, partitions=1),
         Broken(
             "what is decided of a transaction stands, whatever the next one is (J15)",
-            QuarantineActions._set_aside,
+            QuarantineActions._quarantine,
             "self._outputs.upper() <= t",
             "True",
         ),
@@ -90,7 +90,7 @@ OTHER_RUNS_MUTANTS = [
         DELAYS,
         Broken(
             "a seal has the totals of its steps (J12)",
-            store._whole,
+            store._validated,
             "not sealed_totals_agree(merge_steps(steps), seal)",
             "False",
         ),

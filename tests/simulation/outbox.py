@@ -152,12 +152,12 @@ class _LargeTraces(HotTraces):
         trace_id: str,
         workspace: str | None = None,
         *,
-        whole: bool = False,
+        complete: bool = False,
         span_id: str | None = None,
     ) -> pa.Table:
-        return self._of_large(trace_id, workspace, whole, span_id)
+        return self._of_large(trace_id, workspace, complete, span_id)
 
-    def known(self, trace_id: str, workspace: str | None = None) -> int:  # noqa: ARG002
+    def received_spans(self, trace_id: str, workspace: str | None = None) -> int:  # noqa: ARG002
         """Return nothing, so that reads must be complete without a second look."""
         return 0
 

@@ -49,7 +49,7 @@ def _deleted() -> OutboxScenario:
 
 def main_first(self: HotTier, trace_id: str, workspace: str | None) -> tuple[Any, tuple[()]]:
     """The commit is read before the tracking store: spans that move in between are in neither (O2)."""
-    committed = self._opened.read(MAIN, lambda view: view.whole(trace_id, workspace))
+    committed = self._opened.read(MAIN, lambda view: view.trace_spans(trace_id, workspace))
     return latest_versions(
         [*(each for each in self._hot([trace_id], workspace, False) if len(each)), committed]
     ), ()

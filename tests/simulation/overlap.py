@@ -34,8 +34,8 @@ class OverlapScenario(PipelineScenario):
             process.objects,
             BUCKETS,
             SimulatedTasks(process),
-            fitting=BatchSizer(ONE),
-            beside=run_inline,
+            sizer=BatchSizer(ONE),
+            start_work=run_inline,
         )
         pipeline.run([inputs])
 

@@ -8,7 +8,7 @@ from tests.broken import Broken
 from tests.simulation.mutants import Mutant
 from tests.simulation.overlap import OverlapScenario
 from tracelake.pipeline.input_queue import Prefetcher
-from tracelake.pipeline.protocol import stands_for
+from tracelake.pipeline.protocol import matches_prefetch
 from tracelake.testing import Faults
 
 DELAYS: Final = Faults(delays=8)
@@ -28,7 +28,9 @@ def _mutant(broken: Broken, faults: Faults, random_max: int, first_seed: int = 0
 
 OVERLAP_MUTANTS = [
     _mutant(
-        Broken("it stands whatever is to be read", stands_for, "tuple(ahead) == tuple(inputs)", "True"),
+        Broken(
+            "it stands whatever is to be read", matches_prefetch, "tuple(prefetched) == tuple(inputs)", "True"
+        ),
         DELAYS,
         10,
         158,

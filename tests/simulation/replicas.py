@@ -86,7 +86,7 @@ class SimulatedTasks(InProcess):
             of_share = ShareReceipt(share)
             receipt.shares.append(of_share)
             try:
-                data, of_share.whole = self._bytes(share)
+                data, of_share.digest = self._bytes(share)
             except NotFoundError:
                 continue  # a peer has committed the segment and deleted it
             except OSError as error:

@@ -35,7 +35,7 @@ def goes_on(self: TableOutput, sealed: SealedTransaction, publication: Publicati
 def keep_nothing(self: InputAcker, aside: QuarantineRecord, step: Step) -> list[QuarantinedInput]:
     """Segments of a quarantined transaction are deleted like any other's."""
     kept = _keep(self, aside, step)
-    self._sources[INBOX].let_go(list(inputs_of(step.sources.get(INBOX, ()))))
+    self._sources[INBOX].ack(list(inputs_of(step.sources.get(INBOX, ()))))
     return kept
 
 

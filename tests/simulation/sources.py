@@ -35,9 +35,9 @@ class Drops:
     def __init__(self, objects: ObjectStore, folder: str) -> None:
         self._objects, self._folder = objects, folder
 
-    def look(self, suspects: Collection[str], *, goes_on: bool) -> list[BacklogEntry]:
+    def look(self, suspects: Collection[str], *, continuous: bool) -> list[BacklogEntry]:
         """Return all inputs."""
-        del suspects, goes_on
+        del suspects, continuous
         if self._folder == AWAY:
             raise StorageError("no answer")
         listed = self._objects.list(f"inbox/{self._folder}/")
@@ -88,7 +88,7 @@ class SourcesScenario(PipelineScenario):
         pipeline = Pipeline("main", process.key_value, process.objects, BUCKETS, SimulatedTasks(process))
         for _ in range(ROUNDS_MAX):
             is_over = process.key_value.get("user", _DONE) is not None
-            seen = looks.look((), goes_on=False)
+            seen = looks.look((), continuous=False)
             if seen.waiting or pipeline.unfinished():
                 pipeline.run([[Input(source, item.path, item.size_bytes)] for source, item in seen.waiting])
             elif is_over:

@@ -33,7 +33,7 @@ SOURCES_MUTANTS = [
             "one that is resumed is not looked at",
             SourcePoller._follow_records,
             '"paused" if record.is_paused else "active"',
-            '"paused" if record.is_paused else looked.state',
+            '"paused" if record.is_paused else source.state',
         )
     ),
     _mutant(
@@ -48,8 +48,8 @@ SOURCES_MUTANTS = [
         Broken(
             "what is added later is not looked at",
             SourcePoller.look,
-            "looked = [*self._fixed, *self._of_records.values()]",
-            "looked = [*self._fixed]",
+            "sources = [*self._fixed, *self._of_records.values()]",
+            "sources = [*self._fixed]",
         )
     ),
 ]

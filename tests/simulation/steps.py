@@ -34,8 +34,8 @@ class StepsScenario(PipelineScenario):
         pipeline = Pipeline("main", process.key_value, process.objects, BUCKETS, tasks, mode=self._mode)
         for _ in range(ROUNDS_MAX):
             inputs = [Input(INBOX, info.path, info.size_bytes) for info in process.objects.list("inbox/")]
-            result = pipeline.run([[item] for item in inputs], goes_on=self._mode is WAITS)
-            if result.waits is None:
+            result = pipeline.run([[item] for item in inputs], continuous=self._mode is WAITS)
+            if result.open_transaction is None:
                 return
             process.sleep(1)
         raise AssertionError("a transaction waits for ever")

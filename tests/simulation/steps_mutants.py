@@ -53,7 +53,7 @@ STEPS_MUTANTS = [
         Broken(
             "a peer's seal is not seen",
             _DriverRun._append,
-            "Sealed() if isinstance(stands, Seal) else Appended(stands, ours, TRANSFORM)",
+            "Sealed() if isinstance(current, Seal) else Appended(current, ours, TRANSFORM)",
             "Appended(step, True, TRANSFORM)",
         ),
         DELAYS,
@@ -62,14 +62,17 @@ STEPS_MUTANTS = [
         Broken(
             "who seals does not see a step before it",
             seal,
-            "Sealed() if isinstance(stands, Seal) else Appended(stands, ours=False, transform=TRANSFORM)",
+            "Sealed() if isinstance(recorded, Seal) else Appended(recorded, ours=False, transform=TRANSFORM)",
             "Sealed()",
         ),
         DELAYS,
     ),
     _mutant(
         Broken(
-            "what the open transaction has is taken again", InputQueue._without_taken, "not in in_open", ""
+            "what the open transaction has is taken again",
+            InputQueue._exclude_ingested,
+            "not in open_inputs",
+            "",
         ),
         NONE,
         scenario=_waiting,

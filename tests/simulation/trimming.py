@@ -72,7 +72,7 @@ def trim_again_and_again(process: Process) -> None:
     for _ in range(LOOKS_MAX // 2):
         upper = Outputs(process.key_value, process.objects, BUCKETS).upper()
         if upper > trimmed:
-            trim(Journal(process.key_value, "main"), upper, kept=1)
+            trim(Journal(process.key_value, "main"), upper, retained=1)
             trimmed = upper
 
 
@@ -92,7 +92,7 @@ def verify_again_and_again(process: Process) -> None:
 def check_records(run: Run) -> None:
     """One more collection leaves the records of one transaction."""
     upper = Outputs(run.direct_key_value, run.direct_objects, BUCKETS).upper()
-    trim(Journal(run.direct_key_value, "main"), upper, kept=1)
+    trim(Journal(run.direct_key_value, "main"), upper, retained=1)
     left = [entry.key for entry in run.direct_key_value.scan("journal/main", stop="f")]
     require(all(int(key[:16]) >= upper - 1 for key in left), f"the journal of {upper} transactions is {left}")
     asides = [entry.key for entry in run.direct_key_value.scan("asides/main")]

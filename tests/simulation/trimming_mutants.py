@@ -35,7 +35,7 @@ def _late_reads() -> Scenario:
     return TrimmingScenario("reads")
 
 
-_CHECK: Final = "self._require_kept(transaction)"
+_CHECK: Final = "self._require_above_floor(transaction)"
 _READS: Final = (
     "# a peer may have recorded both between two reads; the second attempt sees them\n"
     "    if not _follow(records):\n"
@@ -65,11 +65,11 @@ TRIMMING_MUTANTS = [
         60,
     ),
     _mutant(
-        Broken("what is not set aside any more never was", Journal.aside, _CHECK, "pass"),
+        Broken("what is not set aside any more never was", Journal.quarantine_record, _CHECK, "pass"),
         60,
         QuarantineTrimmingScenario,
     ),
-    _mutant(Broken("not even the newest is kept", floor_above, "max(1, kept)", "0"), 60),
+    _mutant(Broken("not even the newest is kept", floor_above, "max(1, retained)", "0"), 60),
     _mutant(
         Broken(
             "erased first",

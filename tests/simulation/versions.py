@@ -113,7 +113,7 @@ class RepositoryScenario(Scenario):
             process.key_value,
             process.objects,
             patience_polls=self.patience_polls,
-            answers_kept=self.answers_kept,
+            answers_retained=self.answers_kept,
         )
 
     # Actors

@@ -28,7 +28,15 @@ from tracelake.versions.model import (
     from_bytes,
     to_bytes,
 )
-from tracelake.versions.protocol import CommitDecision, RequestState, cut, decide, kept, seal, state_of
+from tracelake.versions.protocol import (
+    CommitDecision,
+    RequestState,
+    cut,
+    decide,
+    seal,
+    split_answers,
+    state_of,
+)
 from tracelake.versions.tree import CommitTree, Tree
 
 Swapped = tuple[bool, BranchSnapshot]
@@ -83,7 +91,7 @@ _changed, _view = Tree.changed, Tree.view
 def finish_write_last(self: Committer, branch: str, at: BranchSnapshot) -> BranchSnapshot:
     """The head moves before the commit's objects exist."""
     built = build(at.record, self._contents, self._records.layers, self._reaches)
-    stay, leave = kept(at.record.done, built.answers, self._answers_kept)
+    stay, leave = split_answers(at.record.done, built.answers, self._answers_retained)
     self._let_go(branch, leave)
     record = cut(at.record, at.record, built.head, stay)
     assert record is not None
@@ -100,7 +108,7 @@ def finish_again(self: Committer, branch: str, at: BranchSnapshot) -> BranchSnap
     while at.record.sealed and not is_there:
         built = build(at.record, self._contents, self._records.layers, self._reaches)
         self._contents.write(built.records)
-        stay, leave = kept(at.record.done, built.answers, self._answers_kept)
+        stay, leave = split_answers(at.record.done, built.answers, self._answers_retained)
         self._let_go(branch, leave)
         record = cut(at.record, at.record, built.head, stay)
         assert record is not None

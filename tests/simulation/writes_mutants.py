@@ -73,6 +73,6 @@ WRITES_MUTANTS: Final = [
         Broken("", Shard.compare_and_append, "write, away)", "write, state.written)"),
     ),
     _mutant(
-        "pieces that are parts are deleted", 10, Broken("", writing._append, "kept=merged.paths()", "kept=()")
+        "pieces that are parts are deleted", 10, Broken("", writing._append, "keep=merged.paths()", "keep=()")
     ),
 ]

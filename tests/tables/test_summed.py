@@ -70,8 +70,8 @@ def test_it_is_the_same_row() -> None:
         Broken("ties go by the span id", summed, ', span["span_id"]', ""),
         Broken("ties go by the workspace", summed, ', span["workspace"]', ""),
         Broken("an end before the start", summed, 'max(span["start_ns"], span["end_ns"])', 'span["end_ns"]'),
-        Broken("sums stop", summed, "_within(sum(numbers) - _repeated(spans, name))", "sum(numbers)"),
-        Broken("durations stop", summed, "_within(end_ns - start_ns)", "end_ns - start_ns"),
+        Broken("sums stop", summed, "_clamp(sum(numbers) - _repeated(spans, name))", "sum(numbers)"),
+        Broken("durations stop", summed, "_clamp(end_ns - start_ns)", "end_ns - start_ns"),
     ):  # fmt: skip
         assert_caught(broken, alike)
     with mock.patch.object(builtin, "is_server_side", return_value=False), pytest.raises(AssertionError):

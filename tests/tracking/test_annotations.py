@@ -60,7 +60,7 @@ def test_what_no_database_holds_is_the_mistake_of_who_asked(store: TrackingStore
         said.set_tag(trace_id(1), "\ud800", "v")
     for ask in (
         lambda: said.experiment("a\0"),
-        lambda: said.experiment_named("a\0"),
+        lambda: said.find_experiment("a\0"),
         lambda: said.delete_tag(trace_id(1), "a\0"),
         lambda: said.delete_assessment(trace_id(1), "a\0"),
         lambda: said.delete_experiment_tag("0", "a\0"),
@@ -126,7 +126,7 @@ def test_mlflows_searches_on_both_databases(store: TrackingStore) -> None:
         Broken("tags of this lake", tag, "trace_tags.c.lake == _INFO.lake,", ""),
         Broken("spans of this lake", TraceSearch._holds, "spans.c.lake == _INFO.lake, ", ""),
         Broken("a page goes on among equals", found, "and_(column == value, _INFO.trace_id > trace_id)", "is_behind"),
-        Broken("a token is of one search", mlflow_search.read_token, "and name == asked", ""),
+        Broken("a token is of one search", mlflow_search.read_token, "and name == query_name", ""),
     ):  # fmt: skip
         assert_caught(broken, lambda: check_searches(store))
 

@@ -225,7 +225,7 @@ def test_segments_that_are_set_aside_do_not_count(monkeypatch: pytest.MonkeyPatc
     store, set_aside = MemoryObjectStore(), {"inbox/0.segment", "inbox/1.segment", "inbox/2.segment"}
     for path in set_aside:
         store.put(path, b"poison")
-    with closing(Inbox(store, set_aside=lambda: set_aside)) as inbox:
+    with closing(Inbox(store, quarantined=lambda: set_aside)) as inbox:
         for data in (b"1", b"2"):
             inbox.check()
             inbox.append("json", data)

@@ -67,7 +67,7 @@ def test_what_is_said_of_a_trace_counts_whenever_its_spans_come(store: TrackingS
     for number, broken in enumerate([
         Broken("metadata is kept", start, 'self._set(connection, trace_metadata, {"trace_id": trace_id}, metadata)',
                "pass"),
-        Broken("fields of the info are kept", start, 'if name in told.fields', 'if False'),
+        Broken("fields of the info are kept", start, 'if name in trace.fields', 'if False'),
         Broken("metadata of this lake", of_traces, "of.lake == self._lake, ", ""),
         Broken("what was said stands", ClientTraceInfo._set, 'statement.excluded.value', '""'),
     ]):  # fmt: skip
@@ -320,7 +320,7 @@ def check_default_experiment(store: TrackingStore) -> None:
     with pytest.raises(NotFoundError):
         own.delete_experiment_tag("0", "note")
     search = ExperimentSearch(store, "default").search
-    several = [own.experiment("0"), own.experiment_named("Default"), *own.experiments(), *search()[0]]
+    several = [own.experiment("0"), own.find_experiment("Default"), *own.experiments(), *search()[0]]
     assert [(each.name, each.tags) for each in several] == [("Default", {})] * 4
     assert search("tags.note = 'x'")[0] == []
     assert whole.experiment("0").tags == {"note": "x"}

@@ -563,7 +563,7 @@ def test_both_sides_of_a_call_have_columns(store: TrackingStore) -> None:
     """A client and a server span with one id in one request have a row each; a repeat is counted once."""
     store.write([both_sides()])
     store.write([both_sides()])
-    assert Uncommitted(store).spans_known(trace_id(1)) == 2
+    assert Uncommitted(store).received_spans(trace_id(1)) == 2
     with store.database.reading() as connection:
         kinds = (
             connection.execute(select(spans.c.kind).order_by(spans.c.sequence, spans.c.kind)).scalars().all()

@@ -21,7 +21,7 @@ from tracelake.versions.model import (
     SealedRequest,
     TableAt,
 )
-from tracelake.versions.protocol import kept, patience
+from tracelake.versions.protocol import patience, split_answers
 from tracelake.versions.repository import Repository
 
 ASKERS = 10
@@ -40,8 +40,8 @@ def test_patience_ends_one_after_the_other() -> None:
 def test_answers_before_a_sweep_stay_with_those_of_the_sweep() -> None:
     """The last answer before a sweep always stays, so a waiting committer knows that it was not answered since."""
     answers = tuple(Answer(str(number), str(number)) for number in range(10))
-    assert kept(answers[:4], answers[4:], 2) == (answers[2:], answers[:2])
-    assert kept(answers[:1], answers[1:], 2) == (answers, ())
+    assert split_answers(answers[:4], answers[4:], 2) == (answers[2:], answers[:2])
+    assert split_answers(answers[:1], answers[1:], 2) == (answers, ())
 
 
 class Slow(BranchRecords):
@@ -76,7 +76,7 @@ def test_who_asks_during_a_reading_shares_the_next_one() -> None:
 
     def let_others_ask() -> None:
         if not askers:
-            askers.extend(threading.Thread(target=lookout.look, args=("main",)) for _ in range(ASKERS))
+            askers.extend(threading.Thread(target=lookout.read, args=("main",)) for _ in range(ASKERS))
             for thread in askers:
                 thread.start()
                 assert queue.came.acquire(timeout=HANG_S)
@@ -84,11 +84,11 @@ def test_who_asks_during_a_reading_shares_the_next_one() -> None:
     records = Slow(let_others_ask)
     lookout, queue = BranchReader(records), Queue()
     lookout.__dict__["_reading"] = queue
-    assert lookout.look("main").is_absent
+    assert lookout.read("main").is_absent
     for thread in askers:
         thread.join()
     assert records.reads == 2
-    lookout.look("main")
+    lookout.read("main")
     assert records.reads == 3
 
 
@@ -112,13 +112,13 @@ def test_who_pauses_is_woken_by_a_write_in_the_same_process() -> None:
 
     def wait() -> None:
         with lookout.joined():
-            lookout.look("main")
+            lookout.read("main")
             pausing.set()
             lookout.pause("main", 600)
             over.set()
 
     with lookout.joined():
-        lookout.look("main")
+        lookout.read("main")
         threading.Thread(target=wait, daemon=True).start()
         assert pausing.wait(HANG_S)
         assert not over.wait(0.05)
@@ -130,10 +130,10 @@ def test_a_write_between_look_and_pause_is_not_missed() -> None:
     """A write between look and pause is noticed; otherwise a committer would sleep through its own answer."""
     lookout = BranchReader(BranchRecords(MemoryKeyValueStore()))
     with lookout.joined(), lookout.joined():
-        lookout.look("main")
+        lookout.read("main")
         lookout.wake("main")
         lookout.pause("main", 600)
-        lookout.look("other")
+        lookout.read("other")
         lookout.pause("main", 600)
 
 
@@ -143,7 +143,7 @@ def test_a_write_of_another_branch_wakes_nobody() -> None:
 
     def wait() -> None:
         with lookout.joined():
-            lookout.look("main")
+            lookout.read("main")
             lookout.pause("main", 600)
             over.set()
 

@@ -33,7 +33,7 @@ from tracelake.versions.model import (
     TableAt,
     to_bytes,
 )
-from tracelake.versions.protocol import BRANCH_SWEEP_MAX_REQUESTS, Refusal, excerpt, seal, told
+from tracelake.versions.protocol import BRANCH_SWEEP_MAX_REQUESTS, Refusal, excerpt, fit_texts, seal
 from tracelake.versions.repository import Repository
 from tracelake.versions.tree import Content
 
@@ -43,7 +43,9 @@ def a_file(number: int) -> FileAt:
 
 
 def a_repository(answers_kept: int = BRANCH_ANSWERS_KEPT) -> Repository:
-    return Repository(MemoryKeyValueStore(), MemoryObjectStore(), patience_polls=0, answers_kept=answers_kept)
+    return Repository(
+        MemoryKeyValueStore(), MemoryObjectStore(), patience_polls=0, answers_retained=answers_kept
+    )
 
 
 def asked(name: str, operation: Change | MergeRequest | Revert, **metadata: str) -> Request:
@@ -254,11 +256,11 @@ def test_waiting_merges_in_conflict_have_room_in_the_record(monkeypatch: pytest.
 @pytest.mark.parametrize("character", ["x", "\x01", "€", "\N{GRINNING FACE}"])
 def test_an_answer_says_what_it_has_room_for(character: str) -> None:
     """An answer is shortened by its encoded size, in which a character may take six bytes or more."""
-    answers = [told(character * 200 for _ in range(10**4)), (excerpt(character * 10**6),)]
+    answers = [fit_texts(character * 200 for _ in range(10**4)), (excerpt(character * 10**6),)]
     for detail in answers:
         assert detail
         assert len(to_bytes(Answer("r", detail=detail))) <= ANSWER_DETAIL_MAX_BYTES + 200
-    assert told(str(number) for number in range(10**4)) == tuple(map(str, range(100)))
+    assert fit_texts(str(number) for number in range(10**4)) == tuple(map(str, range(100)))
     assert excerpt("a\ud800b") == "a?b"
 
 

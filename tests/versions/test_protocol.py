@@ -28,11 +28,11 @@ from tracelake.versions.protocol import (
     cut,
     effective,
     is_older,
-    kept,
     merged,
     patience,
     requests_in,
     seal,
+    split_answers,
     state_of,
 )
 
@@ -140,7 +140,7 @@ def test_kept(old: int, new: int, at_least: int) -> None:
     """All new answers and a limited number of older ones are kept, in order."""
     before = answers(*(f"old {number}" for number in range(old)))
     after = answers(*(f"new {number}" for number in range(new)))
-    stay, leave = kept(before, after, at_least)
+    stay, leave = split_answers(before, after, at_least)
     assert (*leave, *stay) == (*before, *after)
     assert len(stay) == new + min(old, at_least)
 

@@ -46,7 +46,7 @@ class Meddled(MemoryKeyValueStore):
 def test_v5_a_read_between_commits_is_whole_or_says_that_it_is_not(commits: int) -> None:
     """A reader that repeatedly loses against commits fails instead of returning less than was acknowledged (V5)."""
     store = Meddled()
-    repository = Repository(store, MemoryObjectStore(), answers_kept=4)
+    repository = Repository(store, MemoryObjectStore(), answers_retained=4)
     records = BranchRecords(store)
     count = 0
 

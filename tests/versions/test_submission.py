@@ -44,7 +44,12 @@ def act_of(record: str, known: Submission, *, is_there: bool = True, has_sought:
     """Return the act of a committer that has read a record."""
     branch = RECORDS[record]
     return next_act(
-        known.seen(branch), branch, "main", is_there=is_there, has_sought=has_sought, patience_polls=PATIENCE
+        known.after_read(branch),
+        branch,
+        "main",
+        is_there=is_there,
+        has_sought=has_sought,
+        patience_polls=PATIENCE,
     )
 
 
@@ -83,24 +88,24 @@ def test_patience_has_an_end_unless_the_head_moves() -> None:
 def test_what_is_known_only_grows() -> None:
     """Knowledge only grows: a sealed or announced request stays known, and is not looked up again."""
     known = Submission("mine", "main", "")
-    assert not known.is_known
-    assert known.seen(RECORDS["second"]).seen(RECORDS["none"]).was_sealed
-    assert known.announced().is_known
-    assert known.not_found(BranchRecord(head="newer")).since == "newer"
+    assert not known.is_visible
+    assert known.after_read(RECORDS["second"]).after_read(RECORDS["none"]).was_sealed
+    assert known.announced().is_visible
+    assert known.after_search(BranchRecord(head="newer")).since == "newer"
 
 
 @pytest.mark.parametrize(
     ("function", "words", "instead"),
     [
         ("next_act", "not is_there or ", ""),
-        ("next_act", " or scope != known.scope", ""),
+        ("next_act", " or scope != submission.scope", ""),
         ("next_act", "if not has_sought:", "if False:"),
-        ("next_act", "if known.was_sealed:", "if False:"),
-        ("next_act", "known.is_known and ", ""),
-        ("next_act", " * patience(branch, known.request)", ""),
-        ("next_act", " and known.looks_in_vain < patient", ""),
-        ("seen", "self.was_sealed or is_sealed", "is_sealed"),
-        ("not_found", "since=branch.head", "since=self.since"),
+        ("next_act", "if submission.was_sealed:", "if False:"),
+        ("next_act", "submission.is_visible and ", ""),
+        ("next_act", " * patience(branch, submission.request)", ""),
+        ("next_act", " and submission.looks_in_vain < patient", ""),
+        ("after_read", "self.was_sealed or is_sealed", "is_sealed"),
+        ("after_search", "since=branch.head", "since=self.since"),
         ("waited", "0 if head_moved else ", ""),
     ],
 )

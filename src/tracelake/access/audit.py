@@ -55,11 +55,11 @@ def expired(times_ns: Sequence[int], now_ns: int) -> Iterator[int]:
     records with at most that long to live. Records from the future, as after a clock was set back, have no age and
     are counted separately. Otherwise they would push out current records.
     """
-    age_ns, later_ns, ahead, others = 0, now_ns, 0, 0
+    age_ns, later_ns, later, others = 0, now_ns, 0, 0
     for at, time_ns in enumerate(times_ns):
         if time_ns > now_ns:
-            ahead += 1
-            if ahead > limits.AUDIT_RECORDS_MAX:
+            later += 1
+            if later > limits.AUDIT_RECORDS_MAX:
                 yield at
             continue
         others += 1
@@ -197,8 +197,8 @@ def since_ns(duration: str | None, now_ns: int) -> int:
 
 def with_outcome(record: AuditRecord, outcome: str | None, object: str = "") -> AuditRecord:
     """Return a record with its outcome, None if unknown, and optionally another object."""
-    told = None if outcome is None else shown(outcome)
-    return msgspec.structs.replace(record, outcome=told, object=shown(object) or record.object)
+    text = None if outcome is None else shown(outcome)
+    return msgspec.structs.replace(record, outcome=text, object=shown(object) or record.object)
 
 
 def in_workspace(record: AuditRecord, workspace: str) -> AuditRecord:

@@ -222,7 +222,7 @@ class Allowance:
 
     per_s: float
     burst: float
-    left: float
+    remaining: float
     at_s: float
 
     @classmethod
@@ -233,15 +233,15 @@ class Allowance:
     def wait_s(self, now_s: float) -> float:
         """Return the seconds until the next request may be sent; 0 if it may be sent now."""
         self._refill(now_s)
-        return 0.0 if self.left > 0 else max(1.0 - self.left, 0.0) / self.per_s
+        return 0.0 if self.remaining > 0 else max(1.0 - self.remaining, 0.0) / self.per_s
 
     def spend(self, amount: float, now_s: float) -> None:
         """Deduct the cost of a request."""
         self._refill(now_s)
-        self.left -= amount
+        self.remaining -= amount
 
     def _refill(self, now_s: float) -> None:
-        self.left = min(self.burst, self.left + max(0.0, now_s - self.at_s) * self.per_s)
+        self.remaining = min(self.burst, self.remaining + max(0.0, now_s - self.at_s) * self.per_s)
         self.at_s = now_s
 
 
@@ -378,8 +378,8 @@ def decoded(entry: Entry) -> KeyRecord:
         return decode(KeyRecord, entry.value, what, KEY_VERSION)
     except DamageError as error:
         with suppress(DamageError):
-            noted = decode(KeyRecord, entry.value, what, 1)
-            return msgspec.structs.replace(noted, workspace=ALL_WORKSPACES, format_version=KEY_VERSION)
+            record = decode(KeyRecord, entry.value, what, 1)
+            return msgspec.structs.replace(record, workspace=ALL_WORKSPACES, format_version=KEY_VERSION)
         raise error from error.__cause__
 
 

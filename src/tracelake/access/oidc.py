@@ -125,9 +125,9 @@ class SignInSecret:
 def discover_endpoints(document: Mapping[str, Any], issuer: str) -> Endpoints:
     """Return the endpoints in a discovery document. Raises ProviderError."""
     if document.get("issuer") != issuer:
-        said = str(document.get("issuer"))[: limits.QUOTED_MAX_CHARS]
+        announced = str(document.get("issuer"))[: limits.QUOTED_MAX_CHARS]
         raise ProviderError(
-            f"the provider's issuer is {said!r}, not {issuer!r}: set oidc_issuer to exactly the "
+            f"the provider's issuer is {announced!r}, not {issuer!r}: set oidc_issuer to exactly the "
             "provider's value"
         )
     methods = document.get("token_endpoint_auth_methods_supported", ["client_secret_basic"])
@@ -167,17 +167,17 @@ def check_url(url: str, what: str) -> None:
         )
 
 
-def authorization_url(endpoint: str, openid: OpenId, begun: SignInSecret, redirect_uri: str) -> str:
+def authorization_url(endpoint: str, openid: OpenId, secret: SignInSecret, redirect_uri: str) -> str:
     """Return the provider's URL to which a browser is redirected for sign-in."""
-    challenge = _base64url(hashlib.sha256(begun.verifier.encode()).digest())
+    challenge = _base64url(hashlib.sha256(secret.verifier.encode()).digest())
     query = urlencode(
         {
             "response_type": "code",
             "client_id": openid.client_id,
             "redirect_uri": redirect_uri,
             "scope": " ".join(openid.scopes),
-            "state": begun.state,
-            "nonce": begun.nonce,
+            "state": secret.state,
+            "nonce": secret.nonce,
             "code_challenge": challenge,
             "code_challenge_method": "S256",
         }
@@ -185,12 +185,12 @@ def authorization_url(endpoint: str, openid: OpenId, begun: SignInSecret, redire
     return f"{endpoint}{'&' if '?' in endpoint else '?'}{query}"
 
 
-def check_back(openid: OpenId, begun: SignInSecret, code: str, state: str, error: str, issuer: str) -> None:
+def check_back(openid: OpenId, secret: SignInSecret, code: str, state: str, error: str, issuer: str) -> None:
     """Check a browser's return from the provider.
 
     Raises UsageError if it does not match the browser's sign-in, ForbiddenError if the provider refused it.
     """
-    if not begun.secret or not hmac.compare_digest(state.encode(), begun.state.encode()):
+    if not secret.secret or not hmac.compare_digest(state.encode(), secret.state.encode()):
         raise UsageError(
             "this sign-in was started in another browser, or has expired, or is already complete; sign in "
             "again"
@@ -203,12 +203,12 @@ def check_back(openid: OpenId, begun: SignInSecret, code: str, state: str, error
         raise UsageError("the provider sent no valid code; sign in again")
 
 
-def joined(claims: Mapping[str, Any], told: Mapping[str, Any]) -> dict[str, Any]:
+def joined(claims: Mapping[str, Any], userinfo: Mapping[str, Any]) -> dict[str, Any]:
     """Return the ID token's claims, completed by userinfo. `email` and `email_verified` always come from the same
     source."""
     pair = ("email", "email_verified")
     has_own = any(name in claims for name in pair)
-    return {name: said for name, said in told.items() if not (has_own and name in pair)} | dict(claims)
+    return {name: value for name, value in userinfo.items() if not (has_own and name in pair)} | dict(claims)
 
 
 def lacks_claims(openid: OpenId, claims: Mapping[str, Any]) -> bool:
@@ -222,8 +222,8 @@ def decide_admission(openid: OpenId, claims: Mapping[str, Any]) -> Admission:
         # With some providers a user can claim any address, so it counts only if verified.
         if admission.claim == "email" and claims.get("email_verified") is not True:
             continue
-        said = claims.get(admission.claim)
-        if admission.value in ([said] if isinstance(said, str) else _texts(said)):
+        claimed = claims.get(admission.claim)
+        if admission.value in ([claimed] if isinstance(claimed, str) else _texts(claimed)):
             return admission
     raise ForbiddenError(
         f"the provider knows {name_of(claims)}, but no rule admits them here; ask the lake's administrator "
@@ -238,8 +238,8 @@ def name_of(claims: Mapping[str, Any]) -> str:
     if claims.get("email_verified") is True and isinstance(email, str) and (address := _shown(email)):
         return f"{address}, {subject}"
     chosen = claims.get("preferred_username")
-    known = _shown(chosen) if isinstance(chosen, str) else ""
-    return subject if known in ("", subject) else f"{subject}, unverified {known!r}"
+    username = _shown(chosen) if isinstance(chosen, str) else ""
+    return subject if username in ("", subject) else f"{subject}, unverified {username!r}"
 
 
 def person_of(issuer: str, claims: Mapping[str, Any]) -> str:
@@ -251,10 +251,10 @@ def _shown(text: str) -> str:
     return "".join(each for each in text if each.isprintable())[: limits.KEY_NAME_MAX_CHARS]
 
 
-def _texts(said: object) -> list[str]:
+def _texts(value: object) -> list[str]:
     return (
-        [each for each in said[: limits.CLAIM_VALUES_MAX] if isinstance(each, str)]
-        if isinstance(said, list)
+        [each for each in value[: limits.CLAIM_VALUES_MAX] if isinstance(each, str)]
+        if isinstance(value, list)
         else []
     )
 
@@ -379,18 +379,18 @@ class OidcState:
     after: str
 
 
-def sign_state(begun: OidcState, by: str, place: str, now_s: float) -> str:
+def sign_state(state: OidcState, by: str, place: str, now_s: float) -> str:
     """Return the signed state cookie of a pending sign-in; `place` is the address that the provider redirects to."""
-    data = begun.after.encode()
+    data = state.after.encode()
     after = data if len(data) <= limits.SIGN_IN_NEXT_MAX_BYTES else b"/"
-    body = f"{begun.secret}.{int(now_s)}.{_base64url(after)}"
+    body = f"{state.secret}.{int(now_s)}.{_base64url(after)}"
     return f"{body}.{_signature(body, by, place)}"
 
 
-def verify_state(held: str, by: str, place: str, now_s: float) -> OidcState | None:
+def verify_state(cookie: str, by: str, place: str, now_s: float) -> OidcState | None:
     """Return the pending sign-in in a cookie, or None unless a server of this lake signed it for this place within
     minutes."""
-    body, _, signature = held.rpartition(".")
+    body, _, signature = cookie.rpartition(".")
     if not hmac.compare_digest(signature.encode(), _signature(body, by, place).encode()):
         return None
     secret, at_s, after = body.split(".")
@@ -415,12 +415,12 @@ class LakeSecret:
 
         Raises StorageError if it cannot be read, ContentionError if others keep changing it.
         """
-        kept, now_s = self._read, self._clock()
-        if kept is None or now_s - kept[0] >= SIGN_IN_SECRET_KEPT_S:
-            self._read = kept = (now_s, self._made())
-        return kept[1]
+        cached, now_s = self._read, self._clock()
+        if cached is None or now_s - cached[0] >= SIGN_IN_SECRET_KEPT_S:
+            self._read = cached = (now_s, self._read_or_create())
+        return cached[1]
 
-    def _made(self) -> str:
+    def _read_or_create(self) -> str:
         records = self._records()
         for _ in range(KEY_CHANGE_TRIES_MAX):
             expected: Expected = ABSENT

@@ -31,7 +31,7 @@ from tracelake.archive.model import (
     StoredUpload,
 )
 from tracelake.archive.repositories import Tables, TablesRepository, encode, new_attempt, read_back
-from tracelake.archive.retention import ArchiveOutcome, is_archive_now_done
+from tracelake.archive.retention import ArchiveOutcome, is_archive_now_complete
 from tracelake.archive.scheduler import Marks
 from tracelake.archive.store import ArchiveStore
 from tracelake.batching import batches
@@ -127,25 +127,25 @@ def archive_batch(
     hindrance = None if objects is None else _hindrance(store, objects)
     if hindrance is not None:
         return dict.fromkeys(trace_ids, (ArchiveOutcome.FAILED, hindrance))
-    snapshots, fates = store.begin(layout, trace_ids, new_attempt(store.tracking.lake_id), location)
+    snapshots, outcomes = store.begin(layout, trace_ids, new_attempt(store.tracking.lake_id), location)
     stored, failed = repository.store(snapshots)
-    fates.update(failed)
+    outcomes.update(failed)
     of = {snapshot.trace_id: snapshot for snapshot in snapshots}
-    malformed = [trace_id for trace_id, (fate, _) in failed.items() if fate is ArchiveOutcome.MALFORMED]
+    malformed = [trace_id for trace_id, (outcome, _) in failed.items() if outcome is ArchiveOutcome.MALFORMED]
     store.mark_malformed({each: (of[each].generation, of[each].life) for each in malformed})
     won = set()
     for some in _pieces(stored, of, finalize_traces):
         decided = store.finalize(some, repository.holds)
         for each in some:
-            fate = decided[each.trace_id]
-            fates[each.trace_id] = (fate, _REASONS.get(fate, ""))
-            if fate is ArchiveOutcome.ARCHIVED:
+            outcome = decided[each.trace_id]
+            outcomes[each.trace_id] = (outcome, _REASONS.get(outcome, ""))
+            if outcome is ArchiveOutcome.ARCHIVED:
                 won.add(each.path)
                 on_stored(of[each.trace_id], each)
     if objects is not None:
         with contextlib.suppress(StorageError, OSError):  # if this fails, the next sweep deletes them
             delete_condemned(store, objects, sorted({snapshot.path for snapshot in snapshots} - won))
-    return fates
+    return outcomes
 
 
 def _pieces(
@@ -170,11 +170,11 @@ def _hindrance(store: ArchiveStore, objects: ObjectStore) -> str | None:
     Otherwise each pass would add as many rows, and perhaps objects, as it uploads, while the repository is
     unavailable.
     """
-    left = store.leftovers(0, ARCHIVE_GIVEN_UP_MAX + 1)
-    if len(left) <= ARCHIVE_GIVEN_UP_MAX:
+    leftovers = store.leftovers(0, ARCHIVE_GIVEN_UP_MAX + 1)
+    if len(leftovers) <= ARCHIVE_GIVEN_UP_MAX:
         return None
     try:
-        delete_condemned(store, objects, [each.path for each in left])
+        delete_condemned(store, objects, [each.path for each in leftovers])
     except (StorageError, OSError) as error:
         if len(store.leftovers(0, ARCHIVE_GIVEN_UP_MAX + 1)) > ARCHIVE_GIVEN_UP_MAX:
             return (
@@ -244,7 +244,7 @@ def sweep(
     deletion does not stop the others; it is raised at the end.
     """
     failures: list[Exception] = []
-    leftovers = [left.path for left in store.leftovers(began_before_ns)]
+    leftovers = [leftover.path for leftover in store.leftovers(began_before_ns)]
     deleted = _delete_condemned(store, objects, leftovers, failures)
     ours = (info.path for info in objects.list("") if is_ours(info.path))
     for listed in batches(ours, lambda _path: 1, OBJECTS_LISTED_AT_ONCE):
@@ -264,7 +264,7 @@ OpenTables = Callable[[str], Tables]
 class Archived:
     """Result of a batch: each trace's outcome, with a reason if it stays hot, and the bytes of the archived ones."""
 
-    fates: dict[str, tuple[ArchiveOutcome, str]] = field(default_factory=dict)
+    outcomes: dict[str, tuple[ArchiveOutcome, str]] = field(default_factory=dict)
     cleared_bytes: int = 0
     stored_bytes: int = 0
 
@@ -287,7 +287,7 @@ class ArchiveTarget:
             archived.cleared_bytes += len(snapshot.data)
             archived.stored_bytes += stored.size_bytes
 
-        archived.fates = archive_batch(
+        archived.outcomes = archive_batch(
             store,
             self.settings.layout,
             self.repository,
@@ -367,16 +367,16 @@ class ArchivePass:
 
         An experiment shared by workspaces appears once per workspace. Its mark is cleared once all of them are done.
         """
-        left = traces_max
+        remaining = traces_max
         undone = Counter(each.experiment_id for each in due if each.is_now)
         marks = dict(self.marks)
         for place, each in enumerate(due):
             if self.stopping():
                 return
-            share = None if left is None else share_of(left, len(due) - place)
-            taken, is_done = self._experiment(each, share, on_progress)
-            left = None if left is None else left - taken
-            undone[each.experiment_id] -= each.is_now and is_done
+            share = None if remaining is None else share_of(remaining, len(due) - place)
+            archived, is_complete = self._experiment(each, share, on_progress)
+            remaining = None if remaining is None else remaining - archived
+            undone[each.experiment_id] -= each.is_now and is_complete
             if each.is_now and not undone[each.experiment_id] and each.experiment_id in marks:
                 self.candidates.done_at_once(each.experiment_id, marks[each.experiment_id])
 
@@ -386,30 +386,32 @@ class ArchivePass:
         """Archive at most `share` traces of an experiment; return their number, and whether the experiment is done."""
         key = (due.experiment_id, due.workspace)
         began = behind = self.places.pop(key, BEGINNING)
-        fates: list[ArchiveOutcome] = []
+        outcomes: list[ArchiveOutcome] = []
         for each_round in _rounds(self.candidates.batches(due, share, began), self.at_once):
             if self.stopping():
-                return len(fates), False
+                return len(outcomes), False
             for archived in self.archive(each_round):
-                fates += [fate for fate, _ in archived.fates.values()]
+                outcomes += [outcome for outcome, _ in archived.outcomes.values()]
                 self._tell(archived)
             behind = each_round[-1].end
             on_progress(self.report)
-        if len(fates) == share:
+        if len(outcomes) == share:
             self.places[key] = behind
-        if len(fates) == share or began != BEGINNING:  # there may be more traces after or before this range
+        if (
+            len(outcomes) == share or began != BEGINNING
+        ):  # there may be more traces after or before this range
             self.report.goes_on = True
-            return len(fates), False
-        return len(fates), is_archive_now_done(fates)
+            return len(outcomes), False
+        return len(outcomes), is_archive_now_complete(outcomes)
 
     def _tell(self, archived: Archived) -> None:
         """Add a batch's result to the report."""
         report = self.report
         report.archived_bytes += archived.cleared_bytes
         report.stored_bytes += archived.stored_bytes
-        for trace_id, (fate, reason) in archived.fates.items():
-            report.fates[fate.value] = report.fates.get(fate.value, 0) + 1
-            if fate is ArchiveOutcome.FAILED and report.failed_first is None:
+        for trace_id, (outcome, reason) in archived.outcomes.items():
+            report.fates[outcome.value] = report.fates.get(outcome.value, 0) + 1
+            if outcome is ArchiveOutcome.FAILED and report.failed_first is None:
                 report.failed_first = f"trace {trace_id}: {reason}"
             if reason and len(report.failures) < _ARCHIVE_FAILURES_TOLD_MAX:
                 report.failures[trace_id] = reason
@@ -417,11 +419,11 @@ class ArchivePass:
 
 def _rounds(batches: Iterable[TraceBatch], at_once: int) -> Iterator[list[TraceBatch]]:
     """Yield groups of batches. A group's batches are all selected before any of them is archived."""
-    rest = iter(batches)
-    while some := list(islice(rest, at_once)):
+    remaining = iter(batches)
+    while some := list(islice(remaining, at_once)):
         yield some
 
 
-def share_of(left: int, experiments: int) -> int:
+def share_of(remaining: int, experiments: int) -> int:
     """Return the next experiment's share of the limit, so that no experiment waits until another is finished."""
-    return -(-left // experiments)
+    return -(-remaining // experiments)

@@ -155,14 +155,14 @@ class Candidates:
         rows to compare a batch with are then adjacent. A batch's `end` is the position where the next selection
         starts.
         """
-        left = traces_max
-        while due.cutoff_ns is not None and (left is None or left > 0):
-            rows = self._some(due, after, min(ARCHIVE_LOOK_TRACES, left or ARCHIVE_LOOK_TRACES))
+        remaining = traces_max
+        while due.cutoff_ns is not None and (remaining is None or remaining > 0):
+            rows = self._some(due, after, min(ARCHIVE_LOOK_TRACES, remaining or ARCHIVE_LOOK_TRACES))
             if not rows:
                 return
             last = rows[-1]
             after = (last.start_ns, last.trace_id)
-            left = None if left is None else left - len(rows)
+            remaining = None if remaining is None else remaining - len(rows)
             yield from claim_batches({row.trace_id: row.size_bytes for row in rows}, after)
 
     def done_at_once(self, experiment_id: str, value: str) -> None:
@@ -245,11 +245,11 @@ class Candidates:
         )
         if experiment_ids is not None:
             query = query.where(tags.experiment_id.in_(experiment_ids))
-        told: dict[str, Said] = {}
+        tags_of: dict[str, Said] = {}
         with self._database.reading() as connection:
             for row in connection.execute(query):
-                told.setdefault(row.experiment_id, (row.workspace, {}))[1][row.key] = row.value
-        return told
+                tags_of.setdefault(row.experiment_id, (row.workspace, {}))[1][row.key] = row.value
+        return tags_of
 
     def _hot(self) -> tuple[Any, ...]:
         info = trace_info.c
@@ -262,14 +262,14 @@ class Candidates:
     def counted(self, due: Sequence[ArchiveDue]) -> list[ArchiveDue]:
         """Return experiments with counts of due traces, with one query for some hundred experiments."""
         totals: dict[tuple[str, str], tuple[int, int]] = {}
-        asked = [
+        requested = [
             (each.experiment_id, each.workspace, each.cutoff_ns)
             for each in due
             if each.cutoff_ns is not None and each.hot_traces
         ]
         with self._database.reading() as connection:
-            for start in range(0, len(asked), TRACKING_IDS_AT_ONCE):
-                for query in self._totals(asked[start : start + TRACKING_IDS_AT_ONCE]):
+            for start in range(0, len(requested), TRACKING_IDS_AT_ONCE):
+                for query in self._totals(requested[start : start + TRACKING_IDS_AT_ONCE]):
                     for row in connection.execute(query):
                         before = totals.get((row.experiment_id, row.workspace), (0, 0))
                         both = (before[0] + row.traces, before[1] + int(row.size_bytes))
@@ -280,7 +280,7 @@ class Candidates:
             counted.append(replace(each, traces=traces, size_bytes=size_bytes))
         return counted
 
-    def _totals(self, asked: Sequence[tuple[str, str, int | None]]) -> Iterator[Any]:
+    def _totals(self, requested: Sequence[tuple[str, str, int | None]]) -> Iterator[Any]:
         """Yield queries whose results add up to the due counts."""
         info, parts = trace_info.c, trace_parts.c
         columns = (
@@ -288,7 +288,7 @@ class Candidates:
             column("workspace", String),
             column("cutoff_ns", BigInteger),
         )
-        wanted = values(*columns, name="wanted").data(asked).cte()
+        wanted = values(*columns, name="wanted").data(requested).cte()
         its = (
             *self._hot(),
             info.experiment_id == wanted.c.experiment_id,

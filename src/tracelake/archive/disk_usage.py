@@ -117,14 +117,14 @@ def _clean_postgres(database: TrackingDatabase) -> None:
 
 def _cut_sqlite(database: TrackingDatabase, stopping: Callable[[], bool]) -> None:
     with database.reading() as connection:
-        left = int(connection.exec_driver_sql("PRAGMA freelist_count").scalar_one())
-    while left > 0 and not stopping():
+        free_pages = int(connection.exec_driver_sql("PRAGMA freelist_count").scalar_one())
+    while free_pages > 0 and not stopping():
         with database.writing() as connection:
             raw: Any = connection.connection.driver_connection
             # Each step of the statement frees a page. Python runs only one step of a statement without
             # columns, but all steps of a script. A script ends the current transaction, so it has its own.
             raw.executescript(f"BEGIN IMMEDIATE; PRAGMA incremental_vacuum({_ARCHIVE_CUT_PAGES}); COMMIT")
-        left -= _ARCHIVE_CUT_PAGES
+        free_pages -= _ARCHIVE_CUT_PAGES
     with database.engine.connect() as connection:
         raw = connection.connection.driver_connection
         # The checkpoint waits for readers, and writers wait for it. A short time-out keeps a slow reader from

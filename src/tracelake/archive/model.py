@@ -147,7 +147,8 @@ class ArchiveReport:
     def line(self) -> str:
         """The pass in one line."""
         counts = (
-            ", ".join(f"{count} {fate}" for fate, count in sorted(self.fates.items())) or "nothing was due"
+            ", ".join(f"{count} {outcome}" for outcome, count in sorted(self.fates.items()))
+            or "nothing was due"
         )
         return (
             f"archive pass ({self.layout}): {counts}; {self.archived_bytes:,} bytes cleared, "

@@ -318,56 +318,56 @@ class TablesRepository:
     ) -> tuple[list[StoredUpload], dict[str, tuple[ArchiveOutcome, str]]]:
         """Implement `TraceRepository`. If rows of the tables are unreadable, only their traces stay hot."""
         stored: list[StoredUpload] = []
-        fates: dict[str, tuple[ArchiveOutcome, str]] = {}
+        outcomes: dict[str, tuple[ArchiveOutcome, str]] = {}
         for some in batches(snapshots, lambda each: rows_bytes(each.data), ARCHIVE_ROWS_MAX_BYTES):
-            fates |= (fates_of_some := self._fates(some))
+            outcomes |= (outcomes_of_some := self._outcomes(some))
             location = f"{LAKE_LOCATION}{self._lake_id}#{self._as_of}"
             stored += [
                 StoredUpload(each.trace_id, each.generation, each.life, "", location, 0, "")
                 for each in some
-                if each.trace_id not in fates_of_some
+                if each.trace_id not in outcomes_of_some
             ]
-        return stored, fates
+        return stored, outcomes
 
-    def _fates(self, snapshots: Sequence[HotSnapshot]) -> dict[str, tuple[ArchiveOutcome, str]]:
+    def _outcomes(self, snapshots: Sequence[HotSnapshot]) -> dict[str, tuple[ArchiveOutcome, str]]:
         """Return outcomes of the traces that must stay hot, because the tables lack them or are unreadable."""
         columns = SpanColumns()
-        fates: dict[str, tuple[ArchiveOutcome, str]] = {}
+        outcomes: dict[str, tuple[ArchiveOutcome, str]] = {}
         for snapshot in snapshots:
             try:
                 if rows_bytes(snapshot.data) > TRACE_ROWS_MAX_BYTES:
                     raise InputError(_TOO_LARGE)
                 add_rows(snapshot.data, columns)
             except InputError as error:
-                fates[snapshot.trace_id] = (ArchiveOutcome.MALFORMED, str(error))
+                outcomes[snapshot.trace_id] = (ArchiveOutcome.MALFORMED, str(error))
         claims = pa.Table.from_batches([columns.take()])
         try:
-            held, self._as_of = self._tables.spans([each.trace_id for each in snapshots], claims)
+            committed, self._as_of = self._tables.spans([each.trace_id for each in snapshots], claims)
         except (StorageError, DamageError, OSError) as error:
             failed = (ArchiveOutcome.FAILED, str(error))
-            return {snapshot.trace_id: fates.get(snapshot.trace_id, failed) for snapshot in snapshots}
-        for trace_id, missing, older in self._differences(claims, held):
-            fates.setdefault(
+            return {snapshot.trace_id: outcomes.get(snapshot.trace_id, failed) for snapshot in snapshots}
+        for trace_id, missing, older in self._differences(claims, committed):
+            outcomes.setdefault(
                 trace_id,
                 (ArchiveOutcome.WAITING, f"{missing} of its spans are not in the tables, {older} are older"),
             )
-        return fates
+        return outcomes
 
     def holds(self) -> bool:
         """Implement `TraceRepository`: return whether `main` still has the transaction that was compared."""
         return self._tables.transaction() >= self._as_of >= 0
 
-    def _differences(self, snapshot: pa.Table, held: pa.Table) -> list[tuple[str, int, int]]:
+    def _differences(self, snapshot: pa.Table, committed: pa.Table) -> list[tuple[str, int, int]]:
         """Return the traces that the tables lack, with the number of missing spans and of spans in an older version."""
-        held = held.select(SPANS.names).cast(SPANS)
-        if _are_same(snapshot, held):  # the usual case
+        committed = committed.select(SPANS.names).cast(SPANS)
+        if _are_same(snapshot, committed):  # the usual case
             return []
-        both = drop_duplicates(pa.concat_tables([held, snapshot]))
-        if both is not None and not (both >= len(held)).any():
+        both = drop_duplicates(pa.concat_tables([committed, snapshot]))
+        if both is not None and not (both >= len(committed)).any():
             return []  # the tables have an identical row for each span of the snapshot
         with duckdb.connect() as db:
             db.register("snapshot", snapshot)
-            db.register("stored", held)
+            db.register("stored", committed)
             return db.execute(_MISSING).fetchall()
 
 

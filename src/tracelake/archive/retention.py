@@ -134,10 +134,11 @@ class ArchiveOutcome(Enum):
     """It is unreadable, and is skipped until a user removes its mark."""
 
 
-def is_archive_now_done(fates: Collection[ArchiveOutcome]) -> bool:
+def is_archive_now_complete(outcomes: Collection[ArchiveOutcome]) -> bool:
     """Return whether to clear archiveNow after a pass: each trace is archived or has failed permanently (A7)."""
     return all(
-        fate in (ArchiveOutcome.ARCHIVED, ArchiveOutcome.GONE, ArchiveOutcome.MALFORMED) for fate in fates
+        outcome in (ArchiveOutcome.ARCHIVED, ArchiveOutcome.GONE, ArchiveOutcome.MALFORMED)
+        for outcome in outcomes
     )
 
 
@@ -173,7 +174,7 @@ def set_retention_override(
 def _set_of_experiment(
     connection: Connection, insert_into: Any, lake: int, experiment_id: str, retention: str
 ) -> None:
-    if not _is_known(connection, lake, experiment_id):
+    if not _experiment_exists(connection, lake, experiment_id):
         raise NotFoundError(
             f"no experiment {experiment_id[:NAME_QUOTED_MAX_CHARS]!r} in this lake; `tracelake archive plan` "
             "shows those with traces"
@@ -209,9 +210,9 @@ def _check(name: str, retention: str) -> None:
         duration_ns(retention)
 
 
-def _is_known(connection: Connection, lake: int, experiment_id: str) -> bool:
+def _experiment_exists(connection: Connection, lake: int, experiment_id: str) -> bool:
     info = trace_info.c
-    was_made = select(experiments.c.name).where(
+    is_registered = select(experiments.c.name).where(
         experiments.c.lake == lake, experiments.c.experiment_id == experiment_id
     )
     has_traces = select(info.trace_id).where(
@@ -219,4 +220,6 @@ def _is_known(connection: Connection, lake: int, experiment_id: str) -> bool:
         info.spans_location.in_((TRACKING_STORE, ARCHIVE_REPO)),
         info.experiment_id == experiment_id,
     )
-    return any(connection.execute(query.limit(1)).first() is not None for query in (was_made, has_traces))
+    return any(
+        connection.execute(query.limit(1)).first() is not None for query in (is_registered, has_traces)
+    )

@@ -147,21 +147,21 @@ def delete_traces(
             places[trace_id] = (location, _path(objects, location))
         except TracelakeError as error:
             failed[trace_id] = error
-    gone: list[str] = []
+    deleted: list[str] = []
     # writers wait during each transaction
     for some in batches(sorted(places), lambda _: 1, ARCHIVE_FINALIZE_TRACES):
         try:
-            gone += store.delete({trace_id: places[trace_id] for trace_id in some})
+            deleted += store.delete({trace_id: places[trace_id] for trace_id in some})
         except TracelakeError as error:
-            failed |= dict.fromkeys(places.keys() - set(gone), error)
+            failed |= dict.fromkeys(places.keys() - set(deleted), error)
             break
     if objects is not None and not isinstance(objects, TracelakeError):
-        _clean_up(store, objects, sorted({places[trace_id][1] for trace_id in gone} - {""}))
+        _clean_up(store, objects, sorted({places[trace_id][1] for trace_id in deleted} - {""}))
     for trace_id, why in failed.items():
         if on_failed is None:
             raise why
         on_failed(trace_id, why)
-    return gone
+    return deleted
 
 
 def _path(objects: ObjectStore | TracelakeError | None, location: str | None) -> str:
@@ -307,8 +307,8 @@ class LakeArchive:
                 return
             objects = self._repository(settings)
             # one by one, because the first shows whether it is reachable
-            for left in self._store.leftovers(time.time_ns()):
-                archive_pass.delete_condemned(self._store, objects, [left.path])
+            for leftover in self._store.leftovers(time.time_ns()):
+                archive_pass.delete_condemned(self._store, objects, [leftover.path])
 
     def _check(self, repository: ObjectStore) -> None:
         if repository.url.startswith(_MEMORY) and not self._lake_url.startswith(_MEMORY):

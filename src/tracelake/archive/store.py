@@ -193,7 +193,7 @@ class ArchiveStore(ArchiveRows):
         `location` is the repository setting at the start of the pass.
         """
         infos, waiting, parts = self._read(lambda connection: self._look(connection, trace_ids))
-        taken: list[HotSnapshot] = []
+        started: list[HotSnapshot] = []
         others: dict[str, tuple[ArchiveOutcome, str]] = {}
         malformed: dict[str, tuple[int, int]] = {}
         for trace_id in trace_ids:
@@ -219,17 +219,17 @@ class ArchiveStore(ArchiveRows):
                 path = path_of(layout, info.experiment_id, trace_id, generation, attempt)
                 # Reuse the stored frame: compressing it again took a third of a pass with packs.
                 frame = its[0][0] if layout == "pack" and len(its) == 1 else None
-                taken.append(
+                started.append(
                     HotSnapshot(trace_id, info.experiment_id, generation, info.life, data, path, frame)
                 )
         self.mark_malformed(malformed)
-        if not self._note_uploads(sorted({snapshot.path for snapshot in taken} - {""}), location):
+        if not self._note_uploads(sorted({snapshot.path for snapshot in started} - {""}), location):
             moved = (
                 ArchiveOutcome.CHANGED,
                 ("the repository has changed in the meantime; the next pass archives it"),
             )
-            return [], others | {snapshot.trace_id: moved for snapshot in taken}
-        return taken, others
+            return [], others | {snapshot.trace_id: moved for snapshot in started}
+        return started, others
 
     def _look(
         self, connection: Connection, trace_ids: Sequence[str]
@@ -270,19 +270,19 @@ class ArchiveStore(ArchiveRows):
         objects = self._objects(connection, paths)
         states = {path: state for path, (state, _) in objects.items()} | {"": OPEN}
         infos = self._infos(connection, [each.trace_id for each in stored])
-        fates = {
+        outcomes = {
             each.trace_id: protocol.finalize(
                 states.get(each.path), standing(infos.get(each.trace_id)), each.generation, each.life
             )
             for each in stored
         }
-        won = [each for each in stored if fates[each.trace_id] is ArchiveOutcome.ARCHIVED]
+        won = [each for each in stored if outcomes[each.trace_id] is ArchiveOutcome.ARCHIVED]
         self._clear(connection, won)
         traces_of = Counter(each.path for each in won if each.path)
         self._set_objects(
             connection, {path: (LIVE, objects[path][1] + traces) for path, traces in traces_of.items()}
         )
-        return fates
+        return outcomes
 
     def _clear(self, connection: Connection, won: Sequence[StoredUpload]) -> None:
         now_ns = time.time_ns()
@@ -381,8 +381,8 @@ class ArchiveStore(ArchiveRows):
         """Return the objects, listed before this call, that have no row: no trace names them or ever will."""
 
         def look(connection: Connection) -> list[str]:
-            known = self._objects(connection, sorted(paths), lock=False)
-            return [path for path in paths if path not in known]
+            recorded = self._objects(connection, sorted(paths), lock=False)
+            return [path for path in paths if path not in recorded]
 
         return self._read(look)
 
@@ -476,15 +476,15 @@ class ArchiveStore(ArchiveRows):
         def remove(connection: Connection) -> list[str]:
             objects = self._objects(connection, sorted({path for _, path in places.values()} - {""}))
             infos = self._infos(connection, places)
-            gone = [each for each in infos if protocol.may_delete(standing(infos[each]), places[each][0])]
-            keep(connection, self.lake, gone)
-            for trace_id in gone:
+            deleted = [each for each in infos if protocol.may_delete(standing(infos[each]), places[each][0])]
+            keep(connection, self.lake, deleted)
+            for trace_id in deleted:
                 for table in _OF_TRACES:
                     connection.execute(delete(table).where(*self._of(table, trace_id)))
-            self._add_tombstones(connection, gone)
-            freed = Counter(path for trace_id in gone if (path := places[trace_id][1]))
+            self._add_tombstones(connection, deleted)
+            freed = Counter(path for trace_id in deleted if (path := places[trace_id][1]))
             self._release(connection, objects, freed)
-            return gone
+            return deleted
 
         return self._write(remove)
 
@@ -502,8 +502,8 @@ class ArchiveStore(ArchiveRows):
         changed = {}
         for path, traces in freed.items():
             state, names = objects.get(path, (CONDEMNED, 0))
-            left = names - traces
-            changed[path] = (state if left > 0 else CONDEMNED, max(0, left))
+            references = names - traces
+            changed[path] = (state if references > 0 else CONDEMNED, max(0, references))
         self._set_objects(connection, changed)
 
 

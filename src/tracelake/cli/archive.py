@@ -184,21 +184,23 @@ def delete(
     """
     failed: dict[str, str] = {}
     with opened(lake) as open_lake:
-        gone = open_lake.archive.delete(traces, lambda trace_id, error: failed.update({trace_id: str(error)}))
+        deleted = open_lake.archive.delete(
+            traces, lambda trace_id, error: failed.update({trace_id: str(error)})
+        )
     if as_json:
-        print_json(gone)
+        print_json(deleted)
     else:
-        for trace_id in gone:
+        for trace_id in deleted:
             console().print(plain(trace_id))
-        console().print(f"{len(gone)} of {len(set(traces))} traces deleted.")
+        console().print(f"{len(deleted)} of {len(set(traces))} traces deleted.")
     errors = console(stderr=True)
-    if gone:
+    if deleted:
         for heading, places in (("Removed from", DELETION_REMOVED), ("Still in", DELETION_KEPT)):
             errors.print(f"{heading}:")
             for place in places:
                 errors.print(plain(f"  {place}"), soft_wrap=True)
     for trace_id in dict.fromkeys(traces):
-        if trace_id not in gone and trace_id not in failed:
+        if trace_id not in deleted and trace_id not in failed:
             errors.print(
                 plain(f"{trace_id} is not in the tracking store; nothing was removed"), soft_wrap=True
             )

@@ -67,12 +67,12 @@ def create(
 
     It is staged on the branch until it is committed.
     """
-    said = _said(message, commit, f"dataset {name} made")
+    commit_message = _commit_message(message, commit, f"dataset {name} made")
     with opened(lake) as open_lake:
         open_lake.datasets.create(
-            name, description, branch, message=said, committer=committer, request_id=request_id
+            name, description, branch, message=commit_message, committer=committer, request_id=request_id
         )
-        head = open_lake.branch(branch).head if said else None
+        head = open_lake.branch(branch).head if commit_message else None
     if as_json:
         print_json({"dataset": name, "branch": branch, "commit": head})
         return
@@ -195,14 +195,14 @@ def add(
             at=at,
             metadata=_pairs(metadata or []),
             replace=replace,
-            message=_said(message, commit, f"dataset {name}: examples added"),
+            message=_commit_message(message, commit, f"dataset {name}: examples added"),
             committer=committer,
             request_id=request_id,
         )
     if as_json:
         print_json(asdict(report))
         return
-    console().print(_told(report))
+    console().print(_describe_report(report))
     if report.added + report.known + report.replaced + report.empty == limit:
         console(stderr=True).print(f"that is --limit {limit:,}; there may be more")
 
@@ -228,10 +228,10 @@ def remove(
     as_json: JsonOption = False,
 ) -> None:
     """Remove examples; older commits keep them."""
-    said = _said(message, commit, f"dataset {name}: examples removed")
+    commit_message = _commit_message(message, commit, f"dataset {name}: examples removed")
     with opened(lake) as open_lake:
         commit_id = open_lake.datasets.get(name, branch).remove(
-            ids, message=said, committer=committer, request_id=request_id
+            ids, message=commit_message, committer=committer, request_id=request_id
         )
     if as_json:
         print_json({"dataset": name, "branch": branch, "removed": len(set(ids)), "commit": commit_id})
@@ -251,10 +251,10 @@ def delete(
     as_json: JsonOption = False,
 ) -> None:
     """Delete a dataset with all its examples; older commits keep it."""
-    said = _said(message, commit, f"dataset {name} deleted")
+    commit_message = _commit_message(message, commit, f"dataset {name} deleted")
     with opened(lake) as open_lake:
         commit_id = open_lake.datasets.delete(
-            name, branch, message=said, committer=committer, request_id=request_id
+            name, branch, message=commit_message, committer=committer, request_id=request_id
         )
     if as_json:
         print_json({"dataset": name, "branch": branch, "deleted": True, "commit": commit_id})
@@ -312,7 +312,7 @@ def export(
         console(stderr=True).print(f"{staged:,} staged examples are not included; commit them first")
 
 
-def _told(report: AddReport) -> str:
+def _describe_report(report: AddReport) -> str:
     words = [f"{report.added:,} added"]
     words += [
         f"{count:,} {what}"
@@ -328,7 +328,7 @@ def _told(report: AddReport) -> str:
     return f"Dataset {report.dataset}: {', '.join(words)}."
 
 
-def _said(message: str | None, commit: bool, otherwise: str) -> str | None:
+def _commit_message(message: str | None, commit: bool, otherwise: str) -> str | None:
     """Return the message for a requested commit, or None if nothing is committed."""
     return message or (otherwise if commit else None)
 

@@ -74,7 +74,7 @@ def _init_lines(it: _InitResult) -> Iterator[Renderable]:
         else (f"{it.place} is already a lake; nothing was changed.")
     )
     yield from _say_what_was_chosen(it.config, it.metadata)
-    yield from _say_how_it_is_found(it.place, wrote=it.has_written)
+    yield from _default_lake_lines(it.place, wrote=it.has_written)
 
 
 def _init_json(it: _InitResult) -> dict[str, Any]:
@@ -157,11 +157,11 @@ def init(
     where = find_lake(place or lake)
     if where.startswith("memory://"):
         raise UsageError(f"{where} would go with this command; give a directory or the URL of a bucket.")
-    asked = find_metadata(metadata)
+    requested = find_metadata(metadata)
     index = {"text": text, "vectors": vectors, "dimensions": dimensions, "metric": metric}
-    there, is_new = _make(where, asked, exist_ok=exist_ok, buckets=buckets, **index)
+    there, is_new = _make(where, requested, exist_ok=exist_ok, buckets=buckets, **index)
     there.close()
-    return _InitResult(where, there.url, is_new, there.config, asked, _write_settings(where))
+    return _InitResult(where, there.url, is_new, there.config, requested, _write_settings(where))
 
 
 def _make(where: str, metadata: str | None, *, exist_ok: bool, **chosen: Any) -> tuple[Lake, bool]:
@@ -191,7 +191,7 @@ def _write_settings(where: str) -> bool:
     return True
 
 
-def _say_how_it_is_found(where: str, *, wrote: bool) -> Iterator[Renderable]:
+def _default_lake_lines(where: str, *, wrote: bool) -> Iterator[Renderable]:
     """Yield which lake other commands in this directory use by default."""
     from tracelake._settings import SETTINGS_FILE, find_lake
 
@@ -203,14 +203,14 @@ def _say_how_it_is_found(where: str, *, wrote: bool) -> Iterator[Renderable]:
     yield f"Next: tracelake ingest 'traces/*.otlp.jsonl.gz'{more}"
 
 
-def _say_what_was_chosen(chosen: LakeConfig, asked: str | None) -> Iterator[Renderable]:
+def _say_what_was_chosen(chosen: LakeConfig, requested: str | None) -> Iterator[Renderable]:
     """Yield the vectors of the lake, and the place of its metadata if it is outside the lake."""
-    kept = chosen.metadata
+    stored = chosen.metadata
     if chosen.vectors is not None:
         yield plain(f"Spans have vectors from {chosen.vectors}.")
-    if "://" in kept:
-        yield f"Its metadata is in {kept}."
-        if "://" in (asked or "") and asked != kept and kept.startswith("postgres"):
+    if "://" in stored:
+        yield f"Its metadata is in {stored}."
+        if "://" in (requested or "") and requested != stored and stored.startswith("postgres"):
             yield "The password is not stored; other commands need it in PGPASSWORD or ~/.pgpass."
 
 

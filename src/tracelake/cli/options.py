@@ -118,10 +118,10 @@ def opened(lake: str | None) -> Iterator[Lake]:
         opened_lake.close()
 
 
-def spark_conf(given: list[str] | None) -> dict[str, str]:
+def spark_conf(settings: list[str] | None) -> dict[str, str]:
     """Return Spark settings by name. Raises UsageError for one without a name or a value."""
     conf = {}
-    for text in given or ():
+    for text in settings or ():
         name, equals, value = text.partition("=")
         if not name or not equals:
             raise UsageError(f"--conf {text!r} is not a Spark setting: write it as NAME=VALUE.")

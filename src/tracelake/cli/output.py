@@ -62,8 +62,8 @@ def ignore_closed_stream(*streams: TextIO) -> bool:
 
     Otherwise the interpreter would write again when it exits, and complain.
     """
-    left = [_let_go(stream) for stream in streams]  # a list, because each stream must be redirected
-    return any(left)
+    closed = [_let_go(stream) for stream in streams]  # a list, because each stream must be redirected
+    return any(closed)
 
 
 def _let_go(stream: TextIO) -> bool:
@@ -316,8 +316,8 @@ class WrappingTable(Table):
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         unbroken = [column for column in self.columns if column.no_wrap]
         cells = (max(map(cell_len, map(str, (column.header, *column.cells)))) for column in unbroken)
-        rest = len(self.columns) - len(unbroken)
-        if sum(cells) + rest * COLUMN_LEAST + 3 * len(self.columns) > options.max_width:
+        wrappable = len(self.columns) - len(unbroken)
+        if sum(cells) + wrappable * COLUMN_LEAST + 3 * len(self.columns) > options.max_width:
             for column in unbroken:
                 column.no_wrap = False
         yield from Table.__rich_console__(self, console, options)
@@ -338,4 +338,4 @@ EXIT_CODES: Final[tuple[tuple[type[BaseException], int], ...]] = (
 
 def exit_code(kind: type[BaseException]) -> int:
     """Return the exit code of an error class."""
-    return next(code for known, code in EXIT_CODES if issubclass(kind, known))
+    return next(code for base, code in EXIT_CODES if issubclass(kind, base))

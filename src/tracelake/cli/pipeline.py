@@ -293,14 +293,14 @@ def _run_on(pipeline: InboxPipeline, interval_s: float) -> dict[str, Any]:
 @contextmanager
 def _until_signal(loop: PipelineLoop) -> Iterator[None]:
     """Wait for SIGINT or SIGTERM after the block, then stop the loop; a second signal ends the process at once."""
-    told: list[int] = []
+    signals: list[int] = []
     before = {
-        number: signal.signal(number, lambda signum, _frame: told.append(signum))
+        number: signal.signal(number, lambda signum, _frame: signals.append(signum))
         for number in (signal.SIGINT, signal.SIGTERM)
     }
     try:
         yield
-        while not told:
+        while not signals:
             time.sleep(PROGRESS_POLL_S)
     finally:
         for number, handler in before.items():
@@ -329,8 +329,8 @@ def _line(report: IngestReport) -> str:
     which = f"transaction {first}" if first == last else f"transactions {first}..{last}"
     spans = f"{report.spans_read:,} spans read, {report.spans_new:,} new"
     bad = f", {len(report.bad)} inputs with problems" if report.bad else ""
-    aside = f", {len(report.set_aside)} inputs set aside" if report.set_aside else ""
-    return f"{which}: {spans}{bad}{aside}, in {report.seconds:.1f} s"
+    quarantined = f", {len(report.set_aside)} inputs set aside" if report.set_aside else ""
+    return f"{which}: {spans}{bad}{quarantined}, in {report.seconds:.1f} s"
 
 
 def _say_namesake(namesake: str) -> None:

@@ -300,10 +300,10 @@ def hits(hits_of_search: Iterable[Hit]) -> Text:
     for hit in hits_of_search:
         text.append(hit.id, "cyan")
         text.append(f"  {plain(hit.service or '-')}  ", "dim").append(plain(hit.name), "bold")
-        said = f"{hit.score:.2f}" if hit.score else moment(hit.start_ns)
+        detail = f"{hit.score:.2f}" if hit.score else moment(hit.start_ns)
         if hit.session_id:
-            said += f"  session {plain(hit.session_id)}"
-        text.append(f"  {said}\n    ", "dim").append(highlighted(hit.highlight)).append("\n")
+            detail += f"  session {plain(hit.session_id)}"
+        text.append(f"  {detail}\n    ", "dim").append(highlighted(hit.highlight)).append("\n")
     text.rstrip()
     return text
 
@@ -379,7 +379,7 @@ def diagnosis(findings: Diagnosis) -> Table:
         (
             checked.check,
             Text(checked.status, _STATUS_STYLES[checked.status]),
-            _said(checked),
+            _check_text(checked),
             _seconds(checked),
         )
         for checked in findings.checks
@@ -389,7 +389,7 @@ def diagnosis(findings: Diagnosis) -> Table:
     return table
 
 
-def _said(checked: CheckResult) -> Text:
+def _check_text(checked: CheckResult) -> Text:
     text = Text(plain(checked.message))
     return text.append(f"\n→ {plain(checked.mend)}", _STATUS_STYLES["warning"]) if checked.mend else text
 
@@ -518,10 +518,10 @@ def parts(account: TransactionAccount) -> Table:
     rows = []
     for of in (*account.tables, *([account.index] if account.index else [])):
         alone = of.upper - of.lower == 1
-        held = "" if alone else f"put together with {of.lower} to {of.upper - 1}"
-        rows += [(of.name, path, _count(number), held) for path, number in of.parts]
+        merged = "" if alone else f"put together with {of.lower} to {of.upper - 1}"
+        rows += [(of.name, path, _count(number), merged) for path, number in of.parts]
         if of.parts_total > len(of.parts):
-            rows.append((of.name, f"{of.parts_total - len(of.parts):,} more", "", held))
+            rows.append((of.name, f"{of.parts_total - len(of.parts):,} more", "", merged))
     return grid(("of", "part", "rows", ""), rows)
 
 
@@ -547,11 +547,11 @@ def replayed(report: ReplayReport) -> Table:
 
 
 def _output(output: OutputAccount) -> str:
-    told = f"{plain(output.name)} ({plain(output.to)})"
+    text = f"{plain(output.name)} ({plain(output.to)})"
     if output.messages is None:
-        return told
+        return text
     places = (f"offsets {at.start} to {at.stop - 1} of partition {at.partition}" for at in output.offsets)
-    return ", ".join((f"{told}: {output.messages:,} messages", *places))
+    return ", ".join((f"{text}: {output.messages:,} messages", *places))
 
 
 def _spans(info: TransactionInfo) -> str:

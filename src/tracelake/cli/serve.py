@@ -230,11 +230,11 @@ def openid_of(settings: Settings, issuer: str | None, client_id: str | None) -> 
 
 
 def _secret(settings: Settings) -> str | None:
-    given, path = settings.oidc_client_secret, settings.oidc_client_secret_file
-    if given is not None and path is not None:
+    value, path = settings.oidc_client_secret, settings.oidc_client_secret_file
+    if value is not None and path is not None:
         raise UsageError("give oidc_client_secret or oidc_client_secret_file, not both")
     if path is None:
-        return None if given is None else given.get_secret_value()
+        return None if value is None else value.get_secret_value()
     try:
         with Path(path).open(encoding="utf-8") as file:
             secret = file.read(limits.CLIENT_SECRET_MAX_CHARS + 1).strip()

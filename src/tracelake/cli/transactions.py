@@ -160,8 +160,8 @@ def transaction_begin(
     --transaction` and `seen` keep it alive. After a silence as long as the timeout, the next pipeline run seals or
     discards the transaction.
     """
-    begun = lake.transactions.begin(when_gone=when_gone, timeout_s=timeout_s, id=id)
-    return lake.transactions.get(begun.id)
+    transaction = lake.transactions.begin(when_gone=when_gone, timeout_s=timeout_s, id=id)
+    return lake.transactions.get(transaction.id)
 
 
 @command(transactions_app, "commit", text=_explained, examples=["tracelake transaction commit nightly"])
@@ -183,7 +183,7 @@ def transaction_abort(
 
 
 @command(transactions_app, "seen", text=_explained, examples=["tracelake transaction seen nightly"])
-def transaction_seen(lake: Lake, id: IdArgument) -> ClientTransactionInfo:
+def transaction_keep_alive(lake: Lake, id: IdArgument) -> ClientTransactionInfo:
     """Keep a transaction alive: restart its timeout."""
     lake.transactions.alive(id, lambda _: None)
     return lake.transactions.get(id)
@@ -197,9 +197,9 @@ def transaction_forget(lake: LakeOption = None) -> None:
     Fails if the record is readable: then commit or abort the transaction instead.
     """
     with opened(lake) as open_lake:
-        left = open_lake.transactions.forget()
+        remaining = open_lake.transactions.forget()
     forgotten = "The record was removed. Begin another with `tracelake transaction begin`."
-    console().print(forgotten if left is None else plain(left.explain()), soft_wrap=True)
+    console().print(forgotten if remaining is None else plain(remaining.explain()), soft_wrap=True)
 
 
 def _newest(infos: Sequence[ClientTransactionInfo]) -> Rendered:

@@ -46,14 +46,14 @@ def list_branches(lake: Lake) -> list[BranchInfo]:
     return lake.branches()
 
 
-def _begun(of: dict[str, Any]) -> Rendered:
+def _creation_text(of: dict[str, Any]) -> Rendered:
     return f"Branch {of['branch']} begins at {(of['commit'] or '')[: render.COMMIT_SHOWN]}."
 
 
 @command(
     branch_app,
     "create",
-    text=_begun,
+    text=_creation_text,
     examples=["tracelake branch create labels", "tracelake branch create redo main~3"],
 )
 def create(

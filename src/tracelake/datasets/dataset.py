@@ -64,9 +64,9 @@ SCHEMA: Final = pa.schema(_FIELDS)
 FORMATS: Final = ("jsonl", "parquet")
 
 
-def format_of(path: str | os.PathLike[str], asked: str | None) -> str:
+def format_of(path: str | os.PathLike[str], requested: str | None) -> str:
     """Return the requested format, or the one of the file's extension. Raises UsageError."""
-    chosen = asked or Path(path).suffix.removeprefix(".")
+    chosen = requested or Path(path).suffix.removeprefix(".")
     if chosen not in FORMATS:
         raise UsageError(
             f"{os.fspath(path)!r}: choose a format, jsonl or parquet, or use one as the file extension."
@@ -96,8 +96,8 @@ def write(examples: Iterable[Example], path: Path, kind: str) -> int:
 
 def batches(examples: Iterable[Example]) -> Iterator[pa.RecordBatch]:
     """Yield examples as Arrow batches."""
-    rest = iter(examples)
-    while some := list(islice(rest, _EXPORT_BATCH_EXAMPLES)):
+    remaining = iter(examples)
+    while some := list(islice(remaining, _EXPORT_BATCH_EXAMPLES)):
         yield pa.RecordBatch.from_pylist([_arrow_row(example) for example in some], SCHEMA)
 
 
@@ -314,8 +314,8 @@ class Dataset:
         """
         selection = Selection(traces, spans, where, search, limit)
         selection.check()
-        noted = dict(metadata or {})
-        model.check_notes("metadata", (text for pair in noted.items() for text in pair))
+        notes = dict(metadata or {})
+        model.check_notes("metadata", (text for pair in notes.items() for text in pair))
         self._check_writable()
         if (commit_id := self._committed(request_id)) is not None:
             return AddReport(self.name, self.at, added=0, replaced=0, known=0, empty=0, commit=commit_id)
@@ -323,16 +323,16 @@ class Dataset:
         view, source = self._view(commit), self._source(commit)
         keys = selection.keys(view)
         paths = [example_path(self.name, model.example_id(*key)) for key in keys]
-        known = set(self._find(paths))
-        self._repository.keep_staged(self.at, known)
-        wanted = [key for key, path in zip(keys, paths, strict=True) if replace or path not in known]
+        existing = set(self._find(paths))
+        self._repository.keep_staged(self.at, existing)
+        wanted = [key for key, path in zip(keys, paths, strict=True) if replace or path not in existing]
 
         def make(some: Sequence[Key]) -> Iterator[Made]:
-            for batch in examples(view, source, some, noted):
+            for batch in examples(view, source, some, notes):
                 yield [(example_path(self.name, each.id), model.to_bytes(each)) for each in batch]
 
         entries = stage_files(self._repository, self._objects, self.at, wanted, make)
-        replaced = len(known & set(entries))
+        replaced = len(existing & set(entries))
         return AddReport(
             dataset=self.name,
             branch=self.at,

@@ -75,14 +75,14 @@ def read_files(objects: ObjectStore, files: Iterable[FileAt]) -> Iterator[bytes]
 def at_once(read: Callable[[ItemT], ResultT], items: Iterable[ItemT]) -> Iterator[ResultT]:
     """Yield the results of a function for each item in order, prefetched by several threads."""
     threads = ThreadPoolExecutor(_FILES_AT_ONCE)
-    ahead: deque[Future[ResultT]] = deque()
+    pending: deque[Future[ResultT]] = deque()
     try:
         for item in items:
-            ahead.append(threads.submit(read, item))
-            if len(ahead) == _FILES_READ_AHEAD:
-                yield ahead.popleft().result()
-        while ahead:
-            yield ahead.popleft().result()
+            pending.append(threads.submit(read, item))
+            if len(pending) == _FILES_READ_AHEAD:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
     finally:  # also if the caller stops early
         threads.shutdown(cancel_futures=True)
 
@@ -141,10 +141,10 @@ def verify_files(
     def check(holder: Named | CheckedFile) -> list[CheckedFile]:
         return [holder] if isinstance(holder, CheckedFile) else list(_check(objects, holder))
 
-    seen: set[str] = set()
+    visited: set[str] = set()
     # Evaluated lazily, after all committed files were seen.
-    new_staged = (holder for holder in staged if file_path(holder.files[0]) not in seen)
-    for checked in at_once(check, chain(_named(repository, objects, heads, seen), new_staged)):
+    new_staged = (holder for holder in staged if file_path(holder.files[0]) not in visited)
+    for checked in at_once(check, chain(_referenced_files(repository, objects, heads, visited), new_staged)):
         yield from checked
 
 
@@ -158,26 +158,26 @@ def _check(objects: ObjectStore, holder: Named) -> Iterator[CheckedFile]:
             return
         except DamageError as error:
             finding = object_finding(objects, "file", path, f"{holder.what} names it: {error}")
-            is_gone = finding.kind == "missing"
-            if not is_gone or is_fresh(file, holder.epoch):
+            is_missing = finding.kind == "missing"
+            if not is_missing or is_fresh(file, holder.epoch):
                 problem = CheckedFile("file", 0, finding)
-            if not is_gone:
+            if not is_missing:
                 break
     if problem is not None:
         yield problem
 
 
-def _named(
+def _referenced_files(
     repository: Repository, objects: ObjectStore, heads: Iterable[str], files: set[str]
 ) -> Iterator[Named | CheckedFile]:
     """Yield the referenced files, each once: for every commit, those that its first parent does not reference."""
     todo = list(heads)
-    seen = {""}
+    visited = {""}
     while todo:
         commit_id = todo.pop()
-        if commit_id in seen:
+        if commit_id in visited:
             continue
-        seen.add(commit_id)
+        visited.add(commit_id)
         try:
             parents = repository.commit(commit_id).parents
             todo.extend(parents)

@@ -130,5 +130,5 @@ def examples_of(name: str) -> tuple[str, str]:
 
 def dataset_of(path: str) -> str | None:
     """Return the dataset to which an entry belongs, None for another kind of entry."""
-    folder, _, rest = path.partition("/")
-    return rest.partition("/")[0] if folder == DATASETS and "/" in rest else None
+    folder, _, remainder = path.partition("/")
+    return remainder.partition("/")[0] if folder == DATASETS and "/" in remainder else None

@@ -195,7 +195,7 @@ class Agent:
         with self._tracer.start_as_current_span(
             f"invoke_agent {AGENT_NAME}", kind=SpanKind.INTERNAL, attributes=attributes
         ) as span:
-            passages = [*self._read_named(self._plan(question)), *self._search_docs(question)]
+            passages = [*self._read_passages(self._plan(question)), *self._search_docs(question)]
             text, sources = self._compose(question, passages)
             span.set_attribute("gen_ai.output.messages", _messages("assistant", text))
             trace_id = f"{span.get_span_context().trace_id:032x}"
@@ -209,7 +209,7 @@ class Agent:
             _finish_chat(span, "I will call " + " and ".join(calls))
         return names
 
-    def _read_named(self, names: Sequence[str]) -> Iterator[Passage]:
+    def _read_passages(self, names: Sequence[str]) -> Iterator[Passage]:
         """Read the documentation of each name; skip unknown names."""
         for name in names:
             try:
@@ -297,12 +297,12 @@ def compose(
     question: str, passages: Sequence[Passage], sentences_max: int = 2
 ) -> tuple[str, tuple[str, ...]]:
     """Return an answer of the sentences that share most words with the question, and their sources."""
-    asked = set(words(question))
+    question_words = set(words(question))
     scores: dict[str, tuple[float, str]] = {}
     for rank, passage in enumerate(passages):
-        in_name = len(asked & set(words(passage.name)))
+        in_name = len(question_words & set(words(passage.name)))
         for position, sentence in enumerate(re.split(r"(?<=[.!?])\s+|\n\s*\n", passage.text)):
-            shared = len(asked & set(words(sentence)))
+            shared = len(question_words & set(words(sentence)))
             # Earlier passages are better, first sentences are most informative, and long ones share words by
             # chance.
             score = (shared + in_name) / (1 + rank / 2) + (position == 0) - len(sentence) / 400

@@ -328,16 +328,18 @@ def check_index(info: IndexInfo | None, rows: int) -> Verdict:
     if info is None:
         return Verdict("ok", "there is none yet")
     most = info.parts_max
-    said = f"{info.parts:,} parts" + (f" of {most:,} that this machine can open" if most is not None else "")
-    said += f", {info.documents:,} documents for {rows:,} spans, text {info.text or 'of another version'}"
+    summary = f"{info.parts:,} parts" + (
+        f" of {most:,} that this machine can open" if most is not None else ""
+    )
+    summary += f", {info.documents:,} documents for {rows:,} spans, text {info.text or 'of another version'}"
     if most is not None and info.parts > most:
-        return Verdict("failed", f"{said}: searches are refused", f"{REBUILD} Or raise vm.max_map_count.")
+        return Verdict("failed", f"{summary}: searches are refused", f"{REBUILD} Or raise vm.max_map_count.")
     if most is not None and info.parts > most // 2:
         # A server that moves to a new commit keeps the old index open for a while.
-        return Verdict("warning", f"{said}: a server sometimes has two open", REBUILD)
+        return Verdict("warning", f"{summary}: a server sometimes has two open", REBUILD)
     if info.documents - rows > _INDEX_REPLACED_SHARE_MAX * info.documents:
-        return Verdict("warning", f"{said}: scores also count replaced spans", REBUILD)
-    return Verdict("ok", said)
+        return Verdict("warning", f"{summary}: scores also count replaced spans", REBUILD)
+    return Verdict("ok", summary)
 
 
 _MEND_STORE: Final = "Check that the store runs, its address and credentials, and the network path to it."
@@ -461,7 +463,7 @@ def _check_quarantine(lake: Lake) -> Verdict:
             f"suspects/main/{min(standing.damaged)}: these inputs are not ingested, all others are",
             "Restore these records from a backup; `tracelake verify` names them.",
         )
-    number = sum(suspect.state == "set aside" for suspect in standing.whole)
+    number = sum(suspect.state == "set aside" for suspect in standing.readable)
     more = f"{number} inputs wait for a decision; see `tracelake pipeline quarantine`"
     return Verdict("ok", more if number else "no input is set aside")
 

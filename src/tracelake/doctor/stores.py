@@ -135,8 +135,8 @@ def check_objects(one: ObjectStore, other: ObjectStore) -> Verdict:
         for number in range(_DOCTOR_RACES):
             _race_to_create(one, other, f"{base}-create-{number}")
         _sweep(one, base)
-        if left := list(other.list(base)):
-            raise _WrongError(f"{left[0].path} is still listed after it was deleted")
+        if remaining := list(other.list(base)):
+            raise _WrongError(f"{remaining[0].path} is still listed after it was deleted")
     except _WrongError as wrong:
         return Verdict("failed", str(wrong), wrong.mend)
     finally:
@@ -195,8 +195,8 @@ def check_records(one: KeyValueStore, other: KeyValueStore) -> Verdict:
         return Verdict("failed", str(wrong), wrong.mend)
     finally:
         with suppress(TracelakeError):
-            if (left := one.get(PREFIX, key)) is not None:
-                one.delete_if(PREFIX, key, left.version)
+            if (remaining := one.get(PREFIX, key)) is not None:
+                one.delete_if(PREFIX, key, remaining.version)
     return Verdict(
         "ok",
         f"one winner in each of {2 * _DOCTOR_RACES} racing writes; lost updates are detected",
@@ -218,10 +218,10 @@ def _race_to_set(one: KeyValueStore, other: KeyValueStore, key: str, expected: E
     what = "created" if expected is ABSENT else "replaced one version of"
     if len(won) != 1:
         raise _UnconditionalError(f"of two writers that simultaneously {what} a record, {len(won)} succeeded")
-    (done, value), read = won[0], one.get(PREFIX, key)
-    if read is None or (read.value, read.version) != (value, done.version):
+    (written, value), read = won[0], one.get(PREFIX, key)
+    if read is None or (read.value, read.version) != (value, written.version):
         raise _UnconditionalError("a record lacks the content of the winning writer")
-    return done.version
+    return written.version
 
 
 def _refuse_outdated(one: KeyValueStore, other: KeyValueStore, key: str, outdated: Version) -> None:

@@ -79,7 +79,7 @@ class ScanResult:
     """Number of unreadable trace parts."""
     large: frozenset[str]
     """Traces scanned only in part, because some of their rows did not fit into memory."""
-    held: frozenset[str]
+    without_match: frozenset[str]
     """Traces without a match."""
 
 
@@ -120,15 +120,15 @@ class TextScan:
         return TextScan(tuple(texts), sizes, tuple(unread), tuple(large))
 
     def passing(
-        self, rows: Collection[int], sieve: Prefilter, known: Collection[str], most_bytes: float
+        self, rows: Collection[int], sieve: Prefilter, indexed: Collection[str], most_bytes: float
     ) -> ScanResult:
         """Scan these rows, the newest first, until matching parts reach `most_bytes`; at least one row is scanned.
 
         A row with more matching bytes than one search may index is skipped. If any span of a trace matches, all of
-        the trace passes. Traces in `known`, which have other rows in the index, pass too: the winning version of a
+        the trace passes. Traces in `indexed`, which have other rows in the index, pass too: the winning version of a
         span depends on all.
         """
-        passing = {text.trace_id for text in self.texts if sieve(text.text)}.union(known)
+        passing = {text.trace_id for text in self.texts if sieve(text.text)}.union(indexed)
         of_rows: dict[int, list[ListedPart]] = defaultdict(list)
         for text in self.texts:
             if text.trace_id in passing:
@@ -144,8 +144,10 @@ class TextScan:
                 break
             sizes[row] = self.sizes[row]
             parts += of_rows[row]
-        held = frozenset(text.trace_id for text in self.texts) - passing
-        return ScanResult(sizes, parts, len(self.unread), frozenset(part[0] for part in self.large), held)
+        without_match = frozenset(text.trace_id for text in self.texts) - passing
+        return ScanResult(
+            sizes, parts, len(self.unread), frozenset(part[0] for part in self.large), without_match
+        )
 
 
 def _read(uncommitted: Uncommitted, rows: Iterable[int]) -> TextScan:
@@ -230,11 +232,11 @@ class Coverage:
     """Number of rows that are missing only because the time was over."""
     at_work: bool = False
     """Whether rows are missing because a running pipeline will index them soon."""
-    left: Mapping[int, int] = field(default_factory=dict)
+    unindexed: Mapping[int, int] = field(default_factory=dict)
     """Rows left to the pipeline, the newest first, with the bytes of their spans."""
     texts: TextScan = field(default_factory=TextScan)
     """Texts of these rows, as far as they were read."""
-    held: frozenset[str] = frozenset()
+    without_match: frozenset[str] = frozenset()
     """Scanned traces without a match."""
 
 
@@ -275,17 +277,17 @@ class HotIndex:
         covering: Coverage,
         analyzer: Analyzer,
         sieve: Prefilter,
-        known: Collection[str] = (),
+        indexed: Collection[str] = (),
         most_bytes: float = math.inf,
     ) -> Coverage:
-        """Extend a coverage by a part with the matching spans of rows left to the pipeline, and all spans of `known`
+        """Extend a coverage by a part with the matching spans of rows left to the pipeline, and all spans of `indexed`
         traces.
 
         Needs no lock, because texts that were read never change.
         """
-        known = {trace_id for part in covering.parts for trace_id, _ in part.came_by}.union(known)
-        rows = _nameable(covering.texts.sizes.keys() & covering.left)
-        passed = covering.texts.passing(rows, sieve, known, most_bytes)
+        indexed = {trace_id for part in covering.parts for trace_id, _ in part.came_by}.union(indexed)
+        rows = _nameable(covering.texts.sizes.keys() & covering.unindexed)
+        passed = covering.texts.passing(rows, sieve, indexed, most_bytes)
         # Sort by row as in all parts, so that the order of equal hits is the same on each page.
         stored = sorted(uncommitted.of_traces(passed.parts), key=lambda part: (part.sequence, part.trace_id))
         # The budget is per search, because each one builds such a part.
@@ -298,7 +300,7 @@ class HotIndex:
             covering,
             parts=_in_order([*covering.parts, part]) if part.sizes else covering.parts,
             lacking=covering.lacking - len(part.sizes),
-            held=passed.held,
+            without_match=passed.without_match,
         )
 
     def newest(self, uncommitted: Uncommitted, analyzer: Analyzer) -> Coverage:
@@ -317,14 +319,14 @@ class HotIndex:
                 there = set[int]().union(*(part.sizes for part in parts))
                 lacking = [each for each in wanted if each not in there]
                 at_work = self._is_at_work() and bool(lacking)
-                left = {each: texts.sizes[each] for each in lacking if each in texts.sizes}
-                return Coverage(parts, len(lacking), more, at_work=at_work, left=left, texts=texts)
+                unindexed = {each: texts.sizes[each] for each in lacking if each in texts.sizes}
+                return Coverage(parts, len(lacking), more, at_work=at_work, unindexed=unindexed, texts=texts)
             until_s = time.monotonic() + UNCOMMITTED_SEARCH_BUILD_S
             covering = self._covering(
                 uncommitted, wanted, analyzer, self._parts, until_s, at_work=self.look(uncommitted)
             )
             step_bytes = limits.UNCOMMITTED_SEARCH_STEP_BYTES
-            self._texts = texts = texts.newer(uncommitted, covering.left, until_s, step_bytes)
+            self._texts = texts = texts.newer(uncommitted, covering.unindexed, until_s, step_bytes)
             # The warmer merges earlier; without one, a search merges here, at twice the fan-out.
             self._parts = self._merged(covering.parts, 2 * UNCOMMITTED_SEARCH_PARTS_MERGED)
             self._searched_s = time.monotonic()
@@ -333,7 +335,7 @@ class HotIndex:
             if is_mine:
                 self._making.release()
 
-    def ahead(self, uncommitted: Uncommitted, analyzer: Analyzer) -> bool:
+    def index_newest(self, uncommitted: Uncommitted, analyzer: Analyzer) -> bool:
         """Build a part of the newest rows that lack one, unless another thread is building. Return whether more rows
         lack one.
 
@@ -356,9 +358,9 @@ class HotIndex:
                 step_bytes,
                 at_work=self.look(uncommitted),
             )
-            self._texts = self._texts.newer(uncommitted, covering.left, -math.inf, step_bytes)
+            self._texts = self._texts.newer(uncommitted, covering.unindexed, -math.inf, step_bytes)
             self._parts = self._merged(covering.parts, UNCOMMITTED_SEARCH_PARTS_MERGED)
-            return covering.later > 0 or len(self._texts.sizes) < len(covering.left)
+            return covering.later > 0 or len(self._texts.sizes) < len(covering.unindexed)
         finally:
             self._making.release()
 
@@ -373,7 +375,7 @@ class HotIndex:
         """Return uncached texts of these rows."""
         sizes = _fitting(uncommitted, wanted, {})
         texts = TextScan().newer(uncommitted, sizes, math.inf, limits.UNCOMMITTED_SEARCH_STEP_BYTES)
-        return Coverage((), len(wanted), left=sizes, texts=texts)
+        return Coverage((), len(wanted), unindexed=sizes, texts=texts)
 
     def _covering(
         self,
@@ -401,7 +403,9 @@ class HotIndex:
         later = 0
         new = {each: size for each, size in sizes.items() if each not in there}
         if at_work and sum(sizes.values()) > UNCOMMITTED_SEARCH_LEFT_BYTES:
-            return Coverage(_in_order(parts), len(wanted) - len(sizes) + len(new), at_work=True, left=new)
+            return Coverage(
+                _in_order(parts), len(wanted) - len(sizes) + len(new), at_work=True, unindexed=new
+            )
         steps = batches(new, new.__getitem__, step_bytes or limits.UNCOMMITTED_SEARCH_STEP_BYTES)
         for number, step in enumerate(steps):
             if number > 0 and time.monotonic() > until_s:
@@ -416,11 +420,11 @@ class HotIndex:
         stored: Sequence[StoredPart],
         sizes: Mapping[int, int],
         analyzer: Analyzer,
-        beside: Iterable[HotPart],
+        other_parts: Iterable[HotPart],
         most_bytes: float = math.inf,
     ) -> HotPart:
-        """Build a part of these rows, within `most_bytes` and the memory that the parts in `beside` leave."""
-        held_bytes = sum(part.index.rows.nbytes for part in beside if part.index is not None)
+        """Build a part of these rows, within `most_bytes` and the memory that the parts in `other_parts` leave."""
+        held_bytes = sum(part.index.rows.nbytes for part in other_parts if part.index is not None)
         read = decoded(stored, min(most_bytes, limits.UNCOMMITTED_ROWS_MAX_BYTES - held_bytes))
         ids = [next(self._row_ids) for _ in range(len(read.rows))]
         rows = read.rows.append_column(ROW_ID, pa.array(ids, ROW_ID.type))
@@ -467,15 +471,17 @@ def _in_order(parts: Iterable[HotPart]) -> tuple[HotPart, ...]:
     return tuple(sorted(parts, key=lambda part: max(part.sizes)))
 
 
-def _fitting(uncommitted: Uncommitted, wanted: Sequence[int], known: Mapping[int, int]) -> dict[int, int]:
+def _fitting(
+    uncommitted: Uncommitted, wanted: Sequence[int], known_sizes: Mapping[int, int]
+) -> dict[int, int]:
     """Return the leading `wanted` rows that fit into memory, with their bytes; at least one."""
     fitting: dict[int, int] = {}
     total = 0
     for start in range(0, len(wanted), limits.TRACKING_IDS_AT_ONCE):
         some = wanted[start : start + limits.TRACKING_IDS_AT_ONCE]
-        sizes = uncommitted.sizes([sequence for sequence in some if sequence not in known])
+        sizes = uncommitted.sizes([sequence for sequence in some if sequence not in known_sizes])
         for sequence in some:
-            size = known.get(sequence, sizes.get(sequence, 0))
+            size = known_sizes.get(sequence, sizes.get(sequence, 0))
             if fitting and total + size > UNCOMMITTED_SEARCH_MAX_BYTES:
                 return fitting
             fitting[sequence] = size

@@ -192,7 +192,7 @@ class HotLists:
         self._opened = opened
         self._uncommitted = uncommitted
         self._making = Lock()
-        self._begun = 0
+        self._started = 0
         self._made = 0
         """The number of the last finished list."""
         self._list = HotList()
@@ -200,12 +200,12 @@ class HotLists:
 
     def newest(self) -> HotList:
         """Return a list whose build began after this call. Raises BackPressureError."""
-        begun = self._begun
+        started = self._started
         if not self._making.acquire(timeout=limits.UNCOMMITTED_LIST_WAIT_S):
             raise BackPressureError("listing uncommitted spans takes too long; list them again later")
         try:
-            if self._made <= begun:
-                self._begun = number = self._begun + 1
+            if self._made <= started:
+                self._started = number = self._started + 1
                 self._list = self._make()
                 self._made = number
             return self._list
@@ -261,16 +261,16 @@ class UncommittedTraces:
         An unreadable part is left out alone. A trace with a part that takes too much memory is left out entirely.
         """
         wanted = self._uncommitted.listed()
-        kept = {part: self._numbers[part] for part in wanted if part in self._numbers}
+        reused = {part: self._numbers[part] for part in wanted if part in self._numbers}
         rows, unread, large = self._rows, set[str](), set[str]()
-        if len(kept) < len(self._numbers):
-            rows = rows.filter(pc.is_in(rows[_PART.name], pa.array(kept.values(), _PART.type)))
-        for step in steps([part for part in wanted if part not in kept]):
+        if len(reused) < len(self._numbers):
+            rows = rows.filter(pc.is_in(rows[_PART.name], pa.array(reused.values(), _PART.type)))
+        for step in steps([part for part in wanted if part not in reused]):
             room_bytes = limits.UNCOMMITTED_ROWS_MAX_BYTES - rows.nbytes
             numbers, new = self._read(step, room_bytes, unread, large)
-            kept |= numbers
+            reused |= numbers
             rows = pa.concat_tables([rows, new])
-        self._rows, self._numbers, self.unread = rows.combine_chunks(), kept, frozenset(unread)
+        self._rows, self._numbers, self.unread = rows.combine_chunks(), reused, frozenset(unread)
         ids = list(dict.fromkeys(trace_id for trace_id, _, _ in wanted if trace_id not in large))
         if not large:
             return ids, self._rows

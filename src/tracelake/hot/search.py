@@ -25,7 +25,7 @@ from tracelake.hot.index import Coverage, HotIndex, HotPart
 from tracelake.hot.rows import are_large, cannot_be_read, latest_version_rows
 from tracelake.limits.input import MIB
 from tracelake.otlp.schema import SPANS
-from tracelake.search.analyzers import Analyzer, analyzer_named
+from tracelake.search.analyzers import Analyzer, get_analyzer
 from tracelake.search.prefilter import Prefilter
 from tracelake.search.results import SearchResults
 from tracelake.shards.rows import ROW_ID
@@ -71,13 +71,13 @@ class _OutboxSnapshot:
 
     parts: tuple[HotPart, ...] = ()
     not_searched: str | None = None
-    left: frozenset[str] = frozenset()
+    committed: frozenset[str] = frozenset()
     """Traces that have left the outbox. A commit chosen after that has their spans."""
     large: frozenset[str] = frozenset()
     """Traces that the parts have incompletely. The pipeline's commit decides their winning span versions."""
     apart: frozenset[int] = frozenset()
     """Pending rows that are not searched. No page has them."""
-    held: frozenset[str] = frozenset()
+    without_match: frozenset[str] = frozenset()
     """Traces with pending spans of which none passed the prefilter."""
     with_all_of: Callable[[Collection[str]], _OutboxSnapshot] | None = None
     """Returns a snapshot that also has all pending spans of the given traces."""
@@ -96,18 +96,18 @@ class HotSearch:
         self._searched_s = -math.inf
         self._kept: dict[tuple[str | None, tuple[HotPart, ...]], UncommittedRows] = {}
 
-    def search(self, token: PageToken | None, asked: BothTiersSearch) -> SearchResults:
+    def search(self, token: PageToken | None, request: BothTiersSearch) -> SearchResults:
         """Search the head of `main` and the outbox; for a page, search the commit and outbox rows of the first page."""
         at = MAIN if token is None else token.commit or NO_COMMIT
         self._searched_s = time.monotonic()
         for _ in range(_UNCOMMITTED_SEARCH_TRIES_MAX):
-            if (results := self._once(at, token, asked)) is not None:
+            if (results := self._once(at, token, request)) is not None:
                 return results
-        results = self._opened.read(at, lambda view: asked.search(view, None))
+        results = self._opened.read(at, lambda view: request.search(view, None))
         results.not_searched = "the index is being rebuilt with other settings: search again"
         return results
 
-    def index_ahead(self) -> bool:
+    def index_newest(self) -> bool:
         """Index new rows and open the newest commit in the background, so that the next search need not.
 
         Does this only while searches come. Returns whether there is more to do now.
@@ -121,36 +121,38 @@ class HotSearch:
         if time.monotonic() - self._searched_s > UNCOMMITTED_AHEAD_FOR_S:
             self._parts.look(Uncommitted(store))  # record the pipeline's progress for the next search
             return False
-        is_more = self._parts.ahead(Uncommitted(store), self._opened.read(MAIN, self._analyzer))
+        is_more = self._parts.index_newest(Uncommitted(store), self._opened.read(MAIN, self._analyzer))
         # Index first: if a part of the commit cannot be opened, new rows are searchable anyway.
         self._opened.read(MAIN, CommitView.open_index)
         return is_more
 
-    def _once(self, at: str, token: PageToken | None, asked: BothTiersSearch) -> SearchResults | None:
+    def _once(self, at: str, token: PageToken | None, request: BothTiersSearch) -> SearchResults | None:
         """Search once. Return None if the index's analyzer changed during the search."""
         analyzer = self._opened.read(at, self._analyzer)
         # Read the outbox before choosing the commit: rows that leave the outbox in between are then in that
         # commit.
-        looked = self._take(token, analyzer, asked.sieve_of(analyzer))
+        outbox = self._take(token, analyzer, request.sieve_of(analyzer))
 
         def searched(view: CommitView) -> SearchResults | None:
-            taken = looked
-            if taken.with_all_of is not None and (doubtful := asked.traces_of(view, taken.held)):
+            snapshot = outbox
+            if snapshot.with_all_of is not None and (
+                doubtful := request.traces_of(view, snapshot.without_match)
+            ):
                 # Their pending spans may replace committed versions that this search finds.
-                taken = taken.with_all_of(doubtful)
-            if taken.parts and self._analyzer(view) is not analyzer:
+                snapshot = snapshot.with_all_of(doubtful)
+            if snapshot.parts and self._analyzer(view) is not analyzer:
                 return None
             page = "" if token is None else token.newer
-            newer = self._beside(view, taken, asked.name, page) if taken.parts else None
-            results = asked.search(view, newer)
-            said = [text for text in (taken.not_searched, results.not_searched) if text]
-            results.not_searched = "; ".join(said) or None
+            newer = self._uncommitted_rows(view, snapshot, request.name, page) if snapshot.parts else None
+            results = request.search(view, newer)
+            messages = [text for text in (snapshot.not_searched, results.not_searched) if text]
+            results.not_searched = "; ".join(messages) or None
             return results
 
         return self._opened.read(at, searched)
 
     def _analyzer(self, view: CommitView) -> Analyzer:
-        return view.analyzer(analyzer_named(self._opened.config.text))
+        return view.analyzer(get_analyzer(self._opened.config.text))
 
     def _take(self, token: PageToken | None, analyzer: Analyzer, sieve: Prefilter | None) -> _OutboxSnapshot:
         if token is not None and not token.newer:
@@ -170,13 +172,13 @@ class HotSearch:
     ) -> _OutboxSnapshot:
         """Return a snapshot of the outbox, within the limits of bytes and time."""
         covering = self._parts.newest(uncommitted, analyzer)
-        if sieve is None or not covering.left:
+        if sieve is None or not covering.unindexed:
             return _as_they_wait(uncommitted, covering)
 
         def with_all_of(traces: Collection[str]) -> _OutboxSnapshot:
             most_bytes = UNCOMMITTED_SEARCH_SIFTED_MAX_BYTES
             sifted = self._parts.sifted(uncommitted, covering, analyzer, sieve, traces, most_bytes)
-            return replace(_as_they_wait(uncommitted, sifted), held=sifted.held)
+            return replace(_as_they_wait(uncommitted, sifted), without_match=sifted.without_match)
 
         return replace(with_all_of(()), with_all_of=with_all_of)
 
@@ -190,22 +192,22 @@ class HotSearch:
         # Verify the token first, because rebuilding a page may take seconds.
         if runs is None or token.newer != self._signed(token.commit, run_names, token.search):
             raise QueryError(f"{str(token)!r} is not a page; use `next_page` of a result unchanged.")
-        if (kept := self._kept_of(token)) is not None:
-            return _taken(Coverage(kept))
+        if (parts := self._kept_of(token)) is not None:
+            return _snapshot(Coverage(parts))
         with self._page_lock:
             if (
-                kept := self._kept_of(token)
+                parts := self._kept_of(token)
             ) is not None:  # the thread that had the lock before may have rebuilt it
-                return _taken(Coverage(kept))
-            wanted = uncommitted.within(runs, limits.UNCOMMITTED_SEARCH_ROWS_MAX)
+                return _snapshot(Coverage(parts))
+            wanted = uncommitted.in_ranges(runs, limits.UNCOMMITTED_SEARCH_ROWS_MAX)
             if not is_sifted or sieve is None:
-                return _taken(self._parts.of(uncommitted, wanted, analyzer))
+                return _snapshot(self._parts.of(uncommitted, wanted, analyzer))
             covering = self._parts.texts_of(uncommitted, wanted)
 
             def with_all_of(traces: Collection[str]) -> _OutboxSnapshot:
                 # The page is of the same query, so the prefilter is the same.
                 sifted = self._parts.sifted(uncommitted, covering, analyzer, sieve, traces)
-                return replace(_taken(sifted), held=sifted.held)
+                return replace(_snapshot(sifted), without_match=sifted.without_match)
 
             return replace(with_all_of(()), with_all_of=with_all_of)
 
@@ -231,33 +233,37 @@ class HotSearch:
                     return parts
         return None
 
-    def _beside(self, view: CommitView, taken: _OutboxSnapshot, name: str, page: str) -> UncommittedRows:
+    def _uncommitted_rows(
+        self, view: CommitView, snapshot: _OutboxSnapshot, name: str, page: str
+    ) -> UncommittedRows:
         """Return the outbox rows to search with a commit, and hide span versions that lose against others.
 
         Traces that have left the outbox are hidden too, because the commit has them. Incomplete traces are hidden
         because a missing version may win.
         """
-        parts = taken.parts
+        parts = snapshot.parts
         key = view.commit_id, parts
         with self._lock:
             if (newer := self._kept.get(key)) is not None:
                 return newer
         indexes = [part.index for part in parts if part.index is not None]
         claims = pa.concat_tables([index.rows for index in indexes])
-        has_left = pc.is_in(claims["trace_id"], pa.array(sorted(taken.left | taken.large), pa.string()))
-        left = claims[ROW_ID.name].filter(has_left).to_numpy()
-        claims = claims.filter(pc.invert(has_left)) if len(left) else claims
+        is_committed = pc.is_in(
+            claims["trace_id"], pa.array(sorted(snapshot.committed | snapshot.large), pa.string())
+        )
+        committed = claims[ROW_ID.name].filter(is_committed).to_numpy()
+        claims = claims.filter(pc.invert(is_committed)) if len(committed) else claims
         indexed = view.indexed_claims(claims)
         # Committed versions come first: among equal ones the first wins.
         every = pa.concat_tables([indexed.select(claims.schema.names).cast(claims.schema), claims])
         hidden = np.delete(every[ROW_ID.name].to_numpy(), latest_version_rows(every.select(SPANS.names)))
         sequences = set[int]().union(*(part.sizes for part in parts))
-        run_names = named_runs(runs_of(sequences, limits.UNCOMMITTED_RUN_GAP_MAX, taken.apart))
+        run_names = named_runs(runs_of(sequences, limits.UNCOMMITTED_RUN_GAP_MAX, snapshot.apart))
         if any(part.is_sifted for part in parts):
             run_names = f"{_SIFTED}{run_names}"
         # Later pages keep the rows of the first, even if some have left the outbox.
-        told = page or self._signed(view.commit_id, run_names, name)
-        newer = UncommittedRows(indexes, np.concatenate([hidden, left]), told)
+        page_token = page or self._signed(view.commit_id, run_names, name)
+        newer = UncommittedRows(indexes, np.concatenate([hidden, committed]), page_token)
         with self._lock:
             self._kept[key] = newer
             while len(self._kept) > UNCOMMITTED_SEARCHES_KEPT:
@@ -273,31 +279,31 @@ def _as_they_wait(uncommitted: Uncommitted, covering: Coverage) -> _OutboxSnapsh
     nameable = _within_runs(covering.parts, apart)
     more = covering.more or len(nameable) < len(covering.parts)
     is_all = len(waiting) <= limits.UNCOMMITTED_SEARCH_ROWS_MAX
-    left = _left(nameable, waiting) if is_all else frozenset[str]()
-    return replace(_taken(replace(covering, parts=nameable, more=more), left=left), apart=apart)
+    committed = _committed_traces(nameable, waiting) if is_all else frozenset[str]()
+    return replace(_snapshot(replace(covering, parts=nameable, more=more), committed=committed), apart=apart)
 
 
 def _within_runs(parts: tuple[HotPart, ...], apart: frozenset[int]) -> tuple[HotPart, ...]:
     """Return the newest parts whose rows a page token can name without the rows in `apart`."""
     for first in range(len(parts)):
-        rest = parts[first:]
-        sequences = set[int]().union(*(part.sizes for part in rest))
+        newest = parts[first:]
+        sequences = set[int]().union(*(part.sizes for part in newest))
         if len(runs_of(sequences, limits.UNCOMMITTED_RUN_GAP_MAX, apart)) <= limits.UNCOMMITTED_RUNS_MAX:
-            return rest
+            return newest
     return ()
 
 
-def _left(parts: Iterable[HotPart], waiting: Iterable[int]) -> frozenset[str]:
+def _committed_traces(parts: Iterable[HotPart], waiting: Iterable[int]) -> frozenset[str]:
     """Return the traces of these parts without pending rows. `waiting` must list all pending rows."""
     waits, came_by = frozenset(waiting), [each for part in parts for each in part.came_by]
-    left = {trace_id for trace_id, sequence in came_by if sequence not in waits}
-    return frozenset(left.difference(trace_id for trace_id, sequence in came_by if sequence in waits))
+    committed = {trace_id for trace_id, sequence in came_by if sequence not in waits}
+    return frozenset(committed.difference(trace_id for trace_id, sequence in came_by if sequence in waits))
 
 
-def _taken(covering: Coverage, *, left: frozenset[str] = frozenset()) -> _OutboxSnapshot:
+def _snapshot(covering: Coverage, *, committed: frozenset[str] = frozenset()) -> _OutboxSnapshot:
     """Return a snapshot of the parts that have spans, with a message about all that is missing."""
     parts, lacking, more = covering.parts, covering.lacking, covering.more
-    said = []
+    messages = []
     if lacking or more:
         how_many = f"{lacking:,}" if not more else f"more than {lacking:,}" if lacking else "some"
         again = (
@@ -305,13 +311,13 @@ def _taken(covering: Coverage, *, left: frozenset[str] = frozenset()) -> _Outbox
             if covering.at_work
             else "search again, or start it (`tracelake pipeline run`)"
         )
-        said.append(
+        messages.append(
             f"{how_many} groups of acknowledged requests wait for the pipeline and are not searchable yet: "
             f"{again}"
         )
     if problems := sum(part.problems for part in parts):
-        said.append(cannot_be_read(problems))
+        messages.append(cannot_be_read(problems))
     if large := frozenset[str]().union(*(part.large for part in parts)):
-        said.append(are_large(len(large)))
+        messages.append(are_large(len(large)))
     with_spans = tuple(part for part in parts if part.index is not None)
-    return _OutboxSnapshot(with_spans, "; ".join(said) or None, left, large)
+    return _OutboxSnapshot(with_spans, "; ".join(messages) or None, committed, large)

@@ -42,7 +42,7 @@ from tracelake.otlp.schema import SPANS, TRANSACTION_FIELD
 from tracelake.results import InboxInfo, Row, Trace, is_server_side
 from tracelake.search.results import SearchResults
 from tracelake.shards.rows import ROW_ID
-from tracelake.tables.builtin import IN_ORDER, SPAN_COLUMNS, summed, within
+from tracelake.tables.builtin import IN_ORDER, SPAN_COLUMNS, in_workspace, summed
 from tracelake.tables.page_tokens import PageToken
 from tracelake.tables.table import ReadGate, acquire_read, no_trace, to_rows, too_large
 from tracelake.tables.view import CommitView
@@ -153,13 +153,13 @@ class HotTraces:
         trace_id: str,
         workspace: str | None = None,
         *,
-        whole: bool = False,
+        complete: bool = False,
         span_id: str | None = None,
     ) -> pa.Table:
         """Return the rows of what is here of a trace, with the columns of SPANS; there may be several about a span.
 
         Those of other workspaces are left out where they are many. Of a large one what waits in the outbox alone,
-        unless some of it was given up: a commit that is chosen after this call has the rest. With `whole` all of it.
+        unless some of it was given up: a commit that is chosen after this call has the rest. With `complete` all of it.
         With `span_id` only parts that hold this id are decoded.
 
         Raises DamageError, LimitError for rows that take too much memory, BackPressureError where others read large
@@ -171,7 +171,7 @@ class HotTraces:
             return self._read(parts, workspace, acquire_read, span_id=span_id)
         self._reading.begin()
         try:
-            rows = self._of_large(trace_id, workspace, whole, span_id)
+            rows = self._of_large(trace_id, workspace, complete, span_id)
         finally:
             self._reading.end()
         # Only after `end()`: a thread that holds the other gate may be waiting for this one.
@@ -179,24 +179,26 @@ class HotTraces:
             acquire_read()
         return rows
 
-    def known(self, trace_id: str, workspace: str | None = None) -> int:
+    def received_spans(self, trace_id: str, workspace: str | None = None) -> int:
         """Return the number of received spans of a trace, whether or not their payload is still stored."""
-        return self._uncommitted.spans_known(trace_id, workspace)
+        return self._uncommitted.received_spans(trace_id, workspace)
 
     def is_given_up(self, trace_id: str) -> bool:
         """Return whether the tables may permanently lack spans of a trace because outbox rows were discarded."""
         return self._uncommitted.is_given_up(trace_id)
 
     def _of_large(
-        self, trace_id: str, workspace: str | None, whole: bool, span_id: str | None = None
+        self, trace_id: str, workspace: str | None, complete: bool, span_id: str | None = None
     ) -> pa.Table:
         rows = SPANS.empty_table()
         parts = self._uncommitted.of_trace(trace_id, waiting=True)
         # Check after the read: discarding rows marks their traces in the same transaction.
-        if self.is_given_up(trace_id) or whole:
+        if self.is_given_up(trace_id) or complete:
             parts = self._uncommitted.of_trace(trace_id)
         for step in steps(parts):
-            new = within(self._read(step, workspace, held_bytes=rows.nbytes, span_id=span_id), workspace)
+            new = in_workspace(
+                self._read(step, workspace, held_bytes=rows.nbytes, span_id=span_id), workspace
+            )
             rows = latest_versions([rows, new])
         return rows
 
@@ -319,13 +321,13 @@ class HotTier:
         oldest_s = None if oldest_ns is None else max(0.0, time.time() - oldest_ns / 1e9)
         return InboxInfo(rows, size_bytes, oldest_s)
 
-    def search(self, token: PageToken | None, asked: BothTiersSearch) -> SearchResults:
+    def search(self, token: PageToken | None, request: BothTiersSearch) -> SearchResults:
         """Search the newest commit and the outbox, or return a page of the search that the token names."""
-        return self._search.search(token, asked)
+        return self._search.search(token, request)
 
-    def index_ahead(self) -> bool:
-        """Index pending rows before the next search. See `HotSearch.index_ahead`."""
-        return self._search.index_ahead()
+    def index_newest(self) -> bool:
+        """Index pending rows before the next search. See `HotSearch.index_newest`."""
+        return self._search.index_newest()
 
     def trace(self, trace_id: str, *, tiers: bool = False, workspace: str | None = None) -> Trace:
         """Return all spans of a trace from both tiers, in one workspace or all. Raises NotFoundError.
@@ -440,21 +442,21 @@ class HotTier:
     def _rows(self, trace_id: str, workspace: str | None) -> tuple[pa.Table, Collection[_Key]]:
         """Return the rows of a trace, and the keys of spans of which the tracking store has a claim."""
         # Count first: spans that arrive after the count may be missing.
-        known = self._known(trace_id.lower(), workspace)
-        rows, spans = self._both(trace_id, workspace, [*known])
+        counts = self._span_counts(trace_id.lower(), workspace)
+        rows, spans = self._both(trace_id, workspace, [*counts])
         full_id = str(rows["trace_id"][0]) if len(rows) else trace_id.lower()
         # After a revert or loss of a commit, the tracking store or its archive still has the spans. So read
         # all of them.
-        if len(rows) < max((known[each] for each in known if each.startswith(full_id)), default=0):
-            rows, spans = self._both(trace_id, workspace, [*known], whole=True)
-            self._check_archived(rows, {each: known[each] for each in known if each.startswith(full_id)})
+        if len(rows) < max((counts[each] for each in counts if each.startswith(full_id)), default=0):
+            rows, spans = self._both(trace_id, workspace, [*counts], complete=True)
+            self._check_archived(rows, {each: counts[each] for each in counts if each.startswith(full_id)})
         if not len(rows):
             raise no_trace(trace_id)
         return rows, spans
 
-    def _check_archived(self, rows: pa.Table, known: dict[str, int]) -> None:
+    def _check_archived(self, rows: pa.Table, counts: dict[str, int]) -> None:
         """Raise DamageError if the tables archive a trace and have fewer rows than spans were received (A17)."""
-        for trace_id, count in known.items():
+        for trace_id, count in counts.items():
             if len(rows) < count and self.required_store().is_archived_in_tables(trace_id):
                 raise DamageError(
                     f"trace {trace_id} is archived in the tables of this lake, and `main` has {len(rows):,} of its "
@@ -474,11 +476,11 @@ class HotTier:
 
         With `span_id` the tracking store is asked for this span only.
         """
-        known = self._known(trace_id.lower(), workspace)
+        counts = self._span_counts(trace_id.lower(), workspace)
 
-        def attempt(whole: bool) -> ResultT | None:
-            hot = self._hot([*known], workspace, whole, span_id)
-            others = {each for each in known if known[each]}
+        def attempt(complete: bool) -> ResultT | None:
+            hot = self._hot([*counts], workspace, complete, span_id)
+            others = {each for each in counts if counts[each]}
 
             def read(view: CommitView) -> ResultT | None:
                 full_id = view.full_id(trace_id, others, workspace)
@@ -486,22 +488,22 @@ class HotTier:
                 rows = latest_versions(of_trace) if of_trace else SPANS.empty_table()
                 outline = Outline.of(full_id, rows, view.outline(full_id, columns, workspace))
                 spans = outline.rows if span_id is None else outline.with_span(span_id)
-                expected = known.get(full_id, 0) if span_id is None else min(known.get(full_id, 0), 1)
+                expected = counts.get(full_id, 0) if span_id is None else min(counts.get(full_id, 0), 1)
                 # A commit that was reverted lacks spans that the tracking store, or its archive, still has.
-                if not whole and len(spans) < expected:
+                if not complete and len(spans) < expected:
                     return None
                 if len(spans) < expected:
-                    self._check_archived(outline.rows, {full_id: known[full_id]})
+                    self._check_archived(outline.rows, {full_id: counts[full_id]})
                 # A trace of the tracking store may be there without the span that is asked for.
-                if not len(outline.rows) and (span_id is None or not known.get(full_id)):
+                if not len(outline.rows) and (span_id is None or not counts.get(full_id)):
                     raise no_trace(trace_id)
                 return use(view, outline)
 
             return self._opened.read(MAIN, read)
 
-        result = attempt(whole=False)
+        result = attempt(complete=False)
         if result is None:
-            result = attempt(whole=True)
+            result = attempt(complete=True)
         assert result is not None
         return result
 
@@ -513,25 +515,25 @@ class HotTier:
                 return summary
         return summary_of(outline.rows)
 
-    def _known(self, trace_id: str, workspace: str | None) -> dict[str, int]:
+    def _span_counts(self, trace_id: str, workspace: str | None) -> dict[str, int]:
         """Return the number of received spans for at most two traces with this id prefix."""
         store = self.store
         if store is None or not trace_id.isalnum():
             return {}
         ids = [trace_id] if len(trace_id) == 32 else store.ids_that_begin(trace_id, 2, workspace)
-        return {each: self._reads_of(store)[1].known(each, workspace) for each in ids}
+        return {each: self._reads_of(store)[1].received_spans(each, workspace) for each in ids}
 
     def _both(
-        self, trace_id: str, workspace: str | None, ids: Sequence[str], *, whole: bool = False
+        self, trace_id: str, workspace: str | None, ids: Sequence[str], *, complete: bool = False
     ) -> tuple[pa.Table, Collection[_Key]]:
-        """Return the rows of both tiers, in the form of `_rows`. `whole` reads all hot parts of `ids`."""
-        hot = self._hot(ids, workspace, whole)
+        """Return the rows of both tiers, in the form of `_rows`. `complete` reads all hot parts of `ids`."""
+        hot = self._hot(ids, workspace, complete)
         others = {str(batch["trace_id"][0]) for batch in hot if len(batch)}
 
         def read(view: CommitView) -> pa.Table:
             full_id = view.full_id(trace_id, others, workspace)
             of_trace = [batch for batch in hot if len(batch) and str(batch["trace_id"][0]) == full_id]
-            rows = latest_versions([*of_trace, view.whole(full_id, workspace)])
+            rows = latest_versions([*of_trace, view.trace_spans(full_id, workspace)])
             if rows.nbytes > limits.TRACE_ROWS_MAX_BYTES:  # both tiers may have contributed rows
                 raise too_large(full_id)
             return rows
@@ -542,30 +544,32 @@ class HotTier:
         }
 
     def _hot(
-        self, ids: Sequence[str], workspace: str | None, whole: bool, span_id: str | None = None
+        self, ids: Sequence[str], workspace: str | None, complete: bool, span_id: str | None = None
     ) -> list[pa.Table]:
         store = self.store
         if store is None:
             return []
-        return [within(self._here(store, whole, each, workspace, span_id), workspace) for each in ids]
+        return [
+            in_workspace(self._here(store, complete, each, workspace, span_id), workspace) for each in ids
+        ]
 
     def _here(
         self,
         store: TrackingStore,
-        whole: bool,
+        complete: bool,
         trace_id: str,
         workspace: str | None,
         span_id: str | None = None,
     ) -> pa.Table:
         """Return a trace's rows from the tracking store.
 
-        If the store has no payload, read the trace's archive, either with `whole` or if the tables may permanently
+        If the store has no payload, read the trace's archive, either with `complete` or if the tables may permanently
         lack spans.
         """
         traces = self._reads_of(store)[1]
         for _ in range(limits.ARCHIVE_RESTORE_TRIES_MAX):
-            rows = traces.rows(trace_id, workspace, whole=whole, span_id=span_id)
-            if len(rows) or (not whole and not traces.is_given_up(trace_id)):
+            rows = traces.rows(trace_id, workspace, complete=complete, span_id=span_id)
+            if len(rows) or (not complete and not traces.is_given_up(trace_id)):
                 break
             if (data := open_archive(self._opened).read(trace_id)) is not None:
                 if workspace is not None:

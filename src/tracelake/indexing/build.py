@@ -33,7 +33,7 @@ from tracelake.limits import (
 from tracelake.otlp.schema import SPANS_TABLE
 from tracelake.results import IndexReport
 from tracelake.scratch import scratch_directory
-from tracelake.search.analyzers import Analyzer, analyzer_named, current, of_fingerprint
+from tracelake.search.analyzers import Analyzer, current, get_analyzer, of_fingerprint
 from tracelake.search.build import build_part, merge_parts
 from tracelake.search.documents import COLUMNS
 from tracelake.search.finalize import (
@@ -152,7 +152,7 @@ def run_index_task(task: IndexTask) -> None:
             task.high,
             uuid.uuid4().hex,
             batches,
-            analyzer=analyzer_named(task.text),
+            analyzer=get_analyzer(task.text),
             lower=task.receipt_lower,
             vectors=task.vectors,
         )
@@ -173,7 +173,7 @@ def run_merge_task(task: MergeTask) -> None:
             uuid.uuid4().hex,
             task.parts,
             live,
-            analyzer=analyzer_named(rows.text),
+            analyzer=get_analyzer(rows.text),
             vectors=rows.vectors,
         )
     except DamageError as error:
@@ -196,18 +196,18 @@ class IndexBuilder:
     runner: TaskRunner
 
     def build(
-        self, begun: StartedBuild, wanted: IndexedRows, progress: OnProgress, rows: int | None = None
+        self, started: StartedBuild, wanted: IndexedRows, progress: OnProgress, rows: int | None = None
     ) -> list[Receipt]:
         """Build and write parts of these rows. `rows` is the maximum number of rows, if known.
 
         Raises:
             ExpiredError: garbage was collected twice in the meantime, and with it the parts.
         """
-        self._stage(begun.build, wanted, progress, rows)
-        return self._written(begun, wanted)
+        self._stage(started.build, wanted, progress, rows)
+        return self._written(started, wanted)
 
     def merge(
-        self, begun: StartedBuild, parts: Sequence[PartRef], wanted: IndexedRows, progress: OnProgress
+        self, started: StartedBuild, parts: Sequence[PartRef], wanted: IndexedRows, progress: OnProgress
     ) -> list[Receipt]:
         """Merge adjacent parts into parts of the same rows that `build` would give. They have this analyzer and all
         the rows.
@@ -217,23 +217,23 @@ class IndexBuilder:
         """
         too_large = sum(part.size_bytes for part in parts) > INDEX_MERGED_MAX_BYTES
         if too_large or not all(has_vectors(part.vectors, wanted.vectors) for part in parts):
-            return self.build(begun, wanted, progress, sum(part.documents for part in parts))
-        self._stage_merged(begun.build, parts, wanted, progress)
-        return self._written(begun, wanted)
+            return self.build(started, wanted, progress, sum(part.documents for part in parts))
+        self._stage_merged(started.build, parts, wanted, progress)
+        return self._written(started, wanted)
 
-    def _written(self, begun: StartedBuild, wanted: IndexedRows) -> list[Receipt]:
+    def _written(self, started: StartedBuild, wanted: IndexedRows) -> list[Receipt]:
         """Write the staged parts of a build."""
         try:
             return write_parts(
                 self.objects,
                 INDEX,
-                begun.build,
+                started.build,
                 self.buckets,
                 wanted.analyzer.fingerprint,
                 vectors=wanted.vectors,
             )
         except DamageError as error:
-            if may_publish(begun.epoch, Repository(self.key_value, self.objects).epoch()):
+            if may_publish(started.epoch, Repository(self.key_value, self.objects).epoch()):
                 raise
             raise ExpiredError(
                 "garbage collection ran twice while parts of the index were built, and deleted them. Nothing "
@@ -255,7 +255,7 @@ class IndexBuilder:
 
     def _tasks(self, build: str, wanted: IndexedRows, rows: int | None) -> list[IndexTask]:
         lower, upper = wanted.transactions
-        held = _with_times(wanted.snapshot, lower, upper)
+        relevant = _with_times(wanted.snapshot, lower, upper)
         most = wanted.vectors.rows_per_part if wanted.vectors is not None else None
         return [
             IndexTask(
@@ -265,12 +265,12 @@ class IndexBuilder:
                 high,
                 lower,
                 upper,
-                held.for_buckets(set(range(low, high))),
+                relevant.for_buckets(set(range(low, high))),
                 wanted.analyzer.name,
                 wanted.receipt_lower,
                 wanted.vectors,
             )
-            for low, high in self._groups(_rows(held) if rows is None else rows, most)
+            for low, high in self._groups(_rows(relevant) if rows is None else rows, most)
         ]
 
     def _run(
@@ -280,7 +280,7 @@ class IndexBuilder:
             self.runner,
             function,
             tasks,
-            lambda done: progress(Progress("indexing", done, len(tasks), "tasks")),
+            lambda finished_tasks: progress(Progress("indexing", finished_tasks, len(tasks), "tasks")),
         )
 
     def count_live(self, snapshot: Snapshot, progress: OnProgress) -> Counter[int]:
@@ -351,7 +351,9 @@ def _with_times(snapshot: Snapshot, lower: int, upper: int) -> Snapshot:
     def overlaps(part: Part) -> bool:
         return part.last_row_id >= first and part.first_row_id < end
 
-    parts, history = (tuple(filter(overlaps, held)) for held in (snapshot.parts, snapshot.history))
+    parts, history = (
+        tuple(filter(overlaps, candidates)) for candidates in (snapshot.parts, snapshot.history)
+    )
     return Snapshot(snapshot.as_of, parts, snapshot.retractions, history)
 
 
@@ -401,20 +403,20 @@ class IndexRebuild:
         first: IndexSettings = PLAIN,
         vectors: Vectors = AS_BEFORE,
     ) -> None:
-        self._chosen = None if text is None else analyzer_named(text)
+        self._chosen = None if text is None else get_analyzer(text)
         self._builder = builder
         self._progress = progress
         self._objects = builder.objects
         self._repository = Repository(builder.key_value, builder.objects)
         self._first = first
-        self._told = vectors
+        self._requested_vectors = vectors
         self._vectors = self._wanted_vectors()
         self._builds: list[str] = []
-        self._begin(self._chosen or self._standing_analyzer() or analyzer_named(first.text))
+        self._begin(self._chosen or self._standing_analyzer() or get_analyzer(first.text))
 
     def _begin(self, analyzer: Analyzer) -> None:
         self._analyzer = analyzer
-        self._begun = StartedBuild.now(self._repository)
+        self._started = StartedBuild.now(self._repository)
         self._parts: list[PartRef] = []
         self._upper = 0
         """The transaction after the last one that is built."""
@@ -467,13 +469,13 @@ class IndexRebuild:
         if lower:
             # The name has the previous build's name as a prefix. Garbage collection finds the manifests of a
             # build's parts by the prefix of their names.
-            self._begun = replace(self._begun, build=f"{self._begun.build}-{lower:010d}")
+            self._started = replace(self._started, build=f"{self._started.build}-{lower:010d}")
         shard = Shard(reference.shard, self._builder.key_value, self._objects)
         with Lease(shard, self._builder.key_value) as lease:  # keeps the rows until they are read
             snapshot = shard.snapshot(reference.as_of, lease.state)
             wanted = IndexedRows((lower, upper), snapshot, self._analyzer, self._vectors)
-            chosen = self._builder.build(self._begun, wanted, self._progress)
-        self._builds.append(self._begun.build)
+            chosen = self._builder.build(self._started, wanted, self._progress)
+        self._builds.append(self._started.build)
         self._parts += parts_of_build(INDEX, chosen, lower, upper, as_of=reference.as_of)
         self._upper = upper
 
@@ -483,7 +485,7 @@ class IndexRebuild:
         """Commit the parts, with those of later transactions, as the index. Return None if another was faster."""
         manifest = Manifest(
             index=INDEX,
-            build=f"{self._begun.build}-{now:010d}-{number:03d}",  # unique for each attempt
+            build=f"{self._started.build}-{now:010d}-{number:03d}",  # unique for each attempt
             upper=now,
             fingerprint=self._analyzer.fingerprint,
             parent=replaced,
@@ -496,7 +498,7 @@ class IndexRebuild:
         # A commit never moves an index back to fewer transactions, and replaces only the index that it has
         # read. If another commit is faster, this one changes nothing.
         commit_id = self._repository.commit_entries(
-            {INDEX_ENTRY: IndexAt(path, now, self._begun.epoch, replaces=replaced or "")},
+            {INDEX_ENTRY: IndexAt(path, now, self._started.epoch, replaces=replaced or "")},
             message=f"index rebuilt: {manifest.documents} documents in {manifest.part_count} parts",
             committer="index rebuild",
         )
@@ -515,7 +517,7 @@ class IndexRebuild:
 
     def _wanted_vectors(self) -> VectorSettings | None:
         """Return the vector settings of the rebuilt index."""
-        return self._standing_vectors() if self._told == AS_BEFORE else self._told
+        return self._standing_vectors() if self._requested_vectors == AS_BEFORE else self._requested_vectors
 
     def _standing_vectors(self) -> VectorSettings | None:
         """Return the vector settings of the next transaction. For a damaged index, return its earlier or its first

@@ -28,7 +28,7 @@ from tracelake.search.protocol import (
     Generation,
     counts_replaced,
     due,
-    due_at_rest,
+    due_when_idle,
     generations,
     parts_of_build,
     to_rewrite,
@@ -56,7 +56,7 @@ class CurrentIndex:
     """Index of the head of `main`."""
 
     transaction: int
-    named: str
+    path: str
     """Path of the manifest that the head references."""
     manifest: Manifest
     """Manifest that the next transaction builds on."""
@@ -89,16 +89,16 @@ class IndexMerger:
         """Return whether something has failed and its backoff is over."""
         return self._again.is_time()
 
-    def maintain(self, progress: OnProgress = silent, *, at_rest: bool = False) -> None:
-        """Merge due parts, and more of them with `at_rest`. Rewrite parts with too many replaced rows.
+    def maintain(self, progress: OnProgress = silent, *, is_idle: bool = False) -> None:
+        """Merge due parts, and more of them with `is_idle`. Rewrite parts with too many replaced rows.
 
         Only latency and scores depend on this. So a failure is logged and retried by a later call, after a growing
         backoff or `fan_out` transactions. A damaged part prevents only merges that include it. Any other failure,
         such as a full disk, is not due to the parts and ends the call. If it repeats, other parts are merged first.
         """
         standing: CurrentIndex | None = None
-        again, behind = self._again, _Behind(self.fan_out, at_rest=at_rest)
-        not_before = 0 if at_rest or again.is_time() else again.not_before
+        again, behind = self._again, _Behind(self.fan_out, is_idle=is_idle)
+        not_before = 0 if is_idle or again.is_time() else again.not_before
         try:
             while (standing := current_index(self._repository, self._objects, not_before)) is not None:
                 if not self._step(standing, behind, progress):
@@ -108,9 +108,9 @@ class IndexMerger:
             logger.warning("the index was not merged: %s. The merge will be retried.", error)
         else:
             if standing is not None and behind.has_passed:
-                again.left(standing.transaction)
+                again.skipped(standing.transaction)
             elif standing is not None:
-                again.went_well()
+                again.succeeded()
 
     def _step(self, standing: CurrentIndex, behind: _Behind, progress: OnProgress) -> bool:
         """Execute what is due. Return True if something was done and more may be due."""
@@ -152,12 +152,18 @@ class IndexMerger:
     def _complete(self, standing: CurrentIndex, progress: OnProgress) -> bool:
         """Index the transactions that a concurrent rebuild with another analyzer lacks."""
         lower, upper = standing.manifest.upper, standing.transaction + 1
-        begun, added = self._build(standing, (lower, upper), progress)
+        started, added = self._build(standing, (lower, upper), progress)
         draft = replace(standing.manifest, upper=upper, newest=(*standing.manifest.newest, *added))
         won = _commit(
-            self._repository, self._objects, begun, f"{begun.build}-000", draft, standing, "index completed"
+            self._repository,
+            self._objects,
+            started,
+            f"{started.build}-000",
+            draft,
+            standing,
+            "index completed",
         )
-        clean_staging(self._objects, INDEX, begun.build)
+        clean_staging(self._objects, INDEX, started.build)
         return won
 
     def _to_rewrite(
@@ -170,9 +176,9 @@ class IndexMerger:
 
     def _merge(self, standing: CurrentIndex, run: Sequence[Generation], progress: OnProgress) -> bool:
         parts = [part for each in run for part in each.parts]
-        begun, merged = self._build(standing, (run[0].lower, run[-1].upper), progress, parts)
-        won = publish_merged(self._repository, self._objects, begun, parts, merged)
-        clean_staging(self._objects, INDEX, begun.build)
+        started, merged = self._build(standing, (run[0].lower, run[-1].upper), progress, parts)
+        won = publish_merged(self._repository, self._objects, started, parts, merged)
+        clean_staging(self._objects, INDEX, started.build)
         return won
 
     def _build(
@@ -183,16 +189,16 @@ class IndexMerger:
         parts: Sequence[PartRef] = (),
     ) -> tuple[StartedBuild, list[PartRef]]:
         """Build parts of the live rows of some transactions, from `parts` if given."""
-        begun = StartedBuild.now(self._repository)
+        started = StartedBuild.now(self._repository)
         shard = Shard(standing.shard, self._builder.key_value, self._objects)
         with Lease(shard, self._builder.key_value) as lease:  # keeps the rows until they are read
             snapshot = shard.snapshot(standing.transaction, lease.state)
             wanted = IndexedRows(transactions, snapshot, standing.analyzer, standing.manifest.vectors)
             if parts:
-                chosen = self._builder.merge(begun, parts, wanted, progress)
+                chosen = self._builder.merge(started, parts, wanted, progress)
             else:
-                chosen = self._builder.build(begun, wanted, progress)
-        return begun, parts_of_build(INDEX, chosen, *transactions, as_of=standing.transaction)
+                chosen = self._builder.build(started, wanted, progress)
+        return started, parts_of_build(INDEX, chosen, *transactions, as_of=standing.transaction)
 
 
 class _Behind:
@@ -202,15 +208,15 @@ class _Behind:
     So a long run is retried as short runs, and only a short one is skipped.
     """
 
-    def __init__(self, fan_out: int, *, at_rest: bool) -> None:
-        self._fan_out, self._at_rest = fan_out, at_rest
+    def __init__(self, fan_out: int, *, is_idle: bool) -> None:
+        self._fan_out, self._is_idle = fan_out, is_idle
         self._lower = 0
         self.has_passed = False
 
     def due(self, all_generations: Sequence[Generation]) -> Sequence[Generation]:
         """Return the oldest run that is due. If there is none, return the run that is due at rest."""
         behind = [each for each in all_generations if each.lower >= self._lower]
-        run = due(behind, self._fan_out) or (due_at_rest(behind) if self._at_rest else ())
+        run = due(behind, self._fan_out) or (due_when_idle(behind) if self._is_idle else ())
         return run[: self._fan_out] if self.has_passed else run
 
     def pass_by(self, run: Sequence[Generation]) -> None:
@@ -242,7 +248,7 @@ def current_index(repository: Repository, objects: ObjectStore, not_before: int 
 def publish_merged(
     repository: Repository,
     objects: ObjectStore,
-    begun: StartedBuild,
+    started: StartedBuild,
     run: Sequence[PartRef],
     merged: Sequence[PartRef],
 ) -> bool:
@@ -256,14 +262,14 @@ def publish_merged(
         standing = current_index(repository, objects)
         # The name is unique to this draft. If a manifest of this name exists, an earlier attempt of ours
         # wrote it.
-        build = f"{begun.build}-{number:03d}"
+        build = f"{started.build}-{number:03d}"
         if standing is None or not standing.is_complete:
             return False
         draft = _draft(objects, standing, build, run, merged)
         if draft is None:
             return False
         message = f"index merged: {len(run)} parts are {len(merged)}, of {draft.part_count}"
-        if _commit(repository, objects, begun, build, draft, standing, message):
+        if _commit(repository, objects, started, build, draft, standing, message):
             return True
     raise ContentionError(
         f"the merged parts lost the commit race to {CONDITIONAL_WRITE_TRIES_MAX} transactions in a row; "
@@ -274,7 +280,7 @@ def publish_merged(
 def _commit(
     repository: Repository,
     objects: ObjectStore,
-    begun: StartedBuild,
+    started: StartedBuild,
     build: str,
     draft: Manifest,
     standing: CurrentIndex,
@@ -282,10 +288,10 @@ def _commit(
 ) -> bool:
     """Commit an index in place of the current one. Return False if that has changed."""
     path = manifest_path(INDEX, build)
-    draft = replace(draft, build=build, parent=standing.named)
+    draft = replace(draft, build=build, parent=standing.path)
     manifest = write_marker(objects, path, with_lists(objects, draft))
     commit_id = repository.commit_entries(
-        {INDEX_ENTRY: IndexAt(path, manifest.upper, begun.epoch, replaces=standing.named)},
+        {INDEX_ENTRY: IndexAt(path, manifest.upper, started.epoch, replaces=standing.path)},
         message=message,
         committer=COMMITTER,
     )
@@ -303,8 +309,8 @@ def _draft(
     run."""
     there = standing.manifest
     lists = [read_list(objects, ref) for ref in there.lists]
-    kept = next((number for number, parts in enumerate(lists) if run[0] in parts), len(lists))
-    parts = with_merged([*chain(*lists[kept:]), *there.newest], run, merged)
+    reused = next((number for number, parts in enumerate(lists) if run[0] in parts), len(lists))
+    parts = with_merged([*chain(*lists[reused:]), *there.newest], run, merged)
     if parts is None:
         return None
     return Manifest(
@@ -312,8 +318,8 @@ def _draft(
         build=build,
         upper=there.upper,
         fingerprint=there.fingerprint,
-        parent=standing.named,
-        lists=there.lists[:kept],
+        parent=standing.path,
+        lists=there.lists[:reused],
         newest=parts,
         vectors=there.vectors,
     )

@@ -104,7 +104,7 @@ def begin_transaction(standing: ClientTransaction | None, wanted: ClientTransact
     return replace(standing, seen_s=max(standing.seen_s, wanted.seen_s))
 
 
-def on_end(standing: ClientTransaction | None, of: str, wish: ClientRequest) -> ClientTransaction:
+def on_end(standing: ClientTransaction | None, of: str, request: ClientRequest) -> ClientTransaction:
     """Decide on a client's commit or abort. Repeating it is allowed, even after other clients have begun.
 
     Raises UsageError if the transaction has already ended with another outcome.
@@ -112,14 +112,14 @@ def on_end(standing: ClientTransaction | None, of: str, wish: ClientRequest) -> 
     ended = None if standing is None else find_ended(standing, of)
     if standing is None or (standing.id != of and ended is None):
         raise UsageError(f"transaction {of} is no longer recorded: it ended, and later ones have begun.")
-    if standing.id == of and standing.wish in ("open", wish):
-        return replace(standing, wish=wish)
-    if ended is not None and ended.wish == wish:
+    if standing.id == of and standing.wish in ("open", request):
+        return replace(standing, wish=request)
+    if ended is not None and ended.wish == request:
         return standing
-    told = ended or standing
-    why = f", because its client was silent for {told.timeout_s:g} s" if told.is_gone else ""
-    done = "was discarded" if told.wish == "abort" else "is committed"
-    raise UsageError(f"transaction {of} {done}{why}. Begin another.")
+    transaction = ended or standing
+    why = f", because its client was silent for {transaction.timeout_s:g} s" if transaction.is_gone else ""
+    outcome = "was discarded" if transaction.wish == "abort" else "is committed"
+    raise UsageError(f"transaction {of} {outcome}{why}. Begin another.")
 
 
 def find_ended(standing: ClientTransaction, of: str) -> EndedTransaction | None:
@@ -174,7 +174,7 @@ def on_over(standing: ClientTransaction | None, of: str, upper: int) -> ClientTr
 
 
 def of_steps(
-    client: str, t: int, aside: QuarantineRecord | None, timeout_s: float, now_s: float
+    client: str, t: int, record: QuarantineRecord | None, timeout_s: float, now_s: float
 ) -> ClientTransaction | None:
     """Decide on the replacement of an unreadable record, from the records of T, which has no commit.
 
@@ -182,28 +182,28 @@ def of_steps(
     """
     if not client:
         return None
-    wish: ClientRequest = "abort" if aside is not None and aside.by == "client" else "commit"
-    bound = t if aside is None or wish == "abort" else None
-    return ClientTransaction(client, "seal", timeout_s, now_s, wish=wish, transaction=bound)
+    request: ClientRequest = "abort" if record is not None and record.by == "client" else "commit"
+    bound = t if record is None or request == "abort" else None
+    return ClientTransaction(client, "seal", timeout_s, now_s, wish=request, transaction=bound)
 
 
 def client_request(
-    steps_of: str, heard: ClientTransaction | None, now: ClientTransaction | None, t: int
+    steps_of: str, snapshot: ClientTransaction | None, current: ClientTransaction | None, t: int
 ) -> ClientRequest | None:
     """Return the client's request for the recorded steps of T, or None if they belong to no client.
 
-    Argument `heard` is the record from before the search for input, `now` the current one. The difference matters
-    because a commit counts only after all input that waited at its request was taken. If neither record is about
-    these steps, their client's transaction is long over. Then peers have sealed the steps, unless the steps came too
+    Argument `snapshot` is the record from before the search for input, `current` the current one. The difference
+    matters because a commit counts only after all input that waited at its request was taken. If neither record is
+    about these steps, their client's transaction is long over. Then peers have sealed the steps, unless they came too
     late. Steps that were recorded after their client's transaction was over, and another had begun, are aborted.
     """
     if not steps_of:
         return None
-    if heard is not None and heard.id == steps_of:
-        return heard.wish
-    if now is None or now.id != steps_of:
-        return "abort" if now is not None and t >= now.upper else "commit"
-    return now.wish if now.is_over else "open"
+    if snapshot is not None and snapshot.id == steps_of:
+        return snapshot.wish
+    if current is None or current.id != steps_of:
+        return "abort" if current is not None and t >= current.upper else "commit"
+    return current.wish if current.is_over else "open"
 
 
 def takes(standing: ClientTransaction | None, t: int) -> str:
@@ -281,10 +281,10 @@ class ExplicitTransactions:
             entry = self._store.get(self._partition, _KEY)
             standing = None if entry is None else decode(ClientTransaction, entry.value, what, FORMAT_VERSION)
         except DamageError as error:
-            told = DamageError(
+            failure = DamageError(
                 f"it is unknown whether a client has an open transaction, so no input is ingested: {error} Or "
                 "run `tracelake transaction forget`, which commits the input recorded so far."
             )
-            told.version = error.version if entry is None else entry.version
-            raise told from error
+            failure.version = error.version if entry is None else entry.version
+            raise failure from error
         return entry, standing

@@ -274,19 +274,19 @@ def inputs_of(ranges: Sequence[RecordedRange]) -> Iterator[RecordedInput]:
 def _folded(ranges: Sequence[RecordedRange]) -> tuple[RecordedRange, ...]:
     families: dict[_Family, dict[int, Segment]] = {}
     alone: list[RecordedRange] = []
-    for taken in ranges:
-        if not isinstance(taken, Segment) or not _fits(taken):
-            alone.append(taken)
+    for recorded_range in ranges:
+        if not isinstance(recorded_range, Segment) or not _fits(recorded_range):
+            alone.append(recorded_range)
             continue
-        stem = taken.path.removesuffix(_TAIL)
+        stem = recorded_range.path.removesuffix(_TAIL)
         digits = stem[len(stem.rstrip(_DIGITS)) :][-RUN_DIGITS_MAX:]
         if not digits:
-            alone.append(taken)
+            alone.append(recorded_range)
             continue
-        family = (stem[: -len(digits)], len(digits), taken.path[len(stem) :])
+        family = (stem[: -len(digits)], len(digits), recorded_range.path[len(stem) :])
         members = families.setdefault(family, {})
-        assert int(digits) not in members, f"{taken.path} is taken twice"
-        members[int(digits)] = taken
+        assert int(digits) not in members, f"{recorded_range.path} is taken twice"
+        members[int(digits)] = recorded_range
     runs = [_run(family, members) for family, members in families.items() if len(members) > 1]
     alone += [one for members in families.values() if len(members) == 1 for one in members.values()]
     return (*runs, *alone)

@@ -186,7 +186,7 @@ class Replaying:
     """Transaction T has records but not all of its output: read its input again, in the order of its steps."""
 
     transaction: int
-    left: tuple[Step, ...]
+    remaining: tuple[Step, ...]
     """The steps whose feeding is not complete; the first one is being fed."""
     sealed: bool
 
@@ -228,8 +228,8 @@ State: TypeAlias = Live | Replaying | AtBoundary | Finalizing | Skipping | Faile
 class StateRead:
     """The recorded state of T, the least upper of all outputs: its records, and whether only the commit is missing.
 
-    Field `fed` is the number of its steps that are already fed, for example by the previous run. Field `aside` means
-    that T is quarantined and no table has rows of it; field `held` means that table `spans` has rows of it.
+    Field `fed` is the number of its steps that are already fed, for example by the previous run. Field `is_quarantined`
+    means that T is quarantined and no table has rows of it; field `has_rows` means that table `spans` has rows of it.
     """
 
     transaction: int
@@ -238,8 +238,8 @@ class StateRead:
     only_commit_missing: bool
     transform: str
     fed: int = 0
-    aside: bool = False
-    held: bool = False
+    is_quarantined: bool = False
+    has_rows: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,14 +292,14 @@ class Published:
 class AttemptFailed:
     """A task failed on the inputs of T. This was attempt number `tries` in this run, with `inputs` inputs.
 
-    Field `suspected` means that the inputs come from a quarantined transaction. `held` means that table `spans` has
+    Field `suspected` means that the inputs come from a quarantined transaction. `has_rows` means that table `spans` has
     rows of T, so that T can only be finished. `unread` means that some inputs were unreadable for too long.
     """
 
     tries: int
     inputs: int
     suspected: bool
-    held: bool = False
+    has_rows: bool = False
     unread: bool = False
 
 
@@ -328,7 +328,7 @@ def advance(state: State | None, event: Event) -> tuple[State, Action]:  # noqa:
             return AtBoundary(t, steps + 1), Decide(t, steps + 1)
         case ((Live(t) | AtBoundary(t)), Appended(step)):
             if step.transform != event.transform:
-                return _of_another_release(step, event.transform, held=False)
+                return _of_another_release(step, event.transform, has_rows=False)
             return Replaying(t, (step,), sealed=False), Feed(step)
         case Replaying(t, left, sealed), Replayed(sources):
             return _fed(t, left, sources, sealed=sealed)
@@ -341,16 +341,16 @@ def advance(state: State | None, event: Event) -> tuple[State, Action]:  # noqa:
         case ((Replaying(t) | Finalizing(t)), AttemptFailed(tries)):
             if tries < tries_max(event):
                 return Live(t), ReadState(t)
-            return Live(t), Abandon(t) if event.held else QuarantineInputs(t)
+            return Live(t), Abandon(t) if event.has_rows else QuarantineInputs(t)
         case ((Finalizing(t) | Skipping(t)), LostRace()):
             return Live(t), ReadState(t)
     raise AssertionError(f"the pipeline reported {event!r} in state {state!r}; this is a bug in Tracelake")
 
 
 def _fed(
-    t: int, left: tuple[Step, ...], sources: Mapping[str, Sequence[RecordedRange]], *, sealed: bool
+    t: int, remaining: tuple[Step, ...], sources: Mapping[str, Sequence[RecordedRange]], *, sealed: bool
 ) -> tuple[State, Action]:
-    step, more = left[0], left[1:]
+    step, more = remaining[0], remaining[1:]
     difference = compare(step.sources, sources)
     if difference is not None:
         return _fail(
@@ -383,7 +383,7 @@ def tries_max(event: AttemptFailed) -> int:
 
 def _start(event: StateRead) -> tuple[State, Action]:  # noqa: PLR0911  one line for each row
     t, steps = event.transaction, event.steps
-    if event.aside:
+    if event.is_quarantined:
         return Skipping(t), PublishEmpty(t)
     if not steps:
         return Live(t), OpenInputs(t)
@@ -391,24 +391,26 @@ def _start(event: StateRead) -> tuple[State, Action]:  # noqa: PLR0911  one line
         return Finalizing(t), Publish(t)
     for step in steps:
         if step.transform != event.transform:
-            return _of_another_release(step, event.transform, held=event.held)
-    if event.sealed and event.held:
-        whole = merge_steps(steps)
-        return Replaying(t, (whole,), sealed=True), Restage(whole)
-    left = steps[event.fed :]
-    if left:
-        return Replaying(t, left, event.sealed), Feed(left[0])
+            return _of_another_release(step, event.transform, has_rows=event.has_rows)
+    if event.sealed and event.has_rows:
+        merged = merge_steps(steps)
+        return Replaying(t, (merged,), sealed=True), Restage(merged)
+    remaining = steps[event.fed :]
+    if remaining:
+        return Replaying(t, remaining, event.sealed), Feed(remaining[0])
     return (Finalizing(t), Publish(t)) if event.sealed else (AtBoundary(t, len(steps)), Decide(t, len(steps)))
 
 
-def _of_another_release(step: Step, transform: str, *, held: bool) -> tuple[State, Action]:
+def _of_another_release(step: Step, transform: str, *, has_rows: bool) -> tuple[State, Action]:
     """Refuse a step of another release. Once a table has its rows, the outputs derived from them must be of that
     release too."""
     t = step.transaction
-    anew = "" if held else f"; or ingest its inputs again with this release: `tracelake pipeline retry {t}`"
+    alternative = (
+        "" if has_rows else f"; or ingest its inputs again with this release: `tracelake pipeline retry {t}`"
+    )
     return _fail(
         f"transaction {t} was started by another release (transform {step.transform}, now {transform}). "
-        f"Finish it with that release: run `tracelake pipeline run --once`, then upgrade{anew}"
+        f"Finish it with that release: run `tracelake pipeline run --once`, then upgrade{alternative}"
     )
 
 
@@ -430,8 +432,10 @@ def _fail(reason: str) -> tuple[State, Action]:
 
 def totals(sources: Mapping[str, Sequence[RecordedRange]]) -> tuple[int, str]:
     """Return (records, checksum) over all sources of a step."""
-    ranges = [taken for taken_of in sources.values() for taken in taken_of]
-    return sum(taken.records for taken in ranges), add_checksums(*(taken.checksum for taken in ranges))
+    ranges = [recorded_range for source_ranges in sources.values() for recorded_range in source_ranges]
+    return sum(recorded_range.records for recorded_range in ranges), add_checksums(
+        *(recorded_range.checksum for recorded_range in ranges)
+    )
 
 
 def compare(
@@ -444,11 +448,15 @@ def compare(
         return f"source {source}: the journal {names} it, and it {was}"
     for source, ranges in recorded.items():
         before, again = list(inputs_of(ranges)), list(inputs_of(read[source]))
-        if [taken.path for taken in before] != [taken.path for taken in again]:
+        if [recorded_input.path for recorded_input in before] != [
+            recorded_input.path for recorded_input in again
+        ]:
             return f"source {source}: the journal names {len(before)} inputs, and {len(again)} were read"
-        for taken, now in zip(before, again, strict=True):
-            if (difference := _differs(taken, now)) is not None:
-                return f"source {source}: {taken.path} {difference}. Restore its content and run again"
+        for recorded_input, now in zip(before, again, strict=True):
+            if (difference := _differs(recorded_input, now)) is not None:
+                return (
+                    f"source {source}: {recorded_input.path} {difference}. Restore its content and run again"
+                )
         # A range records only sums. They differ if the same bytes gave other records.
         if (difference := _gave(totals({source: ranges}), totals({source: read[source]}))) is not None:
             return (
@@ -483,8 +491,8 @@ def _gave(recorded: tuple[int, str], read: tuple[int, str]) -> str | None:
     )
 
 
-def _kind(taken: RecordedInput) -> type:
-    return Segment if isinstance(taken, SegmentOfRun) else type(taken)
+def _kind(recorded_input: RecordedInput) -> type:
+    return Segment if isinstance(recorded_input, SegmentOfRun) else type(recorded_input)
 
 
 def sealed_totals_agree(step: Step, seal: Seal) -> bool:
@@ -492,11 +500,11 @@ def sealed_totals_agree(step: Step, seal: Seal) -> bool:
     return totals(step.sources) == (seal.records, seal.checksum)
 
 
-def floor_above(upper: int, kept: int) -> int:
+def floor_above(upper: int, retained: int) -> int:
     """Return the least transaction to keep of those below `upper`, which are committed. At least the newest one is
     kept."""
     # Before the step of the newest was recorded, its pipeline saw that all earlier inputs were acknowledged.
-    return max(0, upper - max(1, kept))
+    return max(0, upper - max(1, retained))
 
 
 def beginnings_below(stop: str, begin: str) -> list[str]:
@@ -529,26 +537,26 @@ class OpenTransactionStats:
     steps: int
     rows: int
     age_s: float
-    wish: ClientRequest | None = None
+    request: ClientRequest | None = None
     """The request of its client, read before the search for more input; None without a client."""
 
 
-def decide(mode: CommitPolicy, opened: OpenTransactionStats, *, exhausted: bool, goes_on: bool) -> Verdict:
+def decide(mode: CommitPolicy, opened: OpenTransactionStats, *, exhausted: bool, continuous: bool) -> Verdict:
     """Decide whether a transaction takes more, is sealed, waits for more, or is discarded.
 
-    If another run follows (`goes_on`), the transaction may stay open when no input is pending. A client's transaction
-    is sealed only at its client's request, after all input pending at that time was taken. If the client has timed
-    out, the pipeline records a request for it first (`explicit_transactions.py`).
+    If another run follows (`continuous`), the transaction may stay open when no input is pending. A client's
+    transaction is sealed only at its client's request, after all input pending at that time was taken. If the client
+    has timed out, the pipeline records a request for it first (`explicit_transactions.py`).
     """
     is_full = opened.steps >= TRANSACTION_STEPS_MAX
-    if opened.wish == "abort":
+    if opened.request == "abort":
         return "discard"
-    if opened.wish is not None:
+    if opened.request is not None:
         if not exhausted and not is_full:
             return "more"
-        return "seal" if opened.wish == "commit" else "wait"
+        return "seal" if opened.request == "commit" else "wait"
     if is_full or opened.rows >= mode.max_rows or opened.age_s >= mode.max_delay_s:
         return "seal"
     if not exhausted:
         return "more"
-    return "wait" if goes_on else "seal"
+    return "wait" if continuous else "seal"

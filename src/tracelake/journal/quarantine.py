@@ -63,37 +63,37 @@ def narrowed(inputs: int, *, died: bool, suspected: bool) -> int:
     return 1 if died and not suspected else 0
 
 
-def quarantined_inputs(aside: QuarantineRecord, step: Step) -> list[QuarantinedInput]:
+def quarantined_inputs(record: QuarantineRecord, step: Step) -> list[QuarantinedInput]:
     """Return the records for the inputs of a quarantined transaction. Every pipeline computes the same ones."""
     return [
         QuarantinedInput(
             source=source,
-            path=taken.path,
-            size_bytes=taken.size_bytes,
-            sha256=taken.sha256,
-            transaction=aside.transaction,
-            reason=aside.reason,
-            tries=aside.tries,
-            at=aside.set_aside_at,
-            state=_state_of(aside, taken.path),
-            together=_together_of(aside, taken.path),
-            unread=taken.path in aside.unread,
+            path=recorded_input.path,
+            size_bytes=recorded_input.size_bytes,
+            sha256=recorded_input.sha256,
+            transaction=record.transaction,
+            reason=record.reason,
+            tries=record.tries,
+            at=record.set_aside_at,
+            state=_state_of(record, recorded_input.path),
+            together=_together_of(record, recorded_input.path),
+            unread=recorded_input.path in record.unread,
         )
         for source, ranges in step.sources.items()
-        for taken in inputs_of(ranges)
+        for recorded_input in inputs_of(ranges)
     ]
 
 
-def _state_of(aside: QuarantineRecord, path: str) -> SuspectState:
-    if path in aside.given_up:
+def _state_of(record: QuarantineRecord, path: str) -> SuspectState:
+    if path in record.given_up:
         return "discarded"
-    return "set aside" if path in aside.unread or not aside.together else "offered"
+    return "set aside" if path in record.unread or not record.together else "offered"
 
 
-def _together_of(aside: QuarantineRecord, path: str) -> int:
-    if path in aside.given_up:
+def _together_of(record: QuarantineRecord, path: str) -> int:
+    if path in record.given_up:
         return 0
-    return len(aside.unread) if path in aside.unread else aside.together
+    return len(record.unread) if path in record.unread else record.together
 
 
 def on_transaction(standing: QuarantinedInput | None, suspect: QuarantinedInput) -> QuarantinedInput:
@@ -108,15 +108,18 @@ def on_failure(standing: QuarantinedInput | None, suspect: QuarantinedInput) -> 
     return suspect if standing is None or standing.state == "offered" else standing
 
 
-def on_commit(standing: QuarantinedInput | None, taken: RecordedInput | None) -> QuarantinedInput | None:
-    """Decide on a committed input; `taken` is None if its source no longer has it.
+def on_commit(standing: QuarantinedInput | None, committed: RecordedInput | None) -> QuarantinedInput | None:
+    """Decide on a committed input; `committed` is None if its source no longer has it.
 
     A quarantine record of this content is removed, because a peer was able to commit it. A file that changed since
     then counts as a different one.
     """
     if standing is None or standing.state == "discarded":
         return standing
-    is_it = taken is not None and (standing.size_bytes, standing.sha256) == (taken.size_bytes, taken.sha256)
+    is_it = committed is not None and (standing.size_bytes, standing.sha256) == (
+        committed.size_bytes,
+        committed.sha256,
+    )
     return None if is_it or standing.state == "offered" else standing
 
 
@@ -171,7 +174,7 @@ def next_offer(suspects: Iterable[QuarantinedInput]) -> list[QuarantinedInput]:
 class QuarantineListing:
     """All quarantine records: readable ones, and damaged keys."""
 
-    whole: list[QuarantinedInput]
+    readable: list[QuarantinedInput]
     damaged: dict[str, str]
     """Mapping from a key, or a prefix of one, to the error of its damaged record."""
 
@@ -195,20 +198,20 @@ class QuarantineStore:
 
     def all(self) -> list[QuarantinedInput]:
         """Return all readable records. `read` reports the others, and `verify` reports all damaged records."""
-        return self.read().whole
+        return self.read().readable
 
     def read(self) -> QuarantineListing:
         """Return readable and damaged records. A damaged one must not block other inputs."""
         damaged: dict[str, str] = {}
-        whole = []
+        readable = []
         for entry in whole_of(
             self._store.scan, self._partition, lambda key, error: damaged.update({key: str(error)})
         ):
             try:
-                whole.append(self._decode(entry.key, entry.value))
+                readable.append(self._decode(entry.key, entry.value))
             except DamageError as error:
                 damaged[entry.key] = str(error)
-        return QuarantineListing(whole, damaged)
+        return QuarantineListing(readable, damaged)
 
     def change(
         self, of: QuarantinedInput, decide: Callable[[QuarantinedInput | None], QuarantinedInput | None]
@@ -237,17 +240,17 @@ class QuarantineStore:
             "lost to other writers. Try again."
         )
 
-    def forget(self, taken: Mapping[str, RecordedInput | None]) -> None:
+    def forget(self, committed: Mapping[str, RecordedInput | None]) -> None:
         """Remove the records of inputs, by path, that a commit contains, or that have nothing left to take."""
         for suspect in self.all():
-            if suspect.path in taken:
-                self.change(suspect, partial(on_commit, taken=taken[suspect.path]))
+            if suspect.path in committed:
+                self.change(suspect, partial(on_commit, committed=committed[suspect.path]))
 
     def forget_others(self, of: QuarantinedInput) -> None:
         """Remove offers of the same input with other content."""
         for suspect in self.all():
             if (suspect.source, suspect.path) == (of.source, of.path) and _key(suspect) != _key(of):
-                self.change(suspect, partial(on_commit, taken=None))
+                self.change(suspect, partial(on_commit, committed=None))
 
     def _decode(self, key: str, value: bytes) -> QuarantinedInput:
         return decode(QuarantinedInput, value, f"record {self._partition}/{key}", FORMAT_VERSION)

@@ -94,7 +94,7 @@ class Journal:
     def __init__(self, store: KeyValueStore, pipeline: str) -> None:
         self._store = store
         self._partition = f"journal/{pipeline}"
-        self._asides = f"asides/{pipeline}"
+        self._quarantine_partition = f"asides/{pipeline}"
         self._receipts = (f"receipts/{pipeline}", f"written/{pipeline}")
 
     def read(self, transaction: int) -> TransactionRecord:
@@ -108,37 +108,37 @@ class Journal:
         # a peer may have recorded both between two reads; the second attempt sees them
         if not _follow(records):
             records = self._records(transaction)
-        self._require_kept(transaction)
-        return _whole(transaction, records)
+        self._require_above_floor(transaction)
+        return _validated(transaction, records)
 
     def append_step(self, step: Step) -> tuple[JournalRecord, bool]:
         """Record a step, unless a peer recorded one or the seal. Return the current record, and whether it is ours.
 
         Raises TrimmedError if peers passed the transaction long ago. Then the recorded step does not count.
         """
-        stands, ours = self._create(step.transaction, step.number, step)
-        self._require_kept(step.transaction)
-        return stands, ours
+        current, ours = self._create(step.transaction, step.number, step)
+        self._require_above_floor(step.transaction)
+        return current, ours
 
     def append_seal(self, seal: Seal, number: int = 1) -> JournalRecord:
         """Record the seal after `number` steps, unless a peer did or recorded another step. Return the current
         record."""
-        stands, _ = self._create(seal.transaction, number, seal)
-        return stands
+        current, _ = self._create(seal.transaction, number, seal)
+        return current
 
-    def aside(self, transaction: int) -> QuarantineRecord | None:
+    def quarantine_record(self, transaction: int) -> QuarantineRecord | None:
         """Return the quarantine record of a transaction, or None.
 
         Raises TrimmedError if it is erased, or may have been.
         """
-        entry = self._store.get(self._asides, _key(transaction))
-        self._require_kept(transaction)
-        return self._to_aside(entry) if entry else None
+        entry = self._store.get(self._quarantine_partition, _key(transaction))
+        self._require_above_floor(transaction)
+        return self._to_quarantine_record(entry) if entry else None
 
-    def set_aside(self, aside: QuarantineRecord) -> QuarantineRecord:
+    def quarantine(self, record: QuarantineRecord) -> QuarantineRecord:
         """Record the quarantine of a transaction, unless a peer did. Return the current record."""
-        entry = self._create_entry(self._asides, _key(aside.transaction), encode(aside))
-        return aside if entry is None else self._to_aside(entry)
+        entry = self._create_entry(self._quarantine_partition, _key(record.transaction), encode(record))
+        return record if entry is None else self._to_quarantine_record(entry)
 
     def floor(self) -> int:
         """Return the least transaction whose records are kept."""
@@ -158,8 +158,8 @@ class Journal:
     def raise_floor(self, floor: int) -> None:
         """Invalidate the records of all transactions below. A higher floor set by a peer stays."""
         for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
-            stands, expected = self._floor()
-            if stands >= floor:
+            current, expected = self._floor()
+            if current >= floor:
                 return
             outcome = self._store.set_if(self._partition, _FLOOR, encode(Floor(floor)), expected)
             if isinstance(outcome, Done):
@@ -175,10 +175,10 @@ class Journal:
         Erases a few at a time, because some stores block everyone during one erase call.
         """
         stop = _key(floor)
-        for partition in (self._partition, self._asides, *self._receipts):
+        for partition in (self._partition, self._quarantine_partition, *self._receipts):
             start = _key(0)
-            while left := self._store.scan(partition, start, stop, limit=1):
-                begin = left[0].key[: len(stop) - _ERASED_DIGITS]
+            while remaining := self._store.scan(partition, start, stop, limit=1):
+                begin = remaining[0].key[: len(stop) - _ERASED_DIGITS]
                 for beginning in [begin] if begin < stop[: len(begin)] else beginnings_below(stop, begin):
                     self._store.erase(partition, beginning)
                 start = f"{begin}~"
@@ -219,13 +219,15 @@ class Journal:
         where = f"journal record {self._partition}/{_FLOOR}"
         return decode(Floor, entry.value, where, FORMAT_VERSION).transaction, entry.version
 
-    def _require_kept(self, transaction: int) -> None:
+    def _require_above_floor(self, transaction: int) -> None:
         """Raise TrimmedError unless what was just read or recorded of a transaction was not erased before."""
         if transaction < self.floor():
             raise TrimmedError(f"transaction {transaction} is below the floor of the journal")
 
-    def _to_aside(self, entry: Entry) -> QuarantineRecord:
-        return decode(QuarantineRecord, entry.value, f"record {self._asides}/{entry.key}", FORMAT_VERSION)
+    def _to_quarantine_record(self, entry: Entry) -> QuarantineRecord:
+        return decode(
+            QuarantineRecord, entry.value, f"record {self._quarantine_partition}/{entry.key}", FORMAT_VERSION
+        )
 
     def _records(self, transaction: int) -> list[tuple[int, JournalRecord]]:
         """Return the records of a transaction with the numbers in their keys. Most transactions have two."""
@@ -278,7 +280,7 @@ def _follow(records: Sequence[tuple[int, JournalRecord]]) -> bool:
     return [number for number, _ in records] == list(range(len(records)))
 
 
-def _whole(t: int, records: Sequence[tuple[int, JournalRecord]]) -> TransactionRecord:
+def _validated(t: int, records: Sequence[tuple[int, JournalRecord]]) -> TransactionRecord:
     """Return the validated records of a transaction. Raises DamageError if one is missing or out of place."""
     steps: list[Step] = []
     seal = None
@@ -306,15 +308,15 @@ def _gap(t: int, number: int, seal: Seal | None) -> str:
     return f"the journal has no step {number} of transaction {t}."
 
 
-def trim(journal: Journal, upper: int, kept: int, *, dry_run: bool = False) -> int:
-    """Erase the records of committed transactions below `upper`, except for the newest `kept`. Return the number of
+def trim(journal: Journal, upper: int, retained: int, *, dry_run: bool = False) -> int:
+    """Erase the records of committed transactions below `upper`, except for the newest `retained`. Return the number of
     transactions.
 
     Each call erases everything below the floor again, because a killed call may have left records there, or a late
     pipeline may have created some.
     """
     floor = journal.floor()
-    wanted = max(floor, floor_above(upper, kept))
+    wanted = max(floor, floor_above(upper, retained))
     if not dry_run:
         journal.raise_floor(wanted)
         journal.erase_below(wanted)
@@ -339,10 +341,10 @@ class IngestedFiles:
     def remember(self, inputs: Iterable[ReadRange]) -> None:
         """Record inputs of a committed transaction. Idempotent."""
         records = {
-            f"{taken.size_bytes:016x}-{taken.sha256}": encode(
-                _KnownInput(taken.spans, FORMAT_VERSION, taken.problems, taken.problems_total)
+            f"{read_range.size_bytes:016x}-{read_range.sha256}": encode(
+                _KnownInput(read_range.spans, FORMAT_VERSION, read_range.problems, read_range.problems_total)
             )
-            for taken in inputs
+            for read_range in inputs
         }
         self.store.set_all(self._partition, records)
 
@@ -358,16 +360,16 @@ class IngestedFiles:
         entry = self.store.get(self._partition, prefix + content)
         if entry is None:
             return None
-        known = decode(_KnownInput, entry.value, f"the known input {entry.key}", FORMAT_VERSION)
+        ingested = decode(_KnownInput, entry.value, f"the known input {entry.key}", FORMAT_VERSION)
         return WholeFile(
             path="",
             size_bytes=size_bytes,
             sha256=content,
             records=0,
             checksum="",
-            spans=known.spans,
-            problems=known.problems,
-            problems_total=known.problems_total,
+            spans=ingested.spans,
+            problems=ingested.problems,
+            problems_total=ingested.problems_total,
         )
 
 
@@ -477,7 +479,7 @@ def repair(journal: Journal, t: int, sealed_at: str, spans: int) -> RepairKind:
     Raises UsageError if its records are whole.
     """
     for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
-        if _is_whole(journal, t):
+        if _is_readable(journal, t):
             raise UsageError(
                 f"the records of transaction {t} are intact. `tracelake verify` lists all damage."
             )
@@ -488,7 +490,7 @@ def repair(journal: Journal, t: int, sealed_at: str, spans: int) -> RepairKind:
             journal.raise_floor(t + 1)
             journal.erase_below(t + 1)
             return "forgotten"
-        if journal.replace_damaged_seal(seal, len(steps)) and _is_whole(journal, t):
+        if journal.replace_damaged_seal(seal, len(steps)) and _is_readable(journal, t):
             return "seal"
     raise ContentionError(
         f"transaction {t}: its records changed {CONDITIONAL_WRITE_TRIES_MAX} times during the repair. Try "
@@ -501,17 +503,17 @@ def seal_of(t: int, steps: tuple[Step, ...], sealed_at: str, spans: int) -> Seal
     if not steps:
         return None
     sources = merge_steps(steps).sources
-    if sum(taken.spans for ranges in sources.values() for taken in ranges) != spans:
+    if sum(recorded_range.spans for ranges in sources.values() for recorded_range in ranges) != spans:
         return None
     records, checksum = totals(sources)
     return Seal(t, records, checksum, sealed_at)
 
 
-def _is_whole(journal: Journal, t: int) -> bool:
+def _is_readable(journal: Journal, t: int) -> bool:
     journal.check_format()
     try:
         recorded = journal.read(t)
-        journal.aside(t)
+        journal.quarantine_record(t)
     except TrimmedError:
         return True  # nothing of it counts
     except FormatError:
@@ -536,7 +538,7 @@ _PARTITIONS: Final = (_STEPS, "inputs/main", _ASIDES, "suspects/main", "receipts
 
 
 def check_transactions(
-    journal: Journal, transactions: int, aside: Collection[int | None]
+    journal: Journal, transactions: int, quarantined: Collection[int | None]
 ) -> tuple[dict[int, Step], list[Finding]]:
     """Read the records above the floor. Return the steps of transactions that published something, and findings.
 
@@ -560,7 +562,7 @@ def check_transactions(
     for t in range(floor, transactions):
         try:
             recorded = journal.read(t)
-            if t in aside and journal.aside(t) is None:
+            if t in quarantined and journal.quarantine_record(t) is None:
                 find(
                     "missing",
                     t,
@@ -569,12 +571,12 @@ def check_transactions(
         except TrimmedError:
             continue
         except DamageError as error:
-            is_repairable = t not in aside and not isinstance(error, FormatError)
+            is_repairable = t not in quarantined and not isinstance(error, FormatError)
             find("damaged", t, f"{error} {repairable(t)}" if is_repairable else str(error))
             continue
         if recorded.step is None or recorded.seal is None:
             missing.append(t)
-        elif t not in aside:
+        elif t not in quarantined:
             steps[t] = recorded.step
     return steps, [*_missing(missing), *findings]
 
@@ -597,9 +599,9 @@ def _missing(transactions: Sequence[int]) -> Iterator[Finding]:
         yield Finding("missing", "journal", f"transactions {stretch[0]} to {stretch[-1]}", detail)
 
 
-def check_journal(key_value: KeyValueStore, told: Iterable[Finding]) -> Iterator[Finding]:
+def check_journal(key_value: KeyValueStore, findings: Iterable[Finding]) -> Iterator[Finding]:
     """Yield the damaged records, except those of transactions that have a finding already."""
-    names = {finding.path for finding in told if finding.what == "journal"}
+    names = {finding.path for finding in findings if finding.what == "journal"}
     for finding in check_records(key_value, _PARTITIONS):
         partition, _, key = finding.path.rpartition("/")
         t = _transaction_of(partition, key)

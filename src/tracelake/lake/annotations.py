@@ -14,7 +14,7 @@ from tracelake.archive.retention import (
     parse_retention_tag,
 )
 from tracelake.context import LakeContext
-from tracelake.tables.builtin import TABLE_SPANS, TABLE_TRACES, within
+from tracelake.tables.builtin import TABLE_SPANS, TABLE_TRACES, in_workspace
 from tracelake.tables.table import no_trace
 from tracelake.tables.view import CommitView
 from tracelake.tracking.annotations import (
@@ -97,7 +97,7 @@ class LakeAnnotations:
 
     def experiment_named(self, name: str, workspace: str = DEFAULT_WORKSPACE) -> Experiment:
         """Return the experiment of a name. Raises NotFoundError."""
-        return self._annotations.experiment_named(name, self._workspace or workspace)
+        return self._annotations.find_experiment(name, self._workspace or workspace)
 
     def experiments(self) -> list[Experiment]:
         """Return the newest experiments, at most 1,000."""
@@ -178,7 +178,7 @@ class LakeAnnotations:
             # workspace.
             table = (TABLE_TRACES if workspace is None else TABLE_SPANS).name
             rows = view.table(table).lookup([full], ["trace_id", "workspace"])
-            here = within(rows, workspace)["workspace"].to_pylist()
+            here = in_workspace(rows, workspace)["workspace"].to_pylist()
             if not here:
                 raise no_trace(trace_id)
             return full, str(here[0])

@@ -125,13 +125,15 @@ class Verifier:
         commits, findings = check_history(self._repository, objects, transactions, named_by)
         self._findings += findings
         written = user_tables(self._repository, records.heads)
-        uppers = {name: transactions for name, table in BUILT_IN.items() if _has_begun(table, commits)}
+        uppers = {name: transactions for name, table in BUILT_IN.items() if _has_appends(table, commits)}
         uppers = dict.fromkeys(BUILT_IN, 0) | uppers | {name: time + 1 for name, time in written.items()}
         tables = self._check_tables(uppers, leases, progress)
-        aside = {it.transaction for it in commits if SET_ASIDE in it.commit.metadata}
-        steps, in_journal = check_transactions(Journal(key_value, "main"), transactions, aside)
+        quarantined_transactions = {it.transaction for it in commits if SET_ASIDE in it.commit.metadata}
+        steps, in_journal = check_transactions(
+            Journal(key_value, "main"), transactions, quarantined_transactions
+        )
         self._findings += in_journal
-        set_aside, lost = check_quarantine(key_value, objects)
+        quarantined, lost = check_quarantine(key_value, objects)
         self._findings += lost
         spans = tables[TABLE_SPANS.name]
         self._findings += check_counts(commits, steps, spans)
@@ -142,18 +144,18 @@ class Verifier:
         self._findings += check_journal(key_value, in_journal)
         self._findings += check_shards(key_value, tables)
         self._findings += check_heartbeats(key_value)
-        kept = {suspect.path for suspect in QuarantineStore(key_value, "main").all()}
-        self._findings += check_topics(key_value, objects, steps, transactions - _SETTLING, kept)
+        quarantined_paths = {suspect.path for suspect in QuarantineStore(key_value, "main").all()}
+        self._findings += check_topics(key_value, objects, steps, transactions - _SETTLING, quarantined_paths)
         left_out, findings = check_outputs(key_value, lambda: upper_of(self._repository))
         self._findings += findings
         self._findings += check_records(key_value, ("sources/main", "clients/main"))
         self._findings += check_access(key_value)
         self._findings += records.findings
         self._findings += check_inbox(objects)
-        is_whole = not self._findings
+        is_intact = not self._findings
         archived = self._check_tracking(steps, transactions)
         files, file_bytes = self._check_files(records, progress)
-        if is_whole:  # scanning damaged parts would add no new finding
+        if is_intact:  # scanning damaged parts would add no new finding
             view = self._view("main")
             self._findings += check_built_in(view)
             self._findings += check_tables(archived, view)
@@ -169,7 +171,7 @@ class Verifier:
             rows=sum(table.rows_read for table in tables.values()),
             bytes_read=sum(table.bytes_read for table in tables.values()) + index.bytes_read + file_bytes,
             findings=tuple(self._findings),
-            set_aside=set_aside,
+            set_aside=quarantined,
             left_out=tuple(left_out),
             unread=tuple(self._unread),
         )
@@ -199,15 +201,15 @@ class Verifier:
         """Run the checks of `_check_tracking` on a store. Raises StorageError."""
         # The newest transactions may still acknowledge inputs. Older ones finished that before the next one
         # began.
-        kept = {suspect.path for suspect in QuarantineStore(self._key_value, "main").all()}
-        taken = {
+        quarantined_paths = {suspect.path for suspect in QuarantineStore(self._key_value, "main").all()}
+        consumed = {
             each.path
             for t, step in steps.items()
             if t < transactions - _SETTLING
             for each in inputs_of(step.sources.get(OUTBOX, ()))
         }
         is_damaged = False
-        settled = {int(path.rpartition("/")[2]) for path in taken - kept}
+        settled = {int(path.rpartition("/")[2]) for path in consumed - quarantined_paths}
         for finding in check_store(store, settled):
             self._findings.append(finding)
             if finding.what == DATABASE:
@@ -238,18 +240,18 @@ class Verifier:
     def _check_files(self, records: CheckedRecords, progress: OnProgress) -> tuple[int, int]:
         """Read the files of all branches and tags, and staged ones; return their number and bytes."""
         files = size_bytes = 0
-        told = {finding.path for finding in self._findings}
+        reported = {finding.path for finding in self._findings}
         for checked in verify_files(self._repository, self._objects, records.heads, records.staged):
             files += checked.what == "file"
             size_bytes += checked.size_bytes
             progress(Progress("verifying", files, 0, "files"))
-            if checked.finding is not None and checked.finding.path not in told:
-                told.add(checked.finding.path)
+            if checked.finding is not None and checked.finding.path not in reported:
+                reported.add(checked.finding.path)
                 self._findings.append(checked.finding)
         return files, size_bytes
 
 
-def _has_begun(table: BuiltInTable, commits: Sequence[CheckedCommit]) -> bool:
+def _has_appends(table: BuiltInTable, commits: Sequence[CheckedCommit]) -> bool:
     """Return whether transactions have appended to a table. A table newer than the lake may have none yet."""
     return not commits or any(table.entry in committed.entries for committed in commits)
 
@@ -435,14 +437,14 @@ def _load(target: KeyValueStore, rows: Iterator[Row], lake_id: str) -> int:
     """Load the records of one lake, but for leases, whose readers do not read the copy; return how many."""
     if not isinstance(target, CopiedStore):
         raise UsageError("records are restored to SQLite or PostgreSQL; name one of them with --metadata.")
-    scope, known = f"{lake_id}/".encode(), (location.LAKES.encode(), lake_id.encode())
+    scope, lake_record = f"{lake_id}/".encode(), (location.LAKES.encode(), lake_id.encode())
     left_out = (scope + b"leases", scope + b"sightings", scope + b"replicas")
     count = 0
 
     def ours() -> Iterator[Row]:
         nonlocal count
         for partition, key, value, version in rows:
-            if (partition, key) == known or (partition.startswith(scope) and partition not in left_out):
+            if (partition, key) == lake_record or (partition.startswith(scope) and partition not in left_out):
                 count += 1
                 yield partition, key, value, version
 

@@ -66,15 +66,15 @@ class ClientTransactionInfo:
                 f"{self.id} is open. If its client is silent for {self.timeout_s:g} s it is {policy}. End it "
                 f"with `tracelake transaction commit {self.id}`, or `abort`."
             )
-        gone = f", because its client was silent for {self.timeout_s:g} s" if self.was_gone else ""
+        timeout_reason = f", because its client was silent for {self.timeout_s:g} s" if self.was_gone else ""
         if self.state != "over":
             what = "discarded" if self.discarded else "committed"
-            return f"{self.id} is being {what}{gone}: the next pipeline run does it."
+            return f"{self.id} is being {what}{timeout_reason}: the next pipeline run does it."
         if self.discarded:
-            return f"{self.id} was discarded{gone}."
+            return f"{self.id} was discarded{timeout_reason}."
         if self.transaction is None:
-            return f"{self.id} has ended{gone}: it had no input."
-        return f"{self.id} is transaction {self.transaction}{gone}."
+            return f"{self.id} has ended{timeout_reason}: it had no input."
+        return f"{self.id} is transaction {self.transaction}{timeout_reason}."
 
 
 class Transactions:
@@ -87,15 +87,15 @@ class Transactions:
 
     def current(self) -> ClientTransactionInfo | None:
         """Return the transaction begun last, over or not; None if there was never one."""
-        stands = self._clients().read()
-        return None if stands is None else _info(stands)
+        recorded = self._clients().read()
+        return None if recorded is None else _info(recorded)
 
     def get(self, id: str) -> ClientTransactionInfo:
         """Return a recent transaction by its id. Raises NotFoundError for any other."""
-        stands = self._clients().read()
-        if stands is not None and stands.id == id:
-            return _info(stands)
-        ended = None if stands is None else find_ended(stands, id)
+        recorded = self._clients().read()
+        if recorded is not None and recorded.id == id:
+            return _info(recorded)
+        ended = None if recorded is None else find_ended(recorded, id)
         if ended is None:
             raise NotFoundError(
                 f"no explicit transaction {id[:CLIENT_ID_MAX_CHARS]!r}: only the latest ones are recorded. "
@@ -133,17 +133,17 @@ class Transactions:
 
     def alive(self, id: str, progress: OnProgress) -> OnProgress:
         """Return a progress callback that also sends keep-alives. Raises UsageError if the transaction is not open."""
-        stands = self.get(id)
-        if stands.state != "open":
+        info = self.get(id)
+        if info.state != "open":
             raise UsageError(f"transaction {id} has ended or is ending. Begin another.")
         self.seen(id)
-        each_s, told_s = stands.timeout_s / _CLIENT_SEEN_EACH, time.monotonic()
+        each_s, sent_s = info.timeout_s / _CLIENT_SEEN_EACH, time.monotonic()
 
         def tell(step: Progress) -> None:
-            nonlocal told_s
-            if time.monotonic() - told_s >= each_s:
+            nonlocal sent_s
+            if time.monotonic() - sent_s >= each_s:
                 self.seen(id)
-                told_s = time.monotonic()
+                sent_s = time.monotonic()
             progress(step)
 
         return tell
@@ -160,7 +160,7 @@ class Transactions:
         """
         if self.own == id:
             self.own = None
-        self._clients().change(partial(on_end, of=id, wish=wish))
+        self._clients().change(partial(on_end, of=id, request=wish))
         return self.get(id)
 
     def finish_ended(self, runner: TaskRunner | None = None, master: str | None = None) -> None:
@@ -168,12 +168,12 @@ class Transactions:
 
         Raises UsageError if one is open: input of other callers must not become part of it.
         """
-        stands = self._clients().change(partial(on_poll, now_s=time.time()))
-        if stands is None or stands.is_over:
+        recorded = self._clients().change(partial(on_poll, now_s=time.time()))
+        if recorded is None or recorded.is_over:
             return
-        if stands.wish == "open":
-            raise foreign_transaction(stands.id)
-        self.finish(stands.id, runner, master)
+        if recorded.wish == "open":
+            raise foreign_transaction(recorded.id)
+        self.finish(recorded.id, runner, master)
 
     def forget(self) -> ClientTransactionInfo | None:
         """Unblock pipelines if the record of the last transaction is unreadable.
@@ -181,8 +181,8 @@ class Transactions:
         The next run commits the input that the journal has of it, before another transaction can begin. Returns that
         transaction, or None if the journal has no input. Raises UsageError if the record is readable.
         """
-        stands = self._clients().forget(self._recorded)
-        return None if stands is None else _info(stands)
+        transaction = self._clients().forget(self._recorded)
+        return None if transaction is None else _info(transaction)
 
     def _recorded(self) -> ClientTransaction | None:
         """Return the state of the transaction from the journal alone."""
@@ -190,19 +190,19 @@ class Transactions:
         head = repository.head()
         t = 0 if head is None else repository.transaction_of(head) + 1
         try:
-            steps, aside = journal.read(t).steps, journal.aside(t)
+            steps, quarantined = journal.read(t).steps, journal.quarantine_record(t)
         except DamageError:  # a damaged transaction cannot be committed as it is
             return None
         client = steps[0].client if steps else ""
-        return of_steps(client, t, aside, load_settings().client_timeout_s, time.time())
+        return of_steps(client, t, quarantined, load_settings().client_timeout_s, time.time())
 
     def finish(
         self, id: str, runner: TaskRunner | None = None, master: str | None = None
     ) -> ClientTransactionInfo:
         """Take pending input, carry out the client's request, and return the transaction once it is over."""
-        stands = self.get(id)
-        if stands.state == "over":
-            return stands
+        info = self.get(id)
+        if info.state == "over":
+            return info
         chosen = self._opened.lasting_runner(runner, master)
         pipeline = inbox_pipeline(self._opened, chosen, None, ())
         try:
@@ -212,9 +212,9 @@ class Transactions:
                 except UnreadInputsError:
                     if self.get(id).state != "over":
                         raise  # if it is over, the unreadable input is not part of it
-                stands = self.get(id)
-                if stands.state == "over":
-                    return stands
+                info = self.get(id)
+                if info.state == "over":
+                    return info
                 time.sleep(PIPELINE_POLL_S)  # another pipeline is running
         finally:
             pipeline.close()
@@ -267,20 +267,20 @@ class Transaction:
         if kind is None:
             self.commit()  # also if another process ended it: the outcome may not be what this client believes
             return
-        stands = self._transactions.current()
-        if stands is not None and stands.id == self.id and stands.state == "open":
+        current = self._transactions.current()
+        if current is not None and current.id == self.id and current.state == "open":
             self.abort()
 
 
-def _info(stands: ClientTransaction | EndedTransaction) -> ClientTransactionInfo:
-    is_over = isinstance(stands, EndedTransaction) or stands.is_over
+def _info(transaction: ClientTransaction | EndedTransaction) -> ClientTransactionInfo:
+    is_over = isinstance(transaction, EndedTransaction) or transaction.is_over
     return ClientTransactionInfo(
-        id=stands.id,
-        state="over" if is_over else stands.wish,
-        when_gone=stands.when_gone,
-        timeout_s=stands.timeout_s,
-        was_gone=stands.is_gone,
-        transaction=stands.transaction,
-        discarded=stands.wish == "abort",
-        seen_s=stands.seen_s,
+        id=transaction.id,
+        state="over" if is_over else transaction.wish,
+        when_gone=transaction.when_gone,
+        timeout_s=transaction.timeout_s,
+        was_gone=transaction.is_gone,
+        transaction=transaction.transaction,
+        discarded=transaction.wish == "abort",
+        seen_s=transaction.seen_s,
     )

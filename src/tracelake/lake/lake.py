@@ -51,7 +51,7 @@ from tracelake.results import (
     Trace,
     VerifyReport,
 )
-from tracelake.search.analyzers import analyzer_named
+from tracelake.search.analyzers import get_analyzer
 from tracelake.search.results import SearchResults
 from tracelake.search.searcher import Sort
 from tracelake.search.semantic_search import Mode
@@ -519,9 +519,11 @@ def init(
     """
     if not 1 <= buckets <= BUCKETS_MAX:
         raise UsageError(f"buckets must be from 1 to {BUCKETS_MAX}, not {buckets}.")
-    metadata, analyzer = find_metadata(metadata), analyzer_named(find_text(text))
-    asked = find_vectors(vectors, dimensions, metric)
-    index = IndexSettings(text=analyzer.name, vectors=None if asked is None else requested_vectors(*asked))
+    metadata, analyzer = find_metadata(metadata), get_analyzer(find_text(text))
+    requested = find_vectors(vectors, dimensions, metric)
+    index = IndexSettings(
+        text=analyzer.name, vectors=None if requested is None else requested_vectors(*requested)
+    )
     create_lake(os.fspath(place), metadata, buckets, index)
     return Lake(open_location(os.fspath(place), metadata))
 

@@ -73,23 +73,23 @@ class Maintenance:
         """
         finish_writes(self._opened.stores)
         maintainer = Maintainer(self._opened.key_value, self._opened.objects, self._opened.runner(runner))
-        kept = {} if forget_before is None else self._opened.entries_at(forget_before)
-        if forget_before is not None and not kept:
+        entries = {} if forget_before is None else self._opened.entries_at(forget_before)
+        if forget_before is not None and not entries:
             raise RefNotFoundError(f"no commit {forget_before!r}: the lake is empty; ingest traces first.")
-        self._check_names(kept)
+        self._check_names(entries)
         reports = [
-            maintainer.compact_all(shard, order, _since(kept, shard.name), progress or silent)
+            maintainer.compact_all(shard, order, _since(entries, shard.name), progress or silent)
             for shard, order in self._maintained()
         ]
         self._opened.forget_view()  # the next read uses the new parts
         return reports
 
-    def _check_names(self, kept: Mapping[str, Reference]) -> None:
+    def _check_names(self, references: Mapping[str, Reference]) -> None:
         """Raise UsageError if a branch or tag names a table as of a time before those of a commit."""
         repository = self._opened.repository
         commits = {f"branch {name}": record.head for name, record in repository.branches().items()}
         commits |= {f"tag {name}": commit for name, commit in repository.tags().items()}
-        tables = [entry for entry in kept.values() if isinstance(entry, TableAt)]
+        tables = [entry for entry in references.values() if isinstance(entry, TableAt)]
         readable = {table.shard: self._opened.shard(table.shard).state().since for table in tables}
         entries: dict[str, Collection[Reference]] = {}  # many names may share a commit
         lost: list[str] = []
@@ -185,15 +185,15 @@ class Maintenance:
         """
         damage: list[str] = []
         if not dry_run:
-            with _noted(damage):  # a damaged table must not stop the collection of the others
+            with _recording(damage):  # a damaged table must not stop the collection of the others
                 finish_writes(replace(self._opened.stores, objects=self._opened.singly()))
-            with _noted(damage):
+            with _recording(damage):
                 Audit(lambda: self._opened.key_value).trim(time.time_ns())
             if isinstance(self._opened.objects, FileObjectStore):
                 self._opened.objects.sweep_temporaries()
         reports = [self._collected(table, epoch_min_s, dry_run=dry_run) for table in self._tables(damage)]
         collected = CollectedCommits(indexes=None)
-        with _noted(damage):
+        with _recording(damage):
             versions = RepositoryCollector(self._opened.key_value, self._opened.singly())
             collected = versions.collect(epoch_min_s=epoch_min_s, dry_run=dry_run)
             damage += collected.damage
@@ -201,21 +201,21 @@ class Maintenance:
         if collected.indexes is not None:  # otherwise it is unknown which parts are referenced
             is_over = partial(is_collectable, newest=collected.epoch)
             parts = collect_index(self._opened.singly(), INDEX, collected.indexes, is_over, dry_run=dry_run)
-        noted = tuple(dict.fromkeys(damage))
+        distinct_damage = tuple(dict.fromkeys(damage))
         return [
             *reports,
-            GcReport(VERSIONS_LINE, 0, collected.objects, collected.size_bytes, 0, noted),
+            GcReport(VERSIONS_LINE, 0, collected.objects, collected.size_bytes, 0, distinct_damage),
             GcReport(INDEX_LINE, 0, parts.objects, parts.size_bytes, 0),
-            self._trimmed(journal_transactions, noted, dry_run=dry_run),
+            self._trimmed(journal_transactions, distinct_damage, dry_run=dry_run),
         ]
 
-    def _trimmed(self, kept: int, told: Collection[str], *, dry_run: bool) -> GcReport:
+    def _trimmed(self, retained: int, reported: Collection[str], *, dry_run: bool) -> GcReport:
         opened, damage, transactions = self._opened, list[str](), 0
-        with _noted(damage):
+        with _recording(damage):
             upper = Outputs(opened.key_value, opened.singly(), opened.config.buckets).upper()
-            transactions = trim(Journal(opened.key_value, "main"), upper, kept, dry_run=dry_run)
+            transactions = trim(Journal(opened.key_value, "main"), upper, retained, dry_run=dry_run)
         return GcReport(
-            JOURNAL_LINE, transactions, 0, 0, 0, tuple(what for what in damage if what not in told)
+            JOURNAL_LINE, transactions, 0, 0, 0, tuple(what for what in damage if what not in reported)
         )
 
     def _collected(self, table: str, epoch_min_s: float, *, dry_run: bool) -> GcReport:
@@ -229,7 +229,7 @@ class Maintenance:
     def _tables(self, damage: list[str]) -> list[str]:
         """Return the shards of all tables; if `main` is unreadable, those of the built-in tables."""
         shards = dict.fromkeys(BUILT_IN)
-        with _noted(damage):
+        with _recording(damage):
             repository = Repository(self._opened.key_value, self._opened.singly())
             references = named_by(repository, repository.head()).values()
             shards |= dict.fromkeys(each.shard for each in references if isinstance(each, TableAt))
@@ -245,7 +245,7 @@ class Maintenance:
 
 
 @contextmanager
-def _noted(damage: list[str]) -> Iterator[None]:
+def _recording(damage: list[str]) -> Iterator[None]:
     """Record damage and continue."""
     try:
         yield
@@ -253,11 +253,11 @@ def _noted(damage: list[str]) -> Iterator[None]:
         damage.append(str(error))
 
 
-def _since(kept: Mapping[str, Reference], table: str) -> int | None:
+def _since(entries: Mapping[str, Reference], table: str) -> int | None:
     """Return the time of a table in a commit, or None if the commit does not name it."""
     times = [
         reference.as_of
-        for reference in kept.values()
+        for reference in entries.values()
         if isinstance(reference, TableAt) and reference.shard == table
     ]
     return times[0] if times and times[0] >= 0 else None

@@ -74,7 +74,7 @@ class LakeReads:
     ) -> SearchResults:
         """See `Lake.search`."""
         by = Ranking.of(mode, vector)
-        name = name_of_search(query, where, service, sort, *by.told, *workspace_token(self._workspace))
+        name = name_of_search(query, where, service, sort, *by.token_key, *workspace_token(self._workspace))
         token = None if page is None else read_token(page, name)
 
         def search(view: CommitView, newer: UncommittedRows | None = None) -> SearchResults:
@@ -102,15 +102,15 @@ class LakeReads:
                 return ()
             asked_ns = time.time_ns() if now is None else nanoseconds(now)
             now_ns = asked_ns if token is None else token.now_ns  # the time of the first page
-            return searcher.traces_found(traces, query, service, now_ns, self._workspace)
+            return searcher.matching_traces(traces, query, service, now_ns, self._workspace)
 
-        asked = BothTiersSearch(
+        request = BothTiersSearch(
             name,
             search,
             lambda analyzer: prefilter_of(query, service, self._workspace, analyzer) if has_words else None,
             traces_of,
         )
-        return self._hot.search(token, asked)
+        return self._hot.search(token, request)
 
     def completions(self, typed: str, at: str = MAIN) -> list[str]:
         """See `Lake.completions`."""
@@ -159,7 +159,7 @@ class LakeReads:
             return (
                 ()
                 if searcher is None
-                else searcher.traces_found(traces, query, None, now_ns, self._workspace)
+                else searcher.matching_traces(traces, query, None, now_ns, self._workspace)
             )
 
         results = self._hot.search(
@@ -306,7 +306,7 @@ class WorkspaceHot:
 
     describe = _WholeLakeOnly("hot.")
     has_place = _WholeLakeOnly("hot.")
-    index_ahead = _WholeLakeOnly("hot.")
+    index_newest = _WholeLakeOnly("hot.")
     newer = _WholeLakeOnly("hot.")
     required_store = _WholeLakeOnly("hot.")
     search = _WholeLakeOnly("hot.")

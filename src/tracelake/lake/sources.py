@@ -29,7 +29,7 @@ from tracelake.pipeline.input_queue import in_thread
 from tracelake.pipeline.outputs.configured import AddedOutputs, OutputRecord
 from tracelake.pipeline.outputs.external import OversizedRecord, OversizedRowStore
 from tracelake.pipeline.publish import Outputs
-from tracelake.pipeline.quarantine_actions import Fate, QuarantineActions
+from tracelake.pipeline.quarantine_actions import QuarantineAction, QuarantineActions
 from tracelake.pipeline.registrations import AddedSources, SourceRecords
 from tracelake.pipeline.run_result import report_of, shown
 from tracelake.pipeline.sources.registry import find, source_of, watch_of
@@ -79,13 +79,13 @@ class OutputInfo:
             return [f"Nothing is committed, because an output would miss it. {self.damaged}"]
         if not self.left_out_total:
             return []
-        told = [
+        skipped = [
             f"{each.row} of transaction {each.transaction} ({each.size_bytes:,} bytes; it takes {each.max_bytes:,})"
             for each in self.left_out[-_OUTPUT_LEFT_OUT_TOLD:]
         ]
         return [
             f"output {self.name} has omitted {self.left_out_total:,} rows that are too large for it; they are "
-            f"in the tables. The last: {', '.join(told)}. Raise its limit (max.message.bytes of a Kafka "
+            f"in the tables. The last: {', '.join(skipped)}. Raise its limit (max.message.bytes of a Kafka "
             "topic)."
         ]
 
@@ -101,7 +101,7 @@ class LakeOutputs:
         left_out = OversizedRowStore(self._opened.key_value).all()
         records = self._added().records()
         damaged = [OutputInfo(name, "", None, "", damaged=reason) for name, reason in records.damaged.items()]
-        shown = [_shown(record, left_out.get(record.id)) for record in records.whole]
+        shown = [_shown(record, left_out.get(record.id)) for record in records.readable]
         return sorted([*shown, *damaged], key=lambda info: info.name)
 
     def add(self, name: str, to: str, changes: str = "") -> OutputInfo:
@@ -195,8 +195,8 @@ class LakeSources:
         Raises UsageError if the name is taken, or if `address` cannot be watched; LimitError if there are too many
         sources.
         """
-        known = IngestedFiles(self._opened.key_value, "main")
-        self._added().add(name, address, lambda each: watch_of(self._opened.objects, known, each))
+        ingested = IngestedFiles(self._opened.key_value, "main")
+        self._added().add(name, address, lambda each: watch_of(self._opened.objects, ingested, each))
         return self._one(name)
 
     def pause(self, name: str) -> SourceInfo:
@@ -223,14 +223,14 @@ class LakeSources:
 _GONE: Final = "gone"
 
 
-def merged(records: SourceRecords, told: Iterable[Replica], now_s: float) -> list[SourceInfo]:
+def merged(records: SourceRecords, replicas: Iterable[Replica], now_s: float) -> list[SourceInfo]:
     """Combine the records and live replicas' reports of each source."""
-    live = [replica for replica in told if status(replica, now_s).word != _GONE]
+    live = [replica for replica in replicas if status(replica, now_s).word != _GONE]
     by_key: dict[tuple[str, str], list[tuple[str, SourceAccount]]] = {}
     for replica in live:
         for account in replica.sources:
             by_key.setdefault((account.name, account.id), []).append((replica.name, account))
-    added = {(record.name, record.id): record for record in records.whole}
+    added = {(record.name, record.id): record for record in records.readable}
     infos = [
         _info(name, of[0][1].address, of, now_s) for (name, id_), of in sorted(by_key.items()) if not id_
     ]
@@ -253,7 +253,7 @@ def merged(records: SourceRecords, told: Iterable[Replica], now_s: float) -> lis
 def _info(
     name: str,
     address: str,
-    told: Sequence[tuple[str, SourceAccount]],
+    reports: Sequence[tuple[str, SourceAccount]],
     now_s: float,
     *,
     added: bool = False,
@@ -261,14 +261,14 @@ def _info(
     reason: str = "",
 ) -> SourceInfo:
     """Return the state of one source: counts from the newest poll, and failures of any replica."""
-    accounts = [account for _, account in told]
+    accounts = [account for _, account in reports]
     newest = max(accounts, key=lambda account: account.looked_s or 0.0, default=None)
-    failing = [f"replica {replica}: {each.reason}" for replica, each in told if each.state == "failing"]
+    failing = [f"replica {replica}: {each.reason}" for replica, each in reports if each.state == "failing"]
     if state is None:
         state = "failing" if failing else "active" if accounts else "unwatched"
         reason = "; ".join(failing)
     oldest_s = None if newest is None else newest.oldest_waiting_s
-    is_known = newest is not None and state != "paused"
+    is_current = newest is not None and state != "paused"
     return SourceInfo(
         name=name,
         address=address,
@@ -276,14 +276,14 @@ def _info(
         state=state,
         reason=reason,
         added=added,
-        waiting=newest.waiting if newest is not None and is_known else None,
+        waiting=newest.waiting if newest is not None and is_current else None,
         unit="" if newest is None else newest.unit,
-        waiting_bytes=newest.waiting_bytes if newest is not None and is_known else None,
-        oldest_waiting_s=None if oldest_s is None or not is_known else max(0.0, now_s - oldest_s),
+        waiting_bytes=newest.waiting_bytes if newest is not None and is_current else None,
+        oldest_waiting_s=None if oldest_s is None or not is_current else max(0.0, now_s - oldest_s),
         taken_inputs=sum(account.taken_inputs for account in accounts),
         taken_bytes=sum(account.taken_bytes for account in accounts),
         bytes_per_s=sum(account.bytes_per_s for account in accounts),
-        replicas=tuple(replica for replica, _ in told),
+        replicas=tuple(replica for replica, _ in reports),
     )
 
 
@@ -305,7 +305,7 @@ def ingest(
     started = time.monotonic()
     runs = group_inputs(inputs, transaction_bytes or TRANSACTION_INPUT_MAX_BYTES)
     pipeline = main_pipeline(opened, runner)
-    pipeline.listen(client)
+    pipeline.snapshot_client(client)
     result = pipeline.run(runs, recording_receipts(opened.key_value, None, progress))
     return report_of(result, time.monotonic() - started)
 
@@ -319,8 +319,8 @@ def main_pipeline(opened: LakeContext, runner: TaskRunner) -> Pipeline:
         opened.objects,
         buckets,
         runner,
-        beside=in_thread,
-        first=first_index(opened.config),
+        start_work=in_thread,
+        initial_index=first_index(opened.config),
         added=AddedOutputs(opened.key_value, opened.objects, buckets),
     )
 
@@ -390,9 +390,9 @@ class Quarantine:
         """
         return self._decide(transaction, "discard")
 
-    def _decide(self, transaction: int, fate: Fate) -> list[SetAsideInput]:
+    def _decide(self, transaction: int, decision: QuarantineAction) -> list[SetAsideInput]:
         opened = self._opened
-        fates = QuarantineActions(
+        actions = QuarantineActions(
             "main", opened.key_value, opened.objects, opened.config.buckets, first_index(opened.config)
         )
-        return [shown(suspect) for suspect in fates.decide(transaction, fate)]
+        return [shown(suspect) for suspect in actions.decide(transaction, decision)]

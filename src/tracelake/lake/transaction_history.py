@@ -198,9 +198,9 @@ class LakeJournal:
             raise UsageError(f"a page must have from 1 to {PAGE_ROWS_MAX} transactions, not {limit}.")
         upper, infos = self._upper(), list[TransactionInfo]()
         if before is None or before > upper:
-            begun, damaged = self._readable(upper)
-            if damaged or (begun is not None and begun.steps):
-                infos.append(self._info(upper, begun, None, damaged))
+            current, damaged = self._readable(upper)
+            if damaged or (current is not None and current.steps):
+                infos.append(self._info(upper, current, None, damaged))
         stop = upper if before is None else before
         for t, commit in islice(self._commits(stop), limit - len(infos)):
             recorded, damaged = self._readable(t)
@@ -234,9 +234,11 @@ class LakeJournal:
                 "of its commit and the tables follows. Setting journal_transactions sets how many "
                 "transactions the journal keeps."
             )
-        aside = None if damaged else self._aside(t)
-        if aside is not None:
-            notes.append(f"Set aside by the {aside.by} after {aside.tries} tries: {aside.reason}.")
+        quarantine = None if damaged else self._quarantine_record(t)
+        if quarantine is not None:
+            notes.append(
+                f"Set aside by the {quarantine.by} after {quarantine.tries} tries: {quarantine.reason}."
+            )
         receipt = None if recorded is None else self._receipt(t)
         if commit is not None and recorded is not None and receipt is None:
             notes.append("Its commit time and the time of its outputs were not recorded.")
@@ -323,13 +325,13 @@ class LakeJournal:
 
     def _commits(self, before: int) -> Iterator[tuple[int, tuple[str, Commit]]]:
         """Yield the commits of transactions below `before`, the newest first."""
-        head = self._known(before - 1) or self._opened.repository.head()
+        head = self._recorded_commit(before - 1) or self._opened.repository.head()
         for commit_id, commit in self._opened.repository.log(head) if head is not None else ():
             t = commit.metadata.get(TRANSACTION)
             if t is not None and int(t) < before:
                 yield int(t), (commit_id, commit)
 
-    def _known(self, t: int) -> str | None:
+    def _recorded_commit(self, t: int) -> str | None:
         """Return a recorded commit at or after a transaction, so that an old one is found as fast as a new one."""
         try:
             receipt = self._receipts.first_from(t) if t >= 0 else None
@@ -350,14 +352,14 @@ class LakeJournal:
     def _readable(self, t: int) -> tuple[TransactionRecord | None, str]:
         """Return the journal's record of a transaction, or the error if it is damaged, so that others stay visible."""
         try:
-            self._aside(t)
+            self._quarantine_record(t)
             return self._recorded(t), ""
         except DamageError as error:
             return None, str(error)
 
-    def _aside(self, t: int) -> QuarantineRecord | None:
+    def _quarantine_record(self, t: int) -> QuarantineRecord | None:
         try:
-            return self._journal.aside(t)
+            return self._journal.quarantine_record(t)
         except TrimmedError:
             return None
 
@@ -379,7 +381,7 @@ class LakeJournal:
 
     def _outputs(self) -> list[OutputRecord]:
         opened = self._opened
-        return AddedOutputs(opened.key_value, opened.objects, opened.config.buckets).records().whole
+        return AddedOutputs(opened.key_value, opened.objects, opened.config.buckets).records().readable
 
     def _info(
         self, t: int, recorded: TransactionRecord | None, commit: tuple[str, Commit] | None, damaged: str
@@ -389,9 +391,9 @@ class LakeJournal:
         receipt = None if recorded is None or commit is None else self._receipt(t)
         counts = None if commit is None else Counts.from_metadata(commit[1].metadata)
         began_at = recorded.steps[0].began_at or None if recorded is not None and recorded.steps else None
-        is_aside = commit is not None and SET_ASIDE in commit[1].metadata
+        is_quarantined = commit is not None and SET_ASIDE in commit[1].metadata
         state = "sealed" if seal else "damaged" if damaged else "open"
-        state = "set aside" if is_aside else "committed" if commit else state
+        state = "set aside" if is_quarantined else "committed" if commit else state
         sealed_at = None if seal is None else seal.sealed_at
         names = [*BUILT_IN, "index", *(each.name for each in self._outputs()), "commit"] if receipt else []
         ranges = [] if step is None else [each for ranges in step.sources.values() for each in ranges]
@@ -448,33 +450,35 @@ class LakeJournal:
         return TableParts("index", lower, upper, shown, len(own))
 
 
-def _input(source: str, taken: RecordedRange) -> InputInfo:
-    if isinstance(taken, SegmentRange):
-        first, last = taken.numbers[0][0], taken.numbers[-1][1]
-        path, last_path = (f"{taken.head}{number:0{taken.digits}}{taken.tail}" for number in (first, last))
+def _input(source: str, recorded: RecordedRange) -> InputInfo:
+    if isinstance(recorded, SegmentRange):
+        first, last = recorded.numbers[0][0], recorded.numbers[-1][1]
+        path, last_path = (
+            f"{recorded.head}{number:0{recorded.digits}}{recorded.tail}" for number in (first, last)
+        )
         return InputInfo(
             source,
             "run",
             path,
             last_path,
-            taken.inputs,
-            taken.size_bytes,
+            recorded.inputs,
+            recorded.size_bytes,
             None,
-            taken.records,
-            taken.spans,
-            taken.checksum,
+            recorded.records,
+            recorded.spans,
+            recorded.checksum,
             0,
         )
     offsets = None
-    if isinstance(taken, OffsetRange):
+    if isinstance(recorded, OffsetRange):
         offsets = {
-            "topic": taken.topic,
-            "partition": taken.partition,
-            "start": taken.start,
-            "stop": taken.stop,
+            "topic": recorded.topic,
+            "partition": recorded.partition,
+            "start": recorded.start,
+            "stop": recorded.stop,
         }
-    kind = "offsets" if offsets else "segment" if isinstance(taken, Segment) else "file"
+    kind = "offsets" if offsets else "segment" if isinstance(recorded, Segment) else "file"
     return InputInfo(
-        source, kind, taken.path, None, 1, taken.size_bytes, taken.sha256 or None, taken.records, taken.spans,
-        taken.checksum, taken.problems_total, offsets,
+        source, kind, recorded.path, None, 1, recorded.size_bytes, recorded.sha256 or None, recorded.records,
+        recorded.spans, recorded.checksum, recorded.problems_total, offsets,
     )  # fmt: skip

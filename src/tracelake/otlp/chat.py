@@ -373,11 +373,13 @@ def _parts_of(value: _Object, role: str) -> Iterable[MessagePart]:
     yield from _calls_of(value, {part.id for part in _content_parts(content) if part.type == "tool_call"})
 
 
-def _calls_of(value: _Object, known: set[str | None]) -> Iterable[MessagePart]:
+def _calls_of(value: _Object, seen_ids: set[str | None]) -> Iterable[MessagePart]:
     """Yield the tool calls that a message has beside its content, except those with these ids."""
     extra = value.get("additional_kwargs")
     calls = value.get("tool_calls") or (extra.get("tool_calls") if isinstance(extra, dict) else None)
-    yield from (call for call in map(read_call, _objects(calls)) if call.id is None or call.id not in known)
+    yield from (
+        call for call in map(read_call, _objects(calls)) if call.id is None or call.id not in seen_ids
+    )
     if isinstance(inner := value.get("function_call"), dict):
         yield read_call(inner)
 

@@ -236,8 +236,8 @@ class Resources:
             row["resource_types"] = attributes.types[0]
             row["resource_dropped_attributes_count"] = resource.dropped_attributes_count
             row["resource_entity_refs"] = [_entity_ref(ref) for ref in resource.entity_refs] or None
-            row["service"] = _named(attributes, SERVICE)
-            row["workspace"] = _named(attributes, WORKSPACE)
+            row["service"] = _text_attribute(attributes, SERVICE)
+            row["workspace"] = _text_attribute(attributes, WORKSPACE)
             size_bytes += sum(map(len, attributes.keys)) + sum(map(len, attributes.texts))
             size_bytes += len(attributes.types[0] or "")
         row["workspace"] = row.get("workspace") or WORKSPACE_DEFAULT
@@ -325,7 +325,7 @@ def of_workspace(data: bytes, workspace: str) -> bytes:
     return data
 
 
-def _named(attributes: Attributes, name: str) -> str | None:
+def _text_attribute(attributes: Attributes, name: str) -> str | None:
     """Return the text of the first attribute with that name, if its type is readable."""
     if name not in attributes.keys:
         return None
@@ -476,7 +476,7 @@ class SpanColumns(SpanChecks):
     def add_spans(self, scope: int, spans: Sequence[Message], dialect: Dialect) -> None:
         """Add the spans of one scope. Raises RefusedError if any span is refused; then it adds nothing."""
         plain, attributes, events, links, link_ids = self._read(scope, spans, dialect)
-        for column, values in (plain | _read_rest(plain, spans)).items():
+        for column, values in (plain | _read_unchecked(plain, spans)).items():
             self._plain[column] += values
         derived = derive_columns(attributes, events)
         for column in conventions.COLUMNS:
@@ -519,8 +519,8 @@ class SpanColumns(SpanChecks):
             some = {name: array.slice(start, end - start) for name, array in columns.items()}
             some |= {name: array.take(resource_rows) for name, array in of_resources.items()}
             some |= {name: array.take(scope_rows) for name, array in of_scopes.items()}
-            rest = [some[field.name] for field in OTLP_REST]
-            some["otlp"] = pa.StructArray.from_arrays(rest, fields=list(OTLP_REST))
+            children = [some[field.name] for field in OTLP_REST]
+            some["otlp"] = pa.StructArray.from_arrays(children, fields=list(OTLP_REST))
             yield pa.RecordBatch.from_arrays([some[name] for name in SPANS.names], schema=SPANS)
 
     def _starts(self, own_bytes: int, max_bytes: int) -> list[int]:
@@ -566,7 +566,7 @@ def _read_plain(spans: Sequence[Message], dialect: Dialect) -> dict[str, list[An
     }
 
 
-def _read_rest(plain: dict[str, list[Any]], spans: Sequence[Message]) -> dict[str, list[Any]]:
+def _read_unchecked(plain: dict[str, list[Any]], spans: Sequence[Message]) -> dict[str, list[Any]]:
     """Return the span columns that need no validation."""
     times = zip(plain["start_ns"], plain["end_ns"], strict=True)
     return {

@@ -150,7 +150,7 @@ def _first(texts: Iterable[str | None], role: str) -> Messages:
 
 def _is_tool(span: Mapping[str, Any], attributes: Mapping[str, str]) -> bool:
     stated = span.get("type") or next(
-        (known for name in TYPE_NAMES if (known := span_type(attributes.get(name) or ""))), None
+        (span_kind for name in TYPE_NAMES if (span_kind := span_type(attributes.get(name) or ""))), None
     )
     return stated == "tool"
 

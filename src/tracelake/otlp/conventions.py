@@ -159,13 +159,13 @@ def derive(
         for column, names in (TEXT_COLUMNS | TOKEN_COLUMNS).items()
         if not present.isdisjoint(names)
     }
-    known: dict[tuple[str, ...], list[tuple[str, list[tuple[str, int]]]]] = {}
+    cache: dict[tuple[str, ...], list[tuple[str, list[tuple[str, int]]]]] = {}
     start = 0
     for span, count in enumerate(counts):
         of_span = tuple(keys[start : start + count])
-        sources = known.get(of_span)
+        sources = cache.get(of_span)
         if sources is None:
-            sources = known[of_span] = _sources(of_span, present)
+            sources = cache[of_span] = _sources(of_span, present)
         is_json = may_be_json and _is_json(of_span, texts[start : start + count])
         for column, candidates in sources:
             for name, place in candidates:

@@ -162,13 +162,13 @@ def _unknown_in(payload: bytes, groups: Sequence[ResourceGroup]) -> list[Unknown
     scopes = [scope for group in groups for scope in group.scopes]
     return wire.in_parts(
         payload,
-        _whole(group.header for group in groups),
-        _whole(scope.header for scope in scopes),
-        _whole(span for scope in scopes for span in scope.spans),
+        _valid(group.header for group in groups),
+        _valid(scope.header for scope in scopes),
+        _valid(span for scope in scopes for span in scope.spans),
     )
 
 
-def _whole(parts: Iterable[Message | RefusedError]) -> Iterator[Message]:
+def _valid(parts: Iterable[Message | RefusedError]) -> Iterator[Message]:
     return (part for part in parts if not isinstance(part, RefusedError))
 
 
@@ -300,7 +300,7 @@ class InputDigest:
     """The problem of the file as a whole, if any."""
 
 
-def incomplete_reason(size_bytes: int | None, seen: Sequence[InputDigest]) -> str | None:
+def incomplete_reason(size_bytes: int | None, digests: Sequence[InputDigest]) -> str | None:
     """Return why an input cannot be trusted, from the digests of its stripes, or None if it is intact.
 
     The digests agree if all stripes read the same bytes to the end with the same result. A file that was replaced,
@@ -309,11 +309,11 @@ def incomplete_reason(size_bytes: int | None, seen: Sequence[InputDigest]) -> st
     Args:
         size_bytes: the expected size; None for any
     """
-    first = seen[0]
-    if not any(whole.sha256 for whole in seen):
+    first = digests[0]
+    if not any(digest.sha256 for digest in digests):
         return first.problem.reason if first.problem is not None else "is gone"
-    if any(whole != first for whole in seen) or size_bytes not in (None, first.size_bytes):
-        lost = next((whole.problem for whole in seen if not whole.sha256), None)
+    if any(digest != first for digest in digests) or size_bytes not in (None, first.size_bytes):
+        lost = next((digest.problem for digest in digests if not digest.sha256), None)
         how = f" ({lost.reason})" if lost is not None else ""
         return (
             f"changed while it was read{how}, so nothing of it was ingested: stop writing to it, and run "
@@ -453,8 +453,8 @@ def _until_damage(member: zlib._Decompress, data: bytes) -> bytes:
 
 def _after_zeros(file: ReadableStream) -> bytes:
     while block := file.read(OTLP_BLOCK_BYTES):
-        if rest := block.lstrip(b"\0"):
-            return rest
+        if remaining := block.lstrip(b"\0"):
+            return remaining
     return b""
 
 
@@ -521,8 +521,8 @@ class Stream:
         """Skip the NUL bytes that come next, and return their number."""
         start = self.offset
         while self._fill() and self._block[self._at] == 0:
-            rest = self._block[self._at :].lstrip(b"\0")
-            self._move(len(self._block) - len(rest))
+            remaining = self._block[self._at :].lstrip(b"\0")
+            self._move(len(self._block) - len(remaining))
         return self.offset - start
 
     def take_line(self, limit: int, keep: bool) -> Line:

@@ -480,9 +480,9 @@ def rows_bytes(data: bytes) -> int:
     except ProtobufDecodeError:
         return size_bytes
     for group in groups:
-        beside = ROW_BYTES + group.resource.ByteSize() + len(group.schema_url)
+        shared_bytes = ROW_BYTES + group.resource.ByteSize() + len(group.schema_url)
         for spans in group.scope_spans:
-            size_bytes += len(spans.spans) * (beside + spans.scope.ByteSize() + len(spans.schema_url))
+            size_bytes += len(spans.spans) * (shared_bytes + spans.scope.ByteSize() + len(spans.schema_url))
     return size_bytes
 
 
@@ -492,9 +492,9 @@ def parsed_size(groups: Sequence[ResourceGroup]) -> PayloadSize:
     headers = [header.resource for group in groups if not isinstance(header := group.header, RefusedError)]
     headers += [header.scope for scope in scopes if not isinstance(header := scope.header, RefusedError)]
     spans = [span for scope in scopes for span in scope.spans]
-    whole = [span for span in spans if not isinstance(span, RefusedError)]
+    valid = [span for span in spans if not isinstance(span, RefusedError)]
     messages = len(groups) + len(scopes) + len(spans) + _attributes(header for header in headers if header)
-    for span in whole:
+    for span in valid:
         messages += len(span.attributes) + _with_attributes(span.events) + _with_attributes(span.links)
     return PayloadSize(len(spans), messages)
 

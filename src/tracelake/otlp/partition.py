@@ -146,26 +146,26 @@ def _refuse_none(_size_bytes: int) -> None: ...
 def complete(
     format: Format,
     payload: bytes,
-    taken: TracePartitioner,
+    partitioner: TracePartitioner,
     decoded: Decoded,
     on_apart: OnApart = _refuse_none,
 ) -> dict[str, TraceSpans]:
-    """Return the traces of a request that was decoded into `taken`, each with its bytes."""
-    is_whole = len(taken.traces) == 1 and not decoded.rejected and not decoded.notes
-    if is_whole and format == "protobuf" and not has_old_names(payload):
-        next(iter(taken.traces.values())).data = payload  # the payload is exactly this trace
+    """Return the traces of a request that was decoded into `partitioner`, each with its bytes."""
+    is_single = len(partitioner.traces) == 1 and not decoded.rejected and not decoded.notes
+    if is_single and format == "protobuf" and not has_old_names(payload):
+        next(iter(partitioner.traces.values())).data = payload  # the payload is exactly this trace
     else:
-        taken.serialize()
-        on_apart(taken.apart_bytes())
-        taken.finish()
-    return taken.traces
+        partitioner.serialize()
+        on_apart(partitioner.apart_bytes())
+        partitioner.finish()
+    return partitioner.traces
 
 
 def take_apart(format: Format, payload: bytes) -> dict[str, TraceSpans]:
     """Return the traces of a request. Raises DecodeError."""
-    taken = TracePartitioner()
-    decoded = (decode_json if format == "json" else decode_protobuf)(payload, taken)
-    return complete(format, payload, taken, decoded)
+    partitioner = TracePartitioner()
+    decoded = (decode_json if format == "json" else decode_protobuf)(payload, partitioner)
+    return complete(format, payload, partitioner, decoded)
 
 
 def rows_of(data: bytes) -> SpanColumns:

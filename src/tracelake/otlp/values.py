@@ -289,20 +289,20 @@ def mark_repeats(keys: list[str], counts: Sequence[int], letters: Sequence[str] 
 
 
 def _mark_owner(keys: list[str], letters: list[str], start: int, end: int) -> None:
-    taken = set(keys[start:end])
-    seen: set[str] = set()
+    used = set(keys[start:end])
+    previous: set[str] = set()
     numbers: dict[str, int] = {}
     for at in range(start, end):
         key = keys[at]
-        if key not in seen:
-            seen.add(key)
+        if key not in previous:
+            previous.add(key)
             continue
         number = numbers.get(key, 1) + 1
-        while f"{key}#{number}" in taken:
+        while f"{key}#{number}" in used:
             number += 1
         numbers[key] = number
         keys[at] = f"{key}#{number}"
-        taken.add(keys[at])
+        used.add(keys[at])
         letters[at] = _MARKED[letters[at]]
 
 

@@ -41,14 +41,14 @@ def split_field(
 
     `base` is the offset of `data` in the payload, for error messages. Raises WireError.
     """
-    rest = bytearray()
+    remaining = bytearray()
     values = []
     for field, start, value, end in _fields(data, base):
         if field in numbers:
             values.append((base + value, data[value:end]))
         else:
-            rest += data[start:end]
-    return bytes(rest), values
+            remaining += data[start:end]
+    return bytes(remaining), values
 
 
 def is_message(data: bytes) -> bool:
@@ -123,14 +123,14 @@ def _long_number(data: bytes, at: int, first: int) -> tuple[int, int]:
     return number | (byte & 0x7F) << shift, at + 1
 
 
-def tables_of(kind: Descriptor, known: dict[str, Tables]) -> Tables:
-    """Return the tags of all sub-messages of a kind of message. `known` is filled with those of other kinds."""
-    if kind.full_name not in known:
-        table = known[kind.full_name] = {}
+def tables_of(kind: Descriptor, tables: dict[str, Tables]) -> Tables:
+    """Return the tags of all sub-messages of a kind of message. `tables` is filled with those of other kinds."""
+    if kind.full_name not in tables:
+        table = tables[kind.full_name] = {}
         for field in kind.fields:
             if field.message_type is not None:
-                table[field.number << 3 | 2] = tables_of(field.message_type, known)
-    return known[kind.full_name]
+                table[field.number << 3 | 2] = tables_of(field.message_type, tables)
+    return tables[kind.full_name]
 
 
 def replace_bad_text(data: memoryview, kind: Descriptor) -> bytes:
@@ -244,7 +244,7 @@ class _Parsed:
     def items(self, value: Any) -> list[Any]:
         return value if isinstance(value, list) else []
 
-    def whole(self, value: Any) -> Any:
+    def decoded(self, value: Any) -> Any:
         return value
 
 
@@ -260,7 +260,7 @@ class _Raw:
     def items(self, value: Any) -> list[Any]:
         return self._LIST.decode(value) if bytes(memoryview(value)[:1]) == b"[" else []
 
-    def whole(self, value: Any) -> Any:
+    def decoded(self, value: Any) -> Any:
         return msgspec.json.decode(value)
 
 
@@ -289,20 +289,20 @@ def _in_scope(scope: dict[str, Any], where: str, values: _Parsed | _Raw) -> Iter
     yield from _unknown(scope, _SCOPE_FIELDS, where, values)
     for n, span in enumerate(values.items(scope.get("spans", b""))):
         for name, value in values.members(span).items():
-            if name not in _SPAN_FIELDS and (spans := _count_spans(values.whole(value), OTLP_NESTING_MAX)):
+            if name not in _SPAN_FIELDS and (spans := _count_spans(values.decoded(value), OTLP_NESTING_MAX)):
                 yield UnknownContainer(f"{where}.spans[{n}]", ascii(name)[1:-1], spans)
 
 
 def _unknown(
-    members: dict[str, Any], known: frozenset[str], where: str, values: _Parsed | _Raw
+    members: dict[str, Any], fields: frozenset[str], where: str, values: _Parsed | _Raw
 ) -> Iterator[UnknownContainer]:
     for name, value in members.items():
-        if name in known:
+        if name in fields:
             continue
-        whole = values.whole(value)
-        spans = _count_spans(whole, OTLP_NESTING_MAX)
-        if not spans and isinstance(whole, list):
-            spans = sum(isinstance(item, dict) for item in whole)
+        decoded = values.decoded(value)
+        spans = _count_spans(decoded, OTLP_NESTING_MAX)
+        if not spans and isinstance(decoded, list):
+            spans = sum(isinstance(item, dict) for item in decoded)
         if spans:
             yield UnknownContainer(where, ascii(name)[1:-1], spans)
 
@@ -347,10 +347,10 @@ def in_parts(
     payload: bytes, resources: Iterable[Any], scopes: Iterable[Any], spans: Iterable[Any]
 ) -> list[UnknownContainer]:
     """Remove and return the unknown containers of a payload that was decoded in parts. Raises WireError."""
-    rest, _ = split_field(memoryview(payload), (1,), 0)
+    remaining, _ = split_field(memoryview(payload), (1,), 0)
     unknown = []
     with suppress(ProtobufDecodeError):
-        unknown += _in_message(pb.TracesData.FromString(rest), "")
+        unknown += _in_message(pb.TracesData.FromString(remaining), "")
     for where, messages_ in (("resourceSpans", resources), ("scopeSpans", scopes), ("spans", spans)):
         for message in messages_:
             if in_message := _in_message(message, where):

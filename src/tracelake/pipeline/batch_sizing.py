@@ -62,7 +62,7 @@ class Bounds:
 BOUNDS = Bounds()
 
 
-def next_size(size: BatchSize, done: BatchStats, bounds: Bounds = BOUNDS) -> BatchSize:
+def next_size(size: BatchSize, last: BatchStats, bounds: Bounds = BOUNDS) -> BatchSize:
     """Return the size of the next transaction.
 
     It aims at a duration of TRANSACTION_AIM_S. It changes by a factor of four at most, so one wrong clock reading has
@@ -70,20 +70,20 @@ def next_size(size: BatchSize, done: BatchStats, bounds: Bounds = BOUNDS) -> Bat
     exceed TRANSACTION_ARROW_MAX_BYTES.
     """
     least, greatest = bounds.least, bounds.greatest
-    share = TRANSACTION_AIM_S / max(done.seconds, TRANSACTION_AIM_S / 100)
+    share = TRANSACTION_AIM_S / max(last.seconds, TRANSACTION_AIM_S / 100)
     is_slow = share < 1.0
-    if not is_slow and not done.was_cut:
+    if not is_slow and not last.was_cut:
         return size
 
-    def fit(before: int, took: int, lowest: int, highest: int) -> int:
+    def fit(before: int, measured: int, lowest: int, highest: int) -> int:
         low, high = (before // 4, before) if is_slow else (before, 4 * before)
-        return max(lowest, min(max(low, min(int(took * share), high)), highest))
+        return max(lowest, min(max(low, min(int(measured * share), high)), highest))
 
-    input_bytes = fit(size.input_bytes, done.input_bytes, least.input_bytes, greatest.input_bytes)
-    if done.arrow_bytes:
-        most = TRANSACTION_ARROW_MAX_BYTES * done.input_bytes // done.arrow_bytes
+    input_bytes = fit(size.input_bytes, last.input_bytes, least.input_bytes, greatest.input_bytes)
+    if last.arrow_bytes:
+        most = TRANSACTION_ARROW_MAX_BYTES * last.input_bytes // last.arrow_bytes
         input_bytes = max(least.input_bytes, min(input_bytes, most))
-    return BatchSize(input_bytes, fit(size.inputs, done.inputs, least.inputs, greatest.inputs))
+    return BatchSize(input_bytes, fit(size.inputs, last.inputs, least.inputs, greatest.inputs))
 
 
 def while_cold(size: BatchSize, before: BatchStats | None) -> BatchSize:
@@ -115,11 +115,11 @@ class BatchSizer:
         self._bounds = bounds
         self._is_warm = is_warm
         self._size = bounds.first
-        self._done: BatchStats | None = None
+        self._last: BatchStats | None = None
 
     def cut(self, inputs: list[Input]) -> tuple[list[Input], list[Input]]:
         """Return the inputs of the next transaction, and the remaining ones."""
-        end = cut(inputs, self._size if self._is_warm() else while_cold(self._size, self._done))
+        end = cut(inputs, self._size if self._is_warm() else while_cold(self._size, self._last))
         return inputs[:end], inputs[end:]
 
     def some(self, inputs: list[Input]) -> list[Input]:
@@ -127,8 +127,8 @@ class BatchSizer:
         several = BatchSize(LOOK_TRANSACTIONS * self._size.input_bytes, LOOK_TRANSACTIONS * self._size.inputs)
         return inputs[: cut(inputs, several)]
 
-    def took(self, inputs: Sequence[Input], arrow_bytes: int, seconds: float, *, was_cut: bool) -> None:
+    def record(self, inputs: Sequence[Input], arrow_bytes: int, seconds: float, *, was_cut: bool) -> None:
         """Record the inputs and duration of a transaction. `was_cut`: more input was pending."""
         input_bytes = sum(item.size_bytes for item in inputs)
-        self._done = BatchStats(input_bytes, len(inputs), arrow_bytes, seconds, was_cut)
-        self._size = next_size(self._size, self._done, self._bounds)
+        self._last = BatchStats(input_bytes, len(inputs), arrow_bytes, seconds, was_cut)
+        self._size = next_size(self._size, self._last, self._bounds)

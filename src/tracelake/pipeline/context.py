@@ -56,7 +56,7 @@ class CrashAwareRunner:
     ) -> list[ReceiptT]:
         """Run the tasks, in this process only if the crash markers allow it."""
         with self._new_try() as is_harmless:
-            runner = self._by_work.of(tasks, may_be_near=is_harmless)
+            runner = self._by_work.of(tasks, may_run_in_process=is_harmless)
             return (low_priority(runner) if self._gives_way else runner).run(function, tasks, on_done)
 
     def stop(self) -> None:
@@ -89,7 +89,7 @@ class PipelineContext:
     sources: SourceRegistry
     suspects: QuarantineStore
     outputs: Outputs
-    settling: InputAcker
+    acker: InputAcker
     objects: ObjectStore
     buckets: int
     runner: TaskRunner
@@ -99,7 +99,7 @@ class PipelineContext:
     maintenance_tries: CrashMarkers
     """Separate markers, because maintenance may run concurrently with transactions."""
     unread: UnreadableInputs
-    fitting: BatchSizer | None
+    sizer: BatchSizer | None
     """None: transactions take the groups of inputs as given."""
 
     @classmethod
@@ -111,16 +111,16 @@ class PipelineContext:
         buckets: int,
         runner: TaskRunner,
         tally: BatchCounts | None,
-        fitting: BatchSizer | None,
-        first: IndexSettings,
+        sizer: BatchSizer | None,
+        initial_index: IndexSettings,
         added: AddedOutputs | None,
     ) -> PipelineContext:
         """Open the dependencies of a pipeline."""
         journal = Journal(key_value, name)
         sources = SourceRegistry(objects, IngestedFiles(key_value, name))
         suspects = QuarantineStore(key_value, name)
-        outputs = Outputs(key_value, objects, buckets, tally, first, added)
-        settling = InputAcker(journal, sources, suspects, outputs)
+        outputs = Outputs(key_value, objects, buckets, tally, initial_index, added)
+        acker = InputAcker(journal, sources, suspects, outputs)
         tries = CrashMarkers(key_value, name)
         maintenance_tries = tries.another()
         runner, maintaining = runners(runner, tries, maintenance_tries)
@@ -132,7 +132,7 @@ class PipelineContext:
             sources,
             suspects,
             outputs,
-            settling,
+            acker,
             objects,
             buckets,
             runner,
@@ -141,5 +141,5 @@ class PipelineContext:
             tries,
             maintenance_tries,
             UnreadableInputs(key_value, name),
-            fitting,
+            sizer,
         )

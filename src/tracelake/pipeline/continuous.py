@@ -56,8 +56,8 @@ _DISK_FULL_TOLD_EACH_S: Final = 300.0
 
 def recording_receipts(key_value: KeyValueStore, name: str | None, progress: OnProgress) -> OnProgress:
     """Return a progress callback that passes progress on and records a receipt of each published transaction."""
-    receipts, by = PublishReceipts(key_value, "main"), name or default_name()
-    begun: dict[int, list[float]] = {}
+    receipts, recorded_by = PublishReceipts(key_value, "main"), name or default_name()
+    publish_times: dict[int, list[float]] = {}
 
     def note(step: Progress) -> None:
         progress(step)
@@ -65,18 +65,20 @@ def recording_receipts(key_value: KeyValueStore, name: str | None, progress: OnP
         if step.stage != "publishing" or t is None:
             return
         if step.done == 0:
-            begun.clear()
-            begun[t] = []
-        if t not in begun:
+            publish_times.clear()
+            publish_times[t] = []
+        if t not in publish_times:
             return
         at = now()
-        begun[t].append(at.timestamp())
+        publish_times[t].append(at.timestamp())
         if step.done == step.total:
-            times = begun.pop(t)
-            took = tuple(round(max(0.0, after - before), 6) for before, after in pairwise(times))
+            times = publish_times.pop(t)
+            step_durations_s = tuple(round(max(0.0, after - before), 6) for before, after in pairwise(times))
             written_at = type(at).fromtimestamp(times[0], at.tzinfo).isoformat(timespec="microseconds")
             committed_at = at.isoformat(timespec="microseconds")
-            receipts.note(PublishReceipt(t, written_at, committed_at, took, by, step.commit))
+            receipts.note(
+                PublishReceipt(t, written_at, committed_at, step_durations_s, recorded_by, step.commit)
+            )
 
     return note
 
@@ -85,23 +87,23 @@ _NEVER: Final = -1
 
 
 class JournalTrimmer:
-    """Trims the journal of a pipeline to the last `kept` transactions. None: only `gc` trims it."""
+    """Trims the journal of a pipeline to the last `retained` transactions. None: only `gc` trims it."""
 
-    def __init__(self, key_value: KeyValueStore, kept: int | None) -> None:
+    def __init__(self, key_value: KeyValueStore, retained: int | None) -> None:
         self._journal = Journal(key_value, "main")
-        self._kept = kept
+        self._retained = retained
         self._at = _NEVER
 
     def after(self, upper: int) -> None:
         """Trim if enough transactions were committed since the last trim. All below `upper` are committed. Failures
         are retried."""
-        if self._kept is None or (self._at != _NEVER and upper - self._at < JOURNAL_TRIM_EACH):
+        if self._retained is None or (self._at != _NEVER and upper - self._at < JOURNAL_TRIM_EACH):
             return
         self._at = upper
         with contextlib.suppress(StorageError, DamageError):  # `gc` and `verify` report damage
-            old = upper - self._journal.floor() - self._kept
-            if old >= JOURNAL_TRIM_EACH or (old > 0 and self._kept < JOURNAL_TRIM_EACH):
-                trim(self._journal, upper, self._kept + max(0, old - JOURNAL_TRIM_MAX))
+            old = upper - self._journal.floor() - self._retained
+            if old >= JOURNAL_TRIM_EACH or (old > 0 and self._retained < JOURNAL_TRIM_EACH):
+                trim(self._journal, upper, self._retained + max(0, old - JOURNAL_TRIM_MAX))
 
 
 _STAGES: Final[dict[Stage, int]] = {
@@ -140,16 +142,16 @@ class InboxPipeline:
         `gc` trims it."""
         tally = BatchCounts()
         self._runner = runner
-        known = IngestedFiles(key_value, "main")
-        self._looks = SourcePoller(
-            own_watches(objects, known),
+        ingested = IngestedFiles(key_value, "main")
+        self._poller = SourcePoller(
+            own_watches(objects, ingested),
             watch,
             AddedSources(key_value),
-            lambda address: watch_of(objects, known, address),
+            lambda address: watch_of(objects, ingested, address),
         )
-        self._fitting = BatchSizer(is_warm=lambda: is_warm(runner))
+        self._sizer = BatchSizer(is_warm=lambda: is_warm(runner))
         self._key_value = key_value
-        self._forgetting = JournalTrimmer(key_value, journal_kept)
+        self._trimmer = JournalTrimmer(key_value, journal_kept)
         self._pipeline = Pipeline(
             "main",
             key_value,
@@ -157,14 +159,14 @@ class InboxPipeline:
             buckets,
             runner,
             tally,
-            self._fitting,
+            self._sizer,
             in_thread,
             first,
             AddedOutputs(key_value, objects, buckets),
             mode,
         )
-        self._pauses_of_inputs = Backoff[tuple[str, str]]()
-        self._came_bytes = 0
+        self._input_backoff = Backoff[tuple[str, str]]()
+        self._arrived_bytes = 0
         self._account = ReplicaProgress(replica or default_name(), tally, len(BUILT_IN))
         self._heartbeat = Heartbeat(key_value, self._account)
 
@@ -207,43 +209,51 @@ class InboxPipeline:
         """
         with self._accounted():
             started = time.monotonic()
-            heard = self._pipeline.listen()
+            client = self._pipeline.snapshot_client()
             suspects = self._pipeline.suspects()
             # Exclude input of the open transaction too, because some sources list only the first inputs that
             # they find.
-            in_open = {path for _, path in self._pipeline.in_open()} if self._pipeline.waits() else set()
-            held = {suspect.path for suspect in suspects} | in_open
-            seen = self._look(held, stopping, goes_on=goes_on, ending=heard.is_ending)
-            unseen = seen.unseen
-            if seen.is_own_unseen:
-                heard = self._pipeline.listen(put_off=True)
-            waiting = [Input(source, item.path, item.size_bytes) for source, item in seen.waiting]
+            open_paths = (
+                {path for _, path in self._pipeline.open_inputs()}
+                if self._pipeline.has_open_transaction()
+                else set()
+            )
+            excluded_paths = {suspect.path for suspect in suspects} | open_paths
+            polled = self._poll(excluded_paths, stopping, continuous=goes_on, ending=client.is_ending)
+            unseen = polled.unseen
+            if polled.is_own_unseen:
+                client = self._pipeline.snapshot_client(defer_commit=True)
+            waiting = [Input(source, item.path, item.size_bytes) for source, item in polled.waiting]
             failing = self._failing(waiting) if goes_on else {}
             inputs = [item for item in waiting if item.path not in failing]
-            if goes_on and not heard.is_ending:
-                inputs = self._fitting.some(inputs)
-                self._leave(seen, inputs)
+            if goes_on and not client.is_ending:
+                inputs = self._sizer.some(inputs)
+                self._record_backlog(polled, inputs)
             offered = any(suspect.state == "offered" for suspect in suspects)
-            if not inputs and not offered and not heard.is_ending and not self._pipeline.unfinished():
+            if not inputs and not offered and not client.is_ending and not self._pipeline.unfinished():
                 _raise_failures(unseen, failing)
                 if goes_on:
-                    self._pipeline.rest()
+                    self._pipeline.on_idle()
                 return None
             self._account.begin("preparing")
             self._get_ready(inputs)
             runs = group_inputs(inputs, TRANSACTION_INPUT_MAX_BYTES)
             follow = recording_receipts(self._key_value, self._account.name, self._follow(progress or silent))
-            result = self._pipeline.run(runs, follow, stopping, goes_on=goes_on)
-            took: set[tuple[str, str]] = set()
+            result = self._pipeline.run(runs, follow, stopping, continuous=goes_on)
+            taken_inputs: set[tuple[str, str]] = set()
             if not stopping():  # otherwise some may not have been taken
-                left = self._pipeline.in_open()  # read again, because the transaction may still be discarded
-                took = {(item.source, item.path) for item in inputs if item.path not in result.failed} - left
-            self._looks.took(took, result.recorded)
-            self._account.sources(self._looks.accounts())
+                still_open = (
+                    self._pipeline.open_inputs()
+                )  # read again, because the transaction may still be discarded
+                taken_inputs = {
+                    (item.source, item.path) for item in inputs if item.path not in result.failed
+                } - still_open
+            self._poller.took(taken_inputs, result.recorded)
+            self._account.sources(self._poller.accounts())
             self._note_failures(inputs, result.failed)
             if goes_on and result.transactions:
-                self._forgetting.after(result.transactions[-1] + 1)
-            if result.waits is not None and not result.steps and not result.transactions:
+                self._trimmer.after(result.transactions[-1] + 1)
+            if result.open_transaction is not None and not result.steps and not result.transactions:
                 _raise_failures(unseen, failing | result.failed)
                 return None
             report = report_of(result, time.monotonic() - started)
@@ -267,41 +277,41 @@ class InboxPipeline:
         if self._account.went_well():
             self._heartbeat.soon()
 
-    def _look(
-        self, held: Collection[str], stopping: Callable[[], bool], *, goes_on: bool, ending: bool
+    def _poll(
+        self, excluded_paths: Collection[str], stopping: Callable[[], bool], *, continuous: bool, ending: bool
     ) -> PollResult:
         """Return and record the pending input of all sources, taken in turn, and the errors of sources that failed."""
         self._account.begin("looking for input")
-        seen = self._looks.look(held, goes_on=goes_on, ending=ending, stopping=stopping)
-        self._account.sources(self._looks.accounts())
-        self._account.look(self._pipeline.upper(), _by_age(item for _, item in seen.waiting))
-        return seen
+        polled = self._poller.look(excluded_paths, continuous=continuous, ending=ending, stopping=stopping)
+        self._account.sources(self._poller.accounts())
+        self._account.look(self._pipeline.upper(), _by_age(item for _, item in polled.waiting))
+        return polled
 
-    def _leave(self, seen: PollResult, inputs: Sequence[Input]) -> None:
+    def _record_backlog(self, polled: PollResult, inputs: Sequence[Input]) -> None:
         """Record the backlog that remains for the next poll."""
-        taken = {(item.source, item.path) for item in inputs}
-        left = (item for source, item in seen.waiting if (source, item.path) not in taken)
-        self._account.leave(_by_age(left))
+        selected = {(item.source, item.path) for item in inputs}
+        backlog = (item for source, item in polled.waiting if (source, item.path) not in selected)
+        self._account.leave(_by_age(backlog))
 
     def _get_ready(self, inputs: Sequence[Input]) -> None:
         """Start the runner for large work once enough input has arrived to need it. Otherwise the first large task
         would wait for its start. Input of many small transactions counts, because compaction makes large tasks of it.
         """
-        self._came_bytes += sum(item.size_bytes for item in inputs)
-        if self._came_bytes * STORED_EXPANDS > limits.NEAR_WORK_MAX_BYTES:
+        self._arrived_bytes += sum(item.size_bytes for item in inputs)
+        if self._arrived_bytes * STORED_EXPANDS > limits.NEAR_WORK_MAX_BYTES:
             self._runner.start()
 
     def _failing(self, waiting: Sequence[Input]) -> dict[str, str]:
         """Return the paths of failed inputs that are still in backoff, with the reasons."""
-        reasons = ((item.path, self._pauses_of_inputs.failing((item.source, item.path))) for item in waiting)
+        reasons = ((item.path, self._input_backoff.failing((item.source, item.path))) for item in waiting)
         return {path: reason for path, reason in reasons if reason is not None}
 
     def _note_failures(self, inputs: Sequence[Input], failed: Mapping[str, str]) -> None:
         for item in inputs:
             if item.path in failed:
-                self._pauses_of_inputs.failed((item.source, item.path), failed[item.path])
+                self._input_backoff.failed((item.source, item.path), failed[item.path])
             else:
-                self._pauses_of_inputs.went_well((item.source, item.path))
+                self._input_backoff.succeeded((item.source, item.path))
 
     def _follow(self, progress: OnProgress) -> OnProgress:
         """Return a progress callback that updates the replica's status and passes the progress on."""
@@ -310,12 +320,12 @@ class InboxPipeline:
 
         def note(step: Progress) -> None:
             nonlocal maintained
-            at, done = step.transaction, step.done
+            at, completed = step.transaction, step.done
             if _STAGES[step.stage] == _MAINTENANCE:
-                at, done = self._account.frontier - 1, (maintained := maintained + (step.done != 0))
+                at, completed = self._account.frontier - 1, (maintained := maintained + (step.done != 0))
             which = "new input" if step.transaction is None else f"transaction {step.transaction}"
             doing = f"{step.stage} {which}, {step.done} of {step.total} {step.unit} done"
-            self._account.reach(at, _STAGES[step.stage], done, doing)
+            self._account.reach(at, _STAGES[step.stage], completed, doing)
             if step.stage == "publishing" and step.done == step.total and step.transaction is not None:
                 self._account.committed(step.transaction)
                 self._heartbeat.soon()
@@ -373,7 +383,7 @@ class PipelineLoop:
         self._on_failure = on_failure or _log
         self._stopping = Event()
         self._problem: str | None = None
-        self._rests = False
+        self._is_waiting = False
         # A daemon thread, because a process that gets a second stop signal abandons a long transaction to the
         # next process.
         self._thread = Thread(target=self._run, name="tracelake-pipeline", daemon=True)
@@ -395,9 +405,9 @@ class PipelineLoop:
         """Return the error of the last run, None if it succeeded."""
         return self._problem
 
-    def rests(self) -> bool:
+    def is_waiting(self) -> bool:
         """Return whether the loop waits for its next run, which may be long."""
-        return self._rests
+        return self._is_waiting
 
     def has_died(self) -> bool:
         """Return whether the thread ended although no stop was requested."""
@@ -405,7 +415,7 @@ class PipelineLoop:
         return self._thread.ident is not None and not self._thread.is_alive() and not self._stopping.is_set()
 
     def _run(self) -> None:
-        failures, full_told_s = 0, float("-inf")
+        failures, disk_full_reported_s = 0, float("-inf")
         while not self._stopping.is_set():
             try:
                 report = self._run_once()
@@ -421,15 +431,15 @@ class PipelineLoop:
                 pause_s = min(self._interval_s * 2 ** min(failures, 10), limits.PIPELINE_PAUSE_MAX_S)
                 if not is_disk_full(error):
                     self._on_failure(error, pause_s)
-                elif time.monotonic() >= full_told_s + _DISK_FULL_TOLD_EACH_S:
-                    full_told_s = time.monotonic()
+                elif time.monotonic() >= disk_full_reported_s + _DISK_FULL_TOLD_EACH_S:
+                    disk_full_reported_s = time.monotonic()
                     self._on_failure(error, pause_s)
             else:
-                failures, self._problem, full_told_s = 0, None, float("-inf")
+                failures, self._problem, disk_full_reported_s = 0, None, float("-inf")
                 pause_s = self._interval_s if report is None else 0.0
-            self._rests = True
+            self._is_waiting = True
             self._stopping.wait(pause_s)
-            self._rests = False
+            self._is_waiting = False
 
 
 def _log(error: Exception, _pause_s: float) -> None:

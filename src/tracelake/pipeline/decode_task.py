@@ -177,7 +177,7 @@ class ShareReceipt:
     """Result of a read task for one input: counts and short problem texts."""
 
     share: InputShare
-    whole: InputDigest = _NOTHING
+    digest: InputDigest = _NOTHING
     """Digest of the complete input. Every stripe reads the whole input."""
     failure: str | None = None
     """Reason why the input could not be read this time, such as too many open files. Then nothing of it counts."""
@@ -251,7 +251,7 @@ class _Reader:
         few, is_all = _first_few(items)
         if is_all and share.stripes == 1:
             _note_end(reading, receipt)
-            if incomplete_reason(size_bytes, [receipt.whole]) is None:
+            if incomplete_reason(size_bytes, [receipt.digest]) is None:
                 self._receipt.pieces += self._take(few, self._together, receipt)
         else:
             alone = SpanColumns()
@@ -314,7 +314,7 @@ def _first_few(items: Iterator[Payload | Problem]) -> tuple[list[Payload | Probl
 def _note_end(reading: Reading, receipt: ShareReceipt) -> None:
     """Record the digest of the complete input, unless some of it was unreadable."""
     if reading.whole is not None and receipt.failure is None:
-        receipt.whole = reading.whole
+        receipt.digest = reading.whole
         if receipt.share.stripe == 0 and reading.whole.problem is not None:  # once for all stripes
             receipt.note_damage(reading.whole.problem)
 
@@ -341,8 +341,8 @@ def _decode(payload: Payload, columns: SpanColumns, receipt: ShareReceipt) -> No
         receipt.note(Problem(note, payload.line, payload.offset))
     for number, reason in enumerate(decoded.reasons):
         # The first few rejected spans have a reason each. The last reason also counts the remaining ones.
-        rest = decoded.rejected - len(decoded.reasons) if number == len(decoded.reasons) - 1 else 0
-        receipt.note(Problem(reason, payload.line, payload.offset), 1 + rest)
+        remaining = decoded.rejected - len(decoded.reasons) if number == len(decoded.reasons) - 1 else 0
+        receipt.note(Problem(reason, payload.line, payload.offset), 1 + remaining)
 
 
 INPUT_COST_BYTES: Final = 2 * 1024
@@ -416,13 +416,13 @@ def gather(inputs: Sequence[Input], receipts: Sequence[ReadReceipt]) -> Gathered
         pieces = [piece for stripe in stripes for piece in stripe.pieces]
         failure = next((stripe.failure for stripe in stripes if stripe.failure), None)
         reason = failure or incomplete_reason(
-            known_bytes(item.source, item.size_bytes), [stripe.whole for stripe in stripes]
+            known_bytes(item.source, item.size_bytes), [stripe.digest for stripe in stripes]
         )
         if failure is not None:
             gathered.failed[item.path] = failure
         (gathered.pieces if reason is None else gathered.dropped).extend(pieces)
-        taken = _to_range(stripes) if reason is None else _to_nothing(item, reason)
-        sources.setdefault(item.source, []).append(taken)
+        read_range = _to_range(stripes) if reason is None else _to_nothing(item, reason)
+        sources.setdefault(item.source, []).append(read_range)
     gathered.sources.update((source, tuple(ranges)) for source, ranges in sources.items())
     return gathered
 
@@ -449,12 +449,12 @@ def _to_range(stripes: Sequence[ShareReceipt]) -> ReadRange:
         for item in stripe.problems
     ]
     problems.sort(key=lambda item: (item[0] or 0, item[1] or 0, item[2]))
-    whole = stripes[0].whole
+    digest = stripes[0].digest
     return to_range(
         stripes[0].share.source,
         stripes[0].share.path,
-        size_bytes=whole.size_bytes,
-        sha256=whole.sha256,
+        size_bytes=digest.size_bytes,
+        sha256=digest.sha256,
         records=sum(stripe.records for stripe in stripes),
         checksum=f"{sum(stripe.checksum for stripe in stripes) % CHECKSUM_MODULUS:032x}",
         spans=sum(stripe.spans for stripe in stripes),

@@ -67,7 +67,7 @@ from tracelake.pipeline.outputs.external import OvertakenError
 from tracelake.pipeline.poison_input import RetryPolicy
 from tracelake.pipeline.protocol import keeps
 from tracelake.pipeline.publish import TRANSFORM
-from tracelake.pipeline.replay import OpenSteps, Replayer, StateReader, lost_records
+from tracelake.pipeline.replay import OpenTransaction, Replayer, StateReader, lost_records
 from tracelake.pipeline.run_result import RunResult, now
 from tracelake.pipeline.sources.base import Input
 from tracelake.pipeline.staging import InputReader, Leftovers, ReadInput
@@ -81,11 +81,11 @@ def seal(journal: Journal, t: int, steps: Sequence[Step]) -> Sealed | Appended:
     """Seal a transaction that consists of these steps. Return Appended if a peer has recorded another step first."""
     records, checksum = totals(merge_steps(steps).sources)
     ours = Seal(t, records, checksum, now().isoformat(timespec="microseconds"))
-    stands = journal.append_seal(ours, len(steps))
-    return Sealed() if isinstance(stands, Seal) else Appended(stands, ours=False, transform=TRANSFORM)
+    recorded = journal.append_seal(ours, len(steps))
+    return Sealed() if isinstance(recorded, Seal) else Appended(recorded, ours=False, transform=TRANSFORM)
 
 
-def seal_whatever_stands(journal: Journal, t: int) -> None:
+def seal_recorded_steps(journal: Journal, t: int) -> None:
     """Seal a quarantined transaction with any steps it has. A transaction with an output needs a seal, so that
     `verify` can check it."""
     for _ in range(TRANSACTION_STEPS_MAX + 1):
@@ -99,51 +99,51 @@ def seal_whatever_stands(journal: Journal, t: int) -> None:
 class ClientTransactionView:
     """A client's transaction request, read once at the start of a run, before any source is polled."""
 
-    rooms: PipelineContext
-    heard: ClientTransaction | None
-    only_for: str | None = None
+    context: PipelineContext
+    client: ClientTransaction | None
+    only_client: str | None = None
     """The client whose transaction takes the new input. Empty: only a transaction without a client. None: any
     transaction."""
 
     @classmethod
     def now(
-        cls, rooms: PipelineContext, only_for: str | None = None, *, put_off: bool = False
+        cls, context: PipelineContext, only_client: str | None = None, *, defer_commit: bool = False
     ) -> ClientTransactionView:
         """Read the client's request. If the client timed out, apply the outcome that it chose for this case.
 
         Args:
-            put_off: ignore a commit request in this run, because some acknowledged input was not seen. A later run
+            defer_commit: ignore a commit request in this run, because some acknowledged input was not seen. A later run
                 handles it.
         """
-        heard = rooms.clients.change(partial(on_poll, now_s=now().timestamp()))
-        if heard is not None and cls(rooms, heard).is_ending and heard.transaction is not None:
-            heard = rooms.clients.change(partial(on_over, of=heard.id, upper=rooms.outputs.upper()))
-        if put_off and heard is not None and heard.wish == "commit":
-            heard = structs.replace(heard, wish="open")
-        return cls(rooms, heard, only_for)
+        client = context.clients.change(partial(on_poll, now_s=now().timestamp()))
+        if client is not None and cls(context, client).is_ending and client.transaction is not None:
+            client = context.clients.change(partial(on_over, of=client.id, upper=context.outputs.upper()))
+        if defer_commit and client is not None and client.wish == "commit":
+            client = structs.replace(client, wish="open")
+        return cls(context, client, only_client)
 
     @property
     def is_ending(self) -> bool:
         """Return whether a client waits for its transaction to end."""
-        return self.heard is not None and self.heard.wish != "open" and not self.heard.is_over
+        return self.client is not None and self.client.wish != "open" and not self.client.is_over
 
     def takes(self, t: int) -> bool:
         """Return whether transaction T belongs to a client, according to the snapshot."""
-        return takes(self.heard, t) != ""
+        return takes(self.client, t) != ""
 
-    def client_of(self, t: int, begun: str | None) -> str:
+    def client_of(self, t: int, first_client: str | None) -> str:
         """Return the client that the next step of T belongs to, empty for none. The step is recorded right after.
 
-        `begun` is the client of T's first step, None if T has no steps. Raises UsageError if this run takes input for
-        another client.
+        `first_client` is the client of T's first step, None if T has no steps. Raises UsageError if this run takes
+        input for another client.
         """
-        client = takes(self.rooms.clients.read(), t) if begun is None else begun
+        client = takes(self.context.clients.read(), t) if first_client is None else first_client
         self.check_owner(client)
         return client
 
     def is_foreign(self, client: str) -> bool:
         """Return whether a transaction of this client (empty for none) must not take this run's input."""
-        return self.only_for is not None and client != self.only_for
+        return self.only_client is not None and client != self.only_client
 
     def check_owner(self, client: str) -> None:
         """Raise UsageError if a transaction of this client must not take this run's input."""
@@ -152,7 +152,7 @@ class ClientTransactionView:
         if client:
             raise foreign_transaction(client)
         raise UsageError(
-            f"transaction {self.only_for} has ended or is ending; this input was not ingested. See `tracelake "
+            f"transaction {self.only_client} has ended or is ending; this input was not ingested. See `tracelake "
             "transaction list`."
         )
 
@@ -161,47 +161,47 @@ class ClientTransactionView:
 
         `steps_of` is the client of T's recorded steps, None if it has no steps.
         """
-        client = takes(self.rooms.clients.read(), t) if steps_of is None else steps_of
+        client = takes(self.context.clients.read(), t) if steps_of is None else steps_of
         if client:
             self.check_owner(client)
 
     def begins_next(self, t: int, steps_of: str) -> bool:
         """Return whether a client has begun a transaction while T, which has no client, is open. Then T takes no more
         input, and T + 1 belongs to the client."""
-        return steps_of == "" and takes(self.rooms.clients.read(), t + 1) != ""
+        return steps_of == "" and takes(self.context.clients.read(), t + 1) != ""
 
-    def wish(self, steps_of: str, t: int) -> ClientRequest | None:
+    def request_of(self, steps_of: str, t: int) -> ClientRequest | None:
         """Return the request of the client that owns T's recorded steps, or None if they have no owner.
 
         A run for its own input only has not polled the other sources, so it leaves another client's transaction open.
         """
         if steps_of and self.is_foreign(steps_of):
-            return client_request(steps_of, None, self.rooms.clients.read(), t)
-        if not steps_of or (self.heard is not None and self.heard.id == steps_of):
-            return client_request(steps_of, self.heard, self.heard, t)
-        return client_request(steps_of, self.heard, self.rooms.clients.read(), t)
+            return client_request(steps_of, None, self.context.clients.read(), t)
+        if not steps_of or (self.client is not None and self.client.id == steps_of):
+            return client_request(steps_of, self.client, self.client, t)
+        return client_request(steps_of, self.client, self.context.clients.read(), t)
 
     def bind(self, steps_of: str, t: int) -> None:
         """Record the number of the client's transaction before its outcome is decided for good."""
         if steps_of:
-            self.rooms.clients.change(partial(on_bound, of=steps_of, t=t))
+            self.context.clients.change(partial(on_bound, of=steps_of, t=t))
 
-    def aside(self, t: int) -> QuarantineRecord:
+    def quarantine_record(self, t: int) -> QuarantineRecord:
         """Return the record that quarantines T because its client discarded it or timed out."""
-        stands = self.rooms.clients.read()
-        gone = "by its client"
-        if stands is not None and stands.is_gone:
-            gone = f"its client was silent for {stands.timeout_s:g} s"
+        client = self.context.clients.read()
+        reason = "by its client"
+        if client is not None and client.is_gone:
+            reason = f"its client was silent for {client.timeout_s:g} s"
         at = now().isoformat(timespec="microseconds")
-        return QuarantineRecord(t, f"discarded: {gone}", tries=0, by="client", set_aside_at=at, together=0)
+        return QuarantineRecord(t, f"discarded: {reason}", tries=0, by="client", set_aside_at=at, together=0)
 
     def over(self, waits: int | None, *, stopped: bool) -> None:
         """Mark the client's transaction as over, if the run took all input that was pending at its end."""
-        if self.heard is None or self.is_foreign(self.heard.id):
+        if self.client is None or self.is_foreign(self.client.id):
             return
         if self.is_ending and waits is None and not stopped:
-            of, upper = self.heard.id, self.rooms.outputs.upper()
-            self.rooms.clients.change(partial(on_over, of=of, upper=upper))
+            of, upper = self.client.id, self.context.outputs.upper()
+            self.context.clients.change(partial(on_over, of=of, upper=upper))
 
 
 def foreign_transaction(client: str) -> UsageError:
@@ -224,28 +224,28 @@ class Pipeline:
         buckets: int,
         runner: TaskRunner,
         tally: BatchCounts | None = None,
-        fitting: BatchSizer | None = None,
-        beside: StartWork | None = None,
-        first: IndexSettings = PLAIN,
+        sizer: BatchSizer | None = None,
+        start_work: StartWork | None = None,
+        initial_index: IndexSettings = PLAIN,
         added: AddedOutputs | None = None,
         mode: CommitPolicy = EACH_STEP,
     ) -> None:
         """Create a pipeline.
 
-        The sizer `fitting` limits each step to a few seconds of work. The runner `beside` prefetches the next input
-        while a transaction is published. The settings `first` are those of the first index. Users configured the
-        outputs `added`. The policy `mode` decides how many steps make a transaction.
+        The sizer `sizer` limits each step to a few seconds of work. The runner `start_work` prefetches the next input
+        while a transaction is published. The settings `initial_index` are those of the first index. Users configured
+        the outputs `added`. The policy `mode` decides how many steps make a transaction.
         """
-        self._beside = beside
+        self._start_work = start_work
         self._mode = mode
-        self._opened: OpenSteps | None = None  # an open transaction that waits for more input
-        self._heard: ClientTransactionView | None = None
+        self._open_transaction: OpenTransaction | None = None  # an open transaction that waits for more input
+        self._client: ClientTransactionView | None = None
         self._leftovers = Leftovers(objects)
-        self._rooms = PipelineContext.of(
-            name, key_value, objects, buckets, runner, tally, fitting, first, added
+        self._context = PipelineContext.of(
+            name, key_value, objects, buckets, runner, tally, sizer, initial_index, added
         )
-        self._maintaining = MaintenanceScheduler(self._rooms, beside)
-        self.rest = self._maintaining.rest  # for continuous callers, when no input is pending
+        self._maintenance = MaintenanceScheduler(self._context, start_work)
+        self.on_idle = self._maintenance.on_idle  # for continuous callers, when no input is pending
 
     def run(
         self,
@@ -253,72 +253,80 @@ class Pipeline:
         progress: OnProgress = silent,
         stopping: Callable[[], bool] = lambda: False,
         *,
-        goes_on: bool = False,
+        continuous: bool = False,
     ) -> RunResult:
         """Finish the work that an earlier run left, then turn each group of inputs into a transaction.
 
         Files whose bytes are in a transaction already are not read again. An input that repeatedly fails alone is
         quarantined, and all others are taken. Once `stopping` returns True, no further transaction begins. With
-        `goes_on`, the caller runs the pipeline again, so a transaction may stay open for more input.
+        `continuous`, the caller runs the pipeline again, so a transaction may stay open for more input.
 
         Raises:
             SourceChangedError: the unfinished transaction cannot be replayed as recorded.
             DamageError: the journal contradicts the tables.
         """
-        heard, self._heard = self._heard or self.listen(), None
+        client, self._client = self._client or self.snapshot_client(), None
         self._leftovers.clean()
-        opened, self._opened = self._opened, None
-        weighing = partial(decide, self._mode, goes_on=goes_on)
-        maintain = partial(self._maintaining.after_commit, progress, goes_on=goes_on)
-        run = _DriverRun(self._rooms, progress, stopping, self._beside, weighing, opened, heard, maintain)
+        open_transaction, self._open_transaction = self._open_transaction, None
+        policy = partial(decide, self._mode, continuous=continuous)
+        maintain = partial(self._maintenance.after_commit, progress, continuous=continuous)
+        run = _DriverRun(
+            self._context, progress, stopping, self._start_work, policy, open_transaction, client, maintain
+        )
         result = run.go(runs)
-        self._opened = run.opened()
+        self._open_transaction = run.opened()
         return result
 
     def close(self) -> None:
         """Finish maintenance, and delete the staged rows of an open transaction. Its input is read again later."""
-        opened, self._opened = self._opened, None
+        opened, self._open_transaction = self._open_transaction, None
         with contextlib.suppress(Exception):  # the next run meets the same error
-            self._maintaining.stop()
+            self._maintenance.stop()
         with contextlib.suppress(TracelakeError, OSError):  # garbage collection deletes them later
-            delete_all(self._rooms.objects, [] if opened is None else opened.staged())
+            delete_all(self._context.objects, [] if opened is None else opened.staged())
 
     def upper(self) -> int:
         """Return the lowest transaction that has no commit."""
-        return self._rooms.outputs.upper()
+        return self._context.outputs.upper()
 
-    def listen(self, only_for: str | None = None, *, put_off: bool = False) -> ClientTransactionView:
+    def snapshot_client(
+        self, only_client: str | None = None, *, defer_commit: bool = False
+    ) -> ClientTransactionView:
         """Read the client's request. Call this before polling the sources, and `run` after it.
 
-        In this order, a client's commit includes all input that was pending when it was requested. `only_for` is the
-        client of all new input. See `ClientTransactionView` for it and for `put_off`.
+        In this order, a client's commit includes all input that was pending when it was requested. `only_client` is the
+        client of all new input. See `ClientTransactionView` for it and for `defer_commit`.
         """
-        self._heard = ClientTransactionView.now(self._rooms, only_for, put_off=put_off)
-        return self._heard
+        self._client = ClientTransactionView.now(self._context, only_client, defer_commit=defer_commit)
+        return self._client
 
-    def waits(self) -> bool:
+    def has_open_transaction(self) -> bool:
         """Return whether this pipeline has an open transaction that waits for more input."""
-        return self._opened is not None
+        return self._open_transaction is not None
 
-    def in_open(self) -> set[tuple[str, str]]:
+    def open_inputs(self) -> set[tuple[str, str]]:
         """Return source and path of each input in the open transaction, including inputs that a peer read."""
         try:
-            recorded = self._rooms.journal.read(self.upper())
+            recorded = self._context.journal.read(self.upper())
         except TrimmedError:
             return set()
         sources = recorded.step.sources if recorded.step is not None else {}
-        return {(source, taken.path) for source, ranges in sources.items() for taken in inputs_of(ranges)}
+        return {
+            (source, recorded_input.path)
+            for source, ranges in sources.items()
+            for recorded_input in inputs_of(ranges)
+        }
 
     def unfinished(self) -> bool:
         """Return whether a transaction was begun, by an earlier run or a peer, and has no commit yet."""
         try:
-            return self._rooms.journal.read(self.upper()).step is not None
+            return self._context.journal.read(self.upper()).step is not None
         except TrimmedError:
             return True  # peers are far ahead; a run finds out how far
 
     def suspects(self) -> list[QuarantinedInput]:
         """Return the inputs of quarantined transactions with their states."""
-        return self._rooms.suspects.all()
+        return self._context.suspects.all()
 
 
 class _DriverRun:
@@ -326,63 +334,63 @@ class _DriverRun:
 
     def __init__(
         self,
-        rooms: PipelineContext,
+        context: PipelineContext,
         progress: OnProgress,
         stopping: Callable[[], bool],
-        beside: StartWork | None,
-        weighing: Callable[..., Verdict],
-        opened: OpenSteps | None,
-        heard: ClientTransactionView,
+        start_work: StartWork | None,
+        policy: Callable[..., Verdict],
+        open_transaction: OpenTransaction | None,
+        client: ClientTransactionView,
         maintain: Callable[..., None],
     ) -> None:
-        self._weighing, self._heard, self._maintain = weighing, heard, maintain
-        self._rooms = rooms
+        self._policy, self._client, self._maintain = policy, client, maintain
+        self._context = context
         self._progress = progress
         self._stopping = stopping
         self._result = RunResult()
-        self._reader = InputReader(rooms.objects, rooms.buckets, rooms.runner, self._tell)
-        self._ahead = Prefetcher(rooms, self._tell, beside)
-        self._attempts = RetryPolicy(rooms, self._reader, stopping)
-        self._feeding = Replayer(rooms, self._reader, self._attempts, self._result, opened)
-        self._looking = StateReader(rooms, self._feeding, self._result)
-        self._taking = InputQueue(
-            self._reader, rooms, self._result, stopping, self._ahead, self._feeding.paths
+        self._reader = InputReader(context.objects, context.buckets, context.runner, self._tell)
+        self._prefetcher = Prefetcher(context, self._tell, start_work)
+        self._retries = RetryPolicy(context, self._reader, stopping)
+        self._replayer = Replayer(context, self._reader, self._retries, self._result, open_transaction)
+        self._state_reader = StateReader(context, self._replayer, self._result)
+        self._queue = InputQueue(
+            self._reader, context, self._result, stopping, self._prefetcher, self._replayer.paths
         )
         self._read: ReadInput | None = None  # new input, not recorded yet
         self._opened_s = 0.0
 
     def go(self, runs: Sequence[Sequence[Input]]) -> RunResult:
-        self._taking.add(runs)
+        self._queue.add(runs)
         try:
-            self._result.note(self._rooms.settling.let_go_again())
+            self._result.note(self._context.acker.retry_acks())
             self._go()
             if not self._result.transactions and not self._stopping():
                 self._maintain(committed=False)  # a run killed in the meantime may have left maintenance due
         except (Exception, KeyboardInterrupt, SystemExit):
             self._clean_up()
             raise
-        self._rooms.tries.end()
-        self._heard.over(self._result.waits, stopped=self._stopping())
+        self._context.tries.end()
+        self._client.over(self._result.open_transaction, stopped=self._stopping())
         return self._result
 
-    def opened(self) -> OpenSteps | None:
+    def opened(self) -> OpenTransaction | None:
         """Return the staged input of the open transaction."""
-        return self._feeding.opened
+        return self._replayer.opened
 
     def _tell(self, step: Progress) -> None:
         """Report progress, and beat the crash marker's heartbeat."""
-        self._rooms.tries.beat()
+        self._context.tries.beat()
         self._progress(step)
 
     def _advance(self, state: State | None, event: Event) -> tuple[State, Action]:
         state, action = advance(state, event)
         if not keeps(action):
-            self._ahead.drop()
+            self._prefetcher.drop()
         return state, action
 
     def _go(self) -> None:
         state: State | None = None
-        event: Event = self._looking.look(0)
+        event: Event = self._state_reader.look(0)
         while True:
             state, action = self._advance(state, event)
             if isinstance(action, Stop):
@@ -397,32 +405,32 @@ class _DriverRun:
     def _carry_out(self, action: Action, event: Event) -> Event:
         match action:
             case ReadState(t):
-                event = self._looking.look(t)
+                event = self._state_reader.look(t)
             case OpenInputs(t):
                 event = self._open_inputs(t)
             case Feed(step):
-                event = self._feeding.feed(step)
+                event = self._replayer.feed(step)
             case Restage(step):
-                event = self._feeding.restage(step)
+                event = self._replayer.restage(step)
             case Append(t, number):
                 event = self._append(t, number)
             case Decide(t, exhausted=exhausted):
                 event = self._weigh(t, exhausted=exhausted)
             case WriteSeal(t):
-                steps = self._feeding.steps()
-                self._heard.bind(steps[0].client, t)
-                event = seal(self._rooms.journal, t, steps)
+                steps = self._replayer.steps()
+                self._client.bind(steps[0].client, t)
+                event = seal(self._context.journal, t, steps)
             case Abort(t):
-                self._heard.bind(self._feeding.steps()[0].client, t)
-                self._rooms.journal.set_aside(self._heard.aside(t))
-                event = self._looking.look(t)
+                self._client.bind(self._replayer.steps()[0].client, t)
+                self._context.journal.quarantine(self._client.quarantine_record(t))
+                event = self._state_reader.look(t)
             case Publish(t):
                 event = self._publish(t)
             case Abandon(t):
-                self._attempts.give_up(t)
+                self._retries.give_up(t)
             case QuarantineInputs(t):
-                self._attempts.set_aside(self._feeding.recorded(t))
-                event = self._looking.look(t)
+                self._retries.quarantine(self._replayer.recorded(t))
+                event = self._state_reader.look(t)
             case PublishEmpty(t):
                 event = self._publish_nothing(t)
         return event
@@ -430,129 +438,129 @@ class _DriverRun:
     def _passed(self) -> Published:
         """Drop staged work of a transaction that peers published so long ago that the journal has trimmed it."""
         self._put_back()
-        self._feeding.discard()
+        self._replayer.discard()
         return Published()
 
     def _open_inputs(self, t: int) -> Read | NoInput:
         if self._read is None:
-            if self._taking.waits() and not self._stopping():
-                opened = self._feeding.opened
-                self._heard.check_waiting(t, None if opened is None else opened.steps[0].client)
+            if self._queue.waits() and not self._stopping():
+                opened = self._replayer.opened
+                self._client.check_waiting(t, None if opened is None else opened.steps[0].client)
             self._opened_s = time.monotonic()
-            goes_on = self._feeding.opened is not None or self._heard.takes(t)
-            self._read = self._taking.open(t, goes_on=goes_on)
+            goes_on = self._replayer.opened is not None or self._client.takes(t)
+            self._read = self._queue.open(t, continuous=goes_on)
         return NoInput() if self._read is None else Read()
 
     def _append(self, t: int, number: int) -> Appended | Sealed | NoInput:
         assert self._read is not None
-        opened = self._feeding.opened
-        if opened is not None and self._heard.begins_next(t, opened.steps[0].client):
+        opened = self._replayer.opened
+        if opened is not None and self._client.begins_next(t, opened.steps[0].client):
             self._put_back()
             return NoInput()
         assert number == (0 if opened is None else len(opened.steps)), "all that is recorded was fed before"
-        client = self._heard.client_of(t, None if opened is None else opened.steps[0].client)
+        client = self._client.client_of(t, None if opened is None else opened.steps[0].client)
         began_at = "" if number else now().isoformat(timespec="milliseconds")
         step = Step(t, self._read.recorded, TRANSFORM, number, client, began_at)
-        stands, ours = self._rooms.journal.append_step(step)
+        current, ours = self._context.journal.append_step(step)
         if ours:
-            self._feeding.add(step, self._read, is_new=True)
+            self._replayer.add(step, self._read, is_new=True)
             self._result.note_step(self._read.inputs)
             self._read = None
             return Appended(step, ours, TRANSFORM)
         self._put_back()
-        return Sealed() if isinstance(stands, Seal) else Appended(stands, ours, TRANSFORM)
+        return Sealed() if isinstance(current, Seal) else Appended(current, ours, TRANSFORM)
 
     def _put_back(self) -> None:
         """Put new input back in the queue. A peer's step may contain some of it; the rest is read again."""
         if self._read is not None:
-            self._taking.put_back(self._read.inputs)
+            self._queue.put_back(self._read.inputs)
             self._reader.discard(self._read)
             self._read = None
 
     def _weigh(self, t: int, *, exhausted: bool) -> Decided:
-        opened = self._feeding.opened
+        opened = self._replayer.opened
         assert opened is not None
-        wish = self._heard.wish(opened.steps[0].client, t)
-        facts = OpenTransactionStats(len(opened.steps), opened.rows, opened.age_s(), wish)
-        is_foreign = self._heard.is_foreign(opened.steps[0].client)
-        verdict = self._weighing(facts, exhausted=exhausted or self._stopping() or is_foreign)
-        if verdict == "wait" and is_foreign and self._taking.waits():
-            self._heard.check_owner(opened.steps[0].client)
-        if wish is None and verdict != "seal":
+        request = self._client.request_of(opened.steps[0].client, t)
+        facts = OpenTransactionStats(len(opened.steps), opened.rows, opened.age_s(), request)
+        is_foreign = self._client.is_foreign(opened.steps[0].client)
+        verdict = self._policy(facts, exhausted=exhausted or self._stopping() or is_foreign)
+        if verdict == "wait" and is_foreign and self._queue.waits():
+            self._client.check_owner(opened.steps[0].client)
+        if request is None and verdict != "seal":
             # Input that failed before gets a separate transaction, and so does a client's transaction.
-            is_cut = self._heard.begins_next(t, "") or self._attempts.is_suspected(opened.paths())
+            is_cut = self._client.begins_next(t, "") or self._retries.is_suspected(opened.paths())
             verdict = "seal" if is_cut else verdict
         if verdict == "wait":
-            self._result.waits = t
+            self._result.open_transaction = t
         return Decided(verdict)
 
     def _publish(self, t: int) -> Published | AttemptFailed | LostRace:
-        if self._feeding.opened is None:  # only the commit is missing
+        if self._replayer.opened is None:  # only the commit is missing
             self._result.recovered.append(t)
-        recorded, opened = self._rooms.journal.read(t), self._feeding.opened
+        recorded, opened = self._context.journal.read(t), self._replayer.opened
         step = recorded.step if opened is None else merge_steps(opened.steps)
         if step is None or recorded.seal is None or recorded.step != step:
             raise lost_records(t)
         # with rows published, it must finish however often a run crashes on it
-        if not self._rooms.outputs.has_rows(t):
-            self._rooms.tries.begin(t)
+        if not self._context.outputs.has_rows(t):
+            self._context.tries.begin(t)
         is_new = opened is not None and opened.is_new
-        self._taking.read_ahead(t + 1, is_new=is_new and self._attempts.is_first(t))
+        self._queue.prefetch(t + 1, is_new=is_new and self._retries.is_first(t))
         try:
-            commit, counts = self._rooms.outputs.publish(
+            commit, counts = self._context.outputs.publish(
                 step,
                 recorded.seal,
                 None if opened is None else opened.pieces,
-                Guarded(self._rooms.runner),
+                Guarded(self._context.runner),
                 self._tell,
             )
         except InputFaultError as fault:
-            return self._feeding.undone(t, fault)
+            return self._replayer.undone(t, fault)
         except OvertakenError:
             return self._overtaken(t)
-        self._looking.settle(t)
-        self._rooms.tries.over(t)
+        self._state_reader.settle(t)
+        self._context.tries.over(t)
         self._fit(opened)
-        self._feeding.discard()
+        self._replayer.discard()
         result = self._result
         result.transactions.append(t)
-        result.ranges += [taken for ranges in step.sources.values() for taken in ranges]
+        result.ranges += [recorded_range for ranges in step.sources.values() for recorded_range in ranges]
         result.counts.append(counts)
         result.commit = commit
         self._maintain()
         return Published()
 
-    def _fit(self, opened: OpenSteps | None) -> None:
+    def _fit(self, opened: OpenTransaction | None) -> None:
         """Record the duration of a one-step transaction. The duration of others includes waiting for input."""
-        fitting = self._rooms.fitting
+        fitting = self._context.sizer
         if fitting is not None and opened is not None and opened.is_new and len(opened.steps) == 1:
             arrow_bytes = sum(piece.arrow_bytes for piece in opened.pieces)
             seconds = time.monotonic() - self._opened_s
-            fitting.took(opened.inputs, arrow_bytes, seconds, was_cut=self._taking.waits())
+            fitting.record(opened.inputs, arrow_bytes, seconds, was_cut=self._queue.waits())
 
     def _overtaken(self, t: int) -> LostRace:
         """Return LostRace because a peer appended first, after checking that the transaction is quarantined."""
-        self._looking.require_aside(t)
-        self._feeding.discard()
+        self._state_reader.require_quarantined(t)
+        self._replayer.discard()
         return LostRace()
 
     def _publish_nothing(self, t: int) -> Published | LostRace:
-        aside = self._rooms.journal.aside(t)
-        assert aside is not None
-        self._feeding.discard()
-        seal_whatever_stands(self._rooms.journal, t)
+        record = self._context.journal.quarantine_record(t)
+        assert record is not None
+        self._replayer.discard()
+        seal_recorded_steps(self._context.journal, t)
         try:
-            self._result.commit = self._rooms.outputs.publish_nothing(aside)
+            self._result.commit = self._context.outputs.publish_nothing(record)
         except OvertakenError:
             return LostRace()
-        self._result.note(self._rooms.settling.settle(t))
+        self._result.note(self._context.acker.settle(t))
         return Published()
 
     def _clean_up(self) -> None:
         """Delete what this attempt staged, ignoring errors. The next attempt reads the input again."""
-        self._ahead.drop()
-        self._feeding.clean_up()
+        self._prefetcher.drop()
+        self._replayer.clean_up()
         if self._read is not None:
             with contextlib.suppress(TracelakeError, OSError):
                 self._reader.discard(self._read)
-        self._rooms.tries.end()
+        self._context.tries.end()

@@ -100,7 +100,7 @@ class CrashMarkers:
         """Marker keys of this process. Concurrent work in this process does not count as a peer."""
         self._own: _Try | None = None
         self._written_s = 0.0
-        self._found: dict[str, _Try] = {}
+        self._foreign: dict[str, _Try] = {}
         """Foreign markers found by the last check."""
         self._unread: dict[str, set[str]] = {}
         """For each foreign marker, the inputs that this process has not read."""
@@ -112,7 +112,7 @@ class CrashMarkers:
 
     def is_harmless(self) -> bool:
         """Return whether the current work is not suspected, and no foreign marker exists for it."""
-        return not self.suspected and not self._found
+        return not self.suspected and not self._foreign
 
     def is_alone(self, t: int, reading: Sequence[Input]) -> bool:
         """Return whether nothing is suspected, and no foreign marker is for T or later, for maintenance, or for this
@@ -173,13 +173,15 @@ class CrashMarkers:
             self._own = None
             self._forget([self._process])
 
-    def deaths(self, t: int, enough: int, stopping: Callable[[], bool]) -> int:
+    def crash_count(self, t: int, enough: int, stopping: Callable[[], bool]) -> int:
         """Return how many processes crashed on a recorded transaction; 0 if fewer than `enough` did."""
         notes = self._others(t)
-        self._found = {key: note for key, note in notes.items() if note.transaction == t and not note.reading}
-        return len(self._still(self._found, enough, stopping))
+        self._foreign = {
+            key: note for key, note in notes.items() if note.transaction == t and not note.reading
+        }
+        return len(self._still(self._foreign, enough, stopping))
 
-    def deaths_of_reading(
+    def crash_counts_of_reading(
         self, t: int, inputs: Sequence[Input], enough: int, stopping: Callable[[], bool], *, alone: bool
     ) -> dict[Input, int]:
         """Return the inputs on which at least `enough` processes crashed while reading, with the number of crashes.
@@ -187,33 +189,33 @@ class CrashMarkers:
         With `alone`, only crashes count of processes that read no other input.
         """
         marks = {_mark(item): item for item in inputs}
-        self._found = {
+        self._foreign = {
             key: note
             for key, note in self._others(t).items()
             if not marks.keys().isdisjoint(note.reading) and not (alone and len(note.reading) > 1)
         }
-        if max(_count(self._found).values(), default=0) < enough:
+        if max(_count(self._foreign).values(), default=0) < enough:
             return {}
-        died = _count(self._still(self._found, enough, stopping))
+        died = _count(self._still(self._foreign, enough, stopping))
         return {item: died[mark] for mark, item in marks.items() if died[mark] >= enough}
 
     def read_well(self, inputs: Sequence[Input]) -> None:
         """Record that inputs were read. A foreign marker that names no other input no longer counts."""
         marks = set(map(_mark, inputs))
-        for key, note in self._found.items():
+        for key, note in self._foreign.items():
             self._unread[key] = (self._unread.get(key, set(note.reading)) & set(note.reading)) - marks
-        self._forget([key for key in self._found if not self._unread[key]])
+        self._forget([key for key in self._foreign if not self._unread[key]])
 
     def over(self, t: int) -> None:
         """Delete all markers found for a recorded transaction, and this process's. It is committed or quarantined."""
         self.end()
-        keys = [key for key, note in self._found.items() if note.transaction == t and not note.reading]
+        keys = [key for key, note in self._foreign.items() if note.transaction == t and not note.reading]
         self._forget(keys)
 
-    def forgive(self) -> None:
+    def clear_foreign(self) -> None:
         """Delete the foreign markers that were found last, because the pipeline has acted on them."""
-        self._forget(list(self._found))
-        self._found = {}
+        self._forget(list(self._foreign))
+        self._foreign = {}
 
     def _forget(self, keys: Sequence[str]) -> None:
         """Delete markers, ignoring errors. A marker that remains counts as one crash, and not for long."""
@@ -234,11 +236,11 @@ class CrashMarkers:
             for key, note in notes.items()
             if note.transaction < t and not note.reading and not note.maintenance
         ]
-        left = sorted(notes.keys() - set(useless), key=lambda key: (notes[key].transaction, key))
-        useless += left[:-TRY_NOTES_MAX]  # of input that no process reads any more
+        relevant = sorted(notes.keys() - set(useless), key=lambda key: (notes[key].transaction, key))
+        useless += relevant[:-TRY_NOTES_MAX]  # of input that no process reads any more
         self._forget(useless)
         self._unread = {key: unread for key, unread in self._unread.items() if key in notes}
-        return {key: notes[key] for key in left[-TRY_NOTES_MAX:]}
+        return {key: notes[key] for key in relevant[-TRY_NOTES_MAX:]}
 
     def _read(self, damaged: list[str]) -> dict[str, _Try]:
         notes = {}
@@ -299,7 +301,7 @@ def note_unreadable(standing: UnreadableSince | None, t: int, now_s: float) -> U
 
 def quarantine_unreadable(step: Step, failed: Mapping[str, str]) -> QuarantineRecord:
     """Return the record that quarantines a transaction with unreadable inputs. Its other inputs are taken again."""
-    paths = [taken.path for ranges in step.sources.values() for taken in inputs_of(ranges)]
+    paths = [recorded_input.path for ranges in step.sources.values() for recorded_input in inputs_of(ranges)]
     _, reason = next(iter(failed.items()))
     return QuarantineRecord(
         transaction=step.transaction,
@@ -332,7 +334,7 @@ class UnreadableInputs:
         self._store.note(self._partition, key, encode(waited))
         return waited.waited_s
 
-    def stands(self, t: int) -> bool:
+    def has_unreadable(self, t: int) -> bool:
         """Return whether some input of a transaction was unreadable at the last attempt."""
         notes = (self._decoded(entry.value) for entry in whole_of(self._store.notes, self._partition))
         return any(note is not None and note.transaction == t for note in notes)

@@ -23,7 +23,7 @@ from tracelake.limits.input import MIB
 from tracelake.pipeline.context import PipelineContext
 from tracelake.pipeline.input_failures import ASIDE_REASON_MAX_CHARS, CrashMarkers, InputFaultError, mark_of
 from tracelake.pipeline.poison_input import PoisonInputFinder
-from tracelake.pipeline.protocol import may_prefetch, stands_for
+from tracelake.pipeline.protocol import matches_prefetch, may_prefetch
 from tracelake.pipeline.run_result import RunResult
 from tracelake.pipeline.sources.base import (
     UNKNOWN_SIZE,
@@ -62,12 +62,12 @@ def run_inline(work: Callable[[], None]) -> Callable[[], None]:
 class Prefetcher:
     """Prefetch of the input of the next transaction."""
 
-    def __init__(self, rooms: PipelineContext, progress: OnProgress, beside: StartWork | None) -> None:
-        """Create a prefetcher that reads with `beside`. None: it prefetches nothing."""
-        self._beside = beside
+    def __init__(self, context: PipelineContext, progress: OnProgress, start_work: StartWork | None) -> None:
+        """Create a prefetcher that reads with `start_work`. None: it prefetches nothing."""
+        self._start_work = start_work
         self._progress = progress
-        self._reader = InputReader(rooms.objects, rooms.buckets, rooms.runner, self._tell)
-        self._rooms = rooms
+        self._reader = InputReader(context.objects, context.buckets, context.runner, self._tell)
+        self._context = context
         self._inputs: tuple[Input, ...] = ()
         self._staged: ReadInput | None = None
         self._wait: Callable[[], None] | None = None
@@ -78,22 +78,22 @@ class Prefetcher:
     @cached_property
     def _tries(self) -> CrashMarkers:
         """Separate crash markers. A crash may be due to this input, or to the transaction that is being published."""
-        return self._rooms.tries.another()
+        return self._context.tries.another()
 
     @property
     def is_on(self) -> bool:
         """True if this pipeline prefetches."""
-        return self._beside is not None
+        return self._start_work is not None
 
     def begin(self, t: int, inputs: Sequence[Input]) -> None:
         """Start reading the likely input of transaction T. Raises errors of the marker store and of `beside`."""
-        assert self._beside is not None
+        assert self._start_work is not None
         assert self._wait is None
         assert self._staged is None
         self._inputs, self._is_awaited, self._is_dropped = tuple(inputs), False, False
         try:
             self._tries.begin(t, inputs)
-            self._wait = self._beside(self._read)
+            self._wait = self._start_work(self._read)
         except (Exception, KeyboardInterrupt, SystemExit):  # for example, if no thread can start
             self._tries.end()
             raise
@@ -127,7 +127,7 @@ class Prefetcher:
         """
         self.end()
         staged = self._staged
-        if staged is not None and stands_for(self._inputs, inputs) and staged.is_whole():
+        if staged is not None and matches_prefetch(self._inputs, inputs) and staged.is_complete():
             self._staged = None
             return staged
         self.drop()
@@ -149,19 +149,19 @@ class InputQueue:
     def __init__(
         self,
         reader: InputReader,
-        rooms: PipelineContext,
+        context: PipelineContext,
         result: RunResult,
         stopping: Callable[[], bool],
-        ahead: Prefetcher,
-        held: Callable[[], Set[tuple[str, str]]],
+        prefetcher: Prefetcher,
+        open_inputs: Callable[[], Set[tuple[str, str]]],
     ) -> None:
-        """Create an empty queue. `held` returns source and path of each input in the open transaction."""
-        self._ahead = ahead
-        self._held = held
+        """Create an empty queue. `open_inputs` returns source and path of each input in the open transaction."""
+        self._prefetcher = prefetcher
+        self._open_inputs = open_inputs
         self._cut: list[Input] | None = None  # the first group, if it is being prefetched
-        self._narrowing = PoisonInputFinder(reader, rooms, result, stopping)
+        self._poison_finder = PoisonInputFinder(reader, context, result, stopping)
         self._reader = reader
-        self._rooms = rooms
+        self._context = context
         self._result = result
         self._stopping = stopping
         self._waiting: deque[list[Input]] = deque()
@@ -181,142 +181,151 @@ class InputQueue:
         """Return whether there is new input."""
         return bool(self._waiting)
 
-    def read_ahead(self, t: int, *, is_new: bool) -> None:
+    def prefetch(self, t: int, *, is_new: bool) -> None:
         """Start to prefetch the likely input of T. Nothing of it is recorded before its turn.
 
         Args:
             is_new: this run read the transaction that is being published, and no task failed on it.
         """
-        if not self._ahead.is_on or not self._waiting:
+        if not self._prefetcher.is_on or not self._waiting:
             return
         # A failure here repeats, and is reported, when the input's turn comes.
         with contextlib.suppress(Exception):
-            self._cut = taken = self._next()
-            self._waiting.appendleft(taken)
-            is_alone = self._rooms.tries.is_alone(t - 1, taken)
+            self._cut = group = self._next()
+            self._waiting.appendleft(group)
+            is_alone = self._context.tries.is_alone(t - 1, group)
             if may_prefetch(is_new=is_new, is_alone=is_alone, is_stopping=self._stopping()):
-                held = self._rooms.sources.held(self._rooms.suspects.all(), self._held())
-                if inputs := [item for item in taken if self._seems_new(item, held)]:
-                    self._ahead.begin(t, inputs)
+                quarantined = self._context.sources.index_quarantined(
+                    self._context.suspects.all(), self._open_inputs()
+                )
+                if inputs := [item for item in group if self._seems_new(item, quarantined)]:
+                    self._prefetcher.begin(t, inputs)
 
-    def _seems_new(self, item: Input, held: QuarantinedIndex) -> bool:
-        source = self._rooms.sources[item.source]
-        if (item.source, item.path) in held.in_open:
+    def _seems_new(self, item: Input, quarantined: QuarantinedIndex) -> bool:
+        source = self._context.sources[item.source]
+        if (item.source, item.path) in quarantined.open_inputs:
             return False
         if source.is_ours:
-            return (item.source, item.path) not in held.by_path
-        return item.size_bytes != UNKNOWN_SIZE and isinstance(source.judge(item, held), NewInputs)
+            return (item.source, item.path) not in quarantined.by_path
+        return item.size_bytes != UNKNOWN_SIZE and isinstance(source.judge(item, quarantined), NewInputs)
 
     def _next(self) -> list[Input]:
         """Return the next group of pending inputs, cut to the size of one transaction."""
-        taken, fitting = self._waiting.popleft(), self._rooms.fitting
-        if fitting is not None and taken is not self._cut:
-            taken, left = fitting.cut(taken)
-            if left:
-                self._waiting.appendleft(left)
+        group, sizer = self._waiting.popleft(), self._context.sizer
+        if sizer is not None and group is not self._cut:
+            group, remainder = sizer.cut(group)
+            if remainder:
+                self._waiting.appendleft(remainder)
         self._cut = None
-        return taken
+        return group
 
-    def open(self, t: int, *, goes_on: bool) -> ReadInput | None:
+    def open(self, t: int, *, continuous: bool) -> ReadInput | None:
         """Read the next step of transaction T. Return None if no input is pending.
 
         Input that was quarantined and is offered again comes last, so that new input does not wait for it. It needs a
-        separate transaction, so it is not taken if T has a step already (`goes_on`).
+        separate transaction, so it is not taken if T has a step already (`continuous`).
         """
         if self._stopping():
-            self._ahead.drop()  # so that stopping does not wait for the read
-        self._ahead.end()
+            self._prefetcher.drop()  # so that stopping does not wait for the read
+        self._prefetcher.end()
         while not self._stopping():
-            standing = self._rooms.suspects.read()
+            standing = self._context.suspects.read()
             offers: list[QuarantinedInput] = []
             if self._waiting:
-                inputs = self._without_taken(self._next(), standing)
-            elif goes_on:
+                inputs = self._exclude_ingested(self._next(), standing)
+            elif continuous:
                 return None
             else:
-                offers = next_offer(suspect for suspect in standing.whole if suspect not in self._offered)
+                offers = next_offer(suspect for suspect in standing.readable if suspect not in self._offered)
                 if not offers:
                     return None
                 self._offered.update(offers)
                 inputs = self._measured(list(map(self._again, offers)))
                 paths = {item.path for item in inputs}
-                self._waited([offer for offer in offers if offer.path not in paths], self._result.failed)
+                self._quarantine_unread(
+                    [offer for offer in offers if offer.path not in paths], self._result.failed
+                )
                 offers = [offer for offer in offers if offer.path in paths]
-            self._rooms.tries.suspected = bool(offers)
-            inputs = self._narrowing.without_deadly(t, inputs, suspected=bool(offers)) if inputs else []
+            self._context.tries.suspected = bool(offers)
+            inputs = self._poison_finder.without_deadly(t, inputs, suspected=bool(offers)) if inputs else []
             if not inputs:
                 continue
-            staged = self._kept(t, self._read(t, inputs), offers)
+            staged = self._drop_empty(t, self._read(t, inputs), offers)
             if staged.sources and (offers or self._is_bounded(staged)):
                 return staged
         return None
 
-    def _kept(self, t: int, staged: ReadInput, offers: Sequence[QuarantinedInput]) -> ReadInput:
+    def _drop_empty(self, t: int, staged: ReadInput, offers: Sequence[QuarantinedInput]) -> ReadInput:
         """Drop inputs without spans. They are reported but not recorded, so that a later run may read a repaired
         file."""
         self._result.failed |= staged.failed
-        self._waited(offers, staged.failed)
+        self._quarantine_unread(offers, staged.failed)
         for source, ranges in staged.sources.items():
-            for taken in ranges:
-                if not taken.spans:
-                    self._leave(t, source, taken)
+            for read_range in ranges:
+                if not read_range.spans:
+                    self._report_empty(t, source, read_range)
         if offers:
             empty = {
-                taken.path: taken
+                read_range.path: read_range
                 for source, ranges in staged.sources.items()
-                for taken in ranges
-                if not taken.spans
-                and taken.path not in self._result.failed
-                and not self._changed(source, taken)
+                for read_range in ranges
+                if not read_range.spans
+                and read_range.path not in self._result.failed
+                and not self._changed(source, read_range)
             }
-            self._rooms.suspects.forget(empty)
-        kept = {
-            source: some
+            self._context.suspects.forget(empty)
+        non_empty = {
+            source: with_spans
             for source, ranges in staged.sources.items()
-            if (some := tuple(taken for taken in ranges if taken.spans))
+            if (with_spans := tuple(read_range for read_range in ranges if read_range.spans))
         }
-        paths = {(source, taken.path) for source, ranges in kept.items() for taken in ranges}
-        left = tuple(item for item in staged.inputs if (item.source, item.path) in paths)
-        return ReadInput(kept, staged.pieces, left)
+        paths = {(source, read_range.path) for source, ranges in non_empty.items() for read_range in ranges}
+        inputs = tuple(item for item in staged.inputs if (item.source, item.path) in paths)
+        return ReadInput(non_empty, staged.pieces, inputs)
 
-    def _waited(self, offers: Sequence[QuarantinedInput], failed: Mapping[str, str]) -> None:
+    def _quarantine_unread(self, offers: Sequence[QuarantinedInput], failed: Mapping[str, str]) -> None:
         """Quarantine offered inputs that stay unreadable, so that runs do not retry them forever."""
         for offer in offers:
             reason, key = failed.get(offer.path), mark_of(offer)
             if reason is None:
-                self._rooms.unread.was_read(offer.transaction, key)
-            elif offer.unread or self._rooms.unread.again(offer.transaction, key) >= UNREAD_INPUT_MAX_S:
+                self._context.unread.was_read(offer.transaction, key)
+            elif offer.unread or self._context.unread.again(offer.transaction, key) >= UNREAD_INPUT_MAX_S:
                 deciding = partial(on_unread, reason=reason[:ASIDE_REASON_MAX_CHARS])
-                stands = self._rooms.suspects.change(offer, deciding)
-                self._rooms.unread.was_read(offer.transaction, key)
-                if stands is not None:
-                    self._result.note_aside(stands)
+                current = self._context.suspects.change(offer, deciding)
+                self._context.unread.was_read(offer.transaction, key)
+                if current is not None:
+                    self._result.add_quarantined(current)
 
-    def _changed(self, source: str, taken: ReadRange) -> bool:
+    def _changed(self, source: str, read_range: ReadRange) -> bool:
         """Return whether an offered input was read incompletely and still exists."""
         try:
-            return not taken.sha256 and content_of(self._rooms.objects, source, taken.path, 1)[1] != ""
+            return (
+                not read_range.sha256
+                and content_of(self._context.objects, source, read_range.path, 1)[1] != ""
+            )
         except OSError:
             return True
 
-    def _leave(self, t: int, source: str, taken: ReadRange) -> None:
+    def _report_empty(self, t: int, source: str, read_range: ReadRange) -> None:
         """Report an input without spans. Acknowledge inbox input, which was acknowledged to its client, if it was
         read completely."""
-        of = self._rooms.sources[source]
+        of = self._context.sources[source]
         if of.is_ours:
-            if not taken.sha256:
-                if self._is_taken(source, taken):
-                    self._result.failed.pop(taken.path, None)
+            if not read_range.sha256:
+                if self._is_committed(source, read_range):
+                    self._result.failed.pop(read_range.path, None)
                     return  # a peer has taken it
-                self._result.failed.setdefault(taken.path, taken.problems[0][2])
+                self._result.failed.setdefault(read_range.path, read_range.problems[0][2])
             else:
-                for kept in self._rooms.settling.let_go(t, source, [taken]):
-                    self._result.note_aside(kept)
-        self._result.ranges.append(taken)
+                for quarantined in self._context.acker.ack(t, source, [read_range]):
+                    self._result.add_quarantined(quarantined)
+        self._result.ranges.append(read_range)
 
-    def _is_taken(self, source: str, taken: ReadRange) -> bool:
+    def _is_committed(self, source: str, read_range: ReadRange) -> bool:
         try:
-            return self._rooms.sources[source].is_taken(taken.path, taken.size_bytes, taken.sha256)
+            return self._context.sources[source].is_committed(
+                read_range.path, read_range.size_bytes, read_range.sha256
+            )
         except StorageError:
             return False  # it is then reported as unreadable
 
@@ -331,63 +340,67 @@ class InputQueue:
         self.put_back(staged.inputs[:middle])
         return False
 
-    def _without_taken(self, inputs: list[Input], standing: QuarantineListing) -> list[Input]:
+    def _exclude_ingested(self, inputs: list[Input], listing: QuarantineListing) -> list[Input]:
         """Return the inputs without those that peers, earlier transactions or the open one have, and quarantined
         ones."""
-        left = []
-        in_open = set(self._held())
-        inputs = [item for item in inputs if (item.source, item.path) not in in_open]
-        taken_now = {
-            (taken.path, taken.sha256) for taken in self._result.ranges if isinstance(taken, WholeFile)
+        new_inputs = []
+        open_inputs = set(self._open_inputs())
+        inputs = [item for item in inputs if (item.source, item.path) not in open_inputs]
+        read_now = {
+            (read_range.path, read_range.sha256)
+            for read_range in self._result.ranges
+            if isinstance(read_range, WholeFile)
         }
-        held = self._rooms.sources.held(standing.whole, in_open)
+        quarantined = self._context.sources.index_quarantined(listing.readable, open_inputs)
         measured = self._measured(inputs)
         verdicts = {
-            name: self._rooms.sources[name].judge_all(
-                [item for item in measured if item.source == name], held
+            name: self._context.sources[name].judge_all(
+                [item for item in measured if item.source == name], quarantined
             )
             for name in {item.source for item in measured}
         }
         for item in measured:
-            source = self._rooms.sources[item.source]
+            source = self._context.sources[item.source]
             match next(verdicts[item.source]):
-                case NewInputs(is_there) if not self._is_damaged(item, standing):
-                    left.append(item)
-                    in_open.add((item.source, item.path))  # another poll may have cut an overlapping range
+                case NewInputs(is_there) if not self._is_damaged(item, listing):
+                    new_inputs.append(item)
+                    open_inputs.add(
+                        (item.source, item.path)
+                    )  # another poll may have cut an overlapping range
                     if not is_there:
-                        self._ahead.drop()  # a peer may have taken it since
+                        self._prefetcher.drop()  # a peer may have taken it since
                 case QuarantinedPaths(suspect) if source.is_ours:
-                    self._rooms.settling.give_up(suspect)  # again, after a crash
+                    self._context.acker.discard(suspect)  # again, after a crash
                 case QuarantinedPaths(suspect):
-                    self._result.note_aside(replace(suspect, path=item.path))
-                case Known(before) if (item.path, before.sha256) not in taken_now:
-                    self._result.known.append(replace(before, path=item.path))
-        return left
+                    self._result.add_quarantined(replace(suspect, path=item.path))
+                case Known(before) if (item.path, before.sha256) not in read_now:
+                    self._result.already_ingested.append(replace(before, path=item.path))
+        return new_inputs
 
     def _again(self, offer: QuarantinedInput) -> Input:
         """Return an offered input with its present size, because a file may have been repaired."""
-        is_ours = self._rooms.sources[offer.source].is_ours
+        is_ours = self._context.sources[offer.source].is_ours
         return Input(offer.source, offer.path, offer.size_bytes if is_ours else UNKNOWN_SIZE)
 
     def _measured(self, inputs: Sequence[Input]) -> list[Input]:
         """Return the inputs with their sizes. Report and drop inputs whose size cannot be read now."""
-        left = []
+        measured = []
         for item in inputs:
             try:
                 size_bytes = item.size_bytes
                 if size_bytes == UNKNOWN_SIZE:
-                    size_bytes = self._rooms.sources[item.source].measured_bytes(item.path)
+                    size_bytes = self._context.sources[item.source].measured_bytes(item.path)
             except OSError as error:
                 self._result.failed[item.path] = f"cannot be read: {error.strerror or error}"
             else:
-                left.append(Input(item.source, item.path, size_bytes))
-        return left
+                measured.append(Input(item.source, item.path, size_bytes))
+        return measured
 
     def _is_damaged(self, item: Input, standing: QuarantineListing) -> bool:
         """Return whether the quarantine record of an input is damaged. Such an input is reported and stays pending."""
 
         def sha256() -> str:
-            return content_of(self._rooms.objects, item.source, item.path, item.size_bytes)[1]
+            return content_of(self._context.objects, item.source, item.path, item.size_bytes)[1]
 
         try:
             damage = standing.damage(item.size_bytes, sha256)
@@ -401,9 +414,9 @@ class InputQueue:
         """Read inputs. If a task fails, read them in halves; quarantine an input that fails alone repeatedly."""
         tries = 0
         while True:
-            self._rooms.tries.begin(t, inputs)
+            self._context.tries.begin(t, inputs)
             try:
-                staged = self._ahead.take(inputs) or self._reader.stage(inputs)
+                staged = self._prefetcher.take(inputs) or self._reader.stage(inputs)
             except InputFaultError as fault:
                 tries += 1
                 if self._stopping():
@@ -411,10 +424,10 @@ class InputQueue:
                 if len(inputs) > 1:
                     break
                 if tries >= TRANSACTION_TRIES_MAX:
-                    self._narrowing.set_aside(t, inputs[0], tries, fault.error)
+                    self._poison_finder.quarantine(t, inputs[0], tries, fault.error)
                     return ReadInput({}, [], ())
             else:
-                self._rooms.tries.read_well(inputs)
+                self._context.tries.read_well(inputs)
                 return staged
         middle = len(inputs) // 2
         first, second = self._read(t, inputs[:middle]), self._read(t, inputs[middle:])

@@ -193,7 +193,7 @@ def is_range(path: str) -> bool:
     return _PATH.fullmatch(path) is not None
 
 
-def to_offset_range(path: str, **taken: Any) -> OffsetRange:
+def to_offset_range(path: str, **fields: Any) -> OffsetRange:
     """Return the journal record of a range that was read."""
     name, start, stop = name_of(path)
     return OffsetRange(
@@ -203,7 +203,7 @@ def to_offset_range(path: str, **taken: Any) -> OffsetRange:
         partition=name.partition,
         start=start,
         stop=stop,
-        **taken,
+        **fields,
     )
 
 

@@ -30,52 +30,52 @@ INDEX_REST_AFTER_S: Final = 60.0
 class MaintenanceScheduler:
     """Maintenance scheduler of one pipeline, called from one thread."""
 
-    def __init__(self, rooms: PipelineContext, beside: StartWork | None) -> None:
-        """Create a scheduler that runs maintenance in the background by `beside`. None: always inline."""
-        self._rooms = rooms
-        self._beside = beside
+    def __init__(self, context: PipelineContext, start_work: StartWork | None) -> None:
+        """Create a scheduler that runs maintenance in the background by `start_work`. None: always inline."""
+        self._context = context
+        self._start_work = start_work
         self._lock = threading.Lock()
-        self._asked = 0
+        self._pending_commits = 0
         """Commits since the current pass began."""
         self._is_under_way = False
-        self._rests = False
+        self._is_idle = False
         """True if the index is merged further, or was, because no input arrived for long."""
-        self._came_s = time.monotonic()
+        self._last_commit_s = time.monotonic()
         self._lateness = random.uniform(1.0, 2.0)  # noqa: S311  no secret
         self._wait: Callable[[], None] | None = None
         self._failure: BaseException | None = None
         self._awaited_by: OnProgress | None = None
 
-    def after_commit(self, progress: OnProgress, *, goes_on: bool, committed: bool = True) -> None:
-        """Run due maintenance: inline, or in the background with `goes_on`.
+    def after_commit(self, progress: OnProgress, *, continuous: bool, committed: bool = True) -> None:
+        """Run due maintenance: inline, or in the background with `continuous`.
 
         If nothing was `committed`, as while a client's transaction is open, do not wait. Raises unexpected failures,
         including those of background work; expected ones are logged.
         """
         if committed:
-            self._came_s, self._rests = time.monotonic(), False
-        if self._beside is None or not goes_on:
+            self._last_commit_s, self._is_idle = time.monotonic(), False
+        if self._start_work is None or not continuous:
             self.end()
             self._maintain(progress)
             return
         with self._lock:
             if self._is_under_way and not committed:
                 return
-            is_far_ahead = self._asked >= MAINTENANCE_BEHIND_MAX
-            self._asked = 0 if is_far_ahead else self._asked + 1
-        if is_far_ahead:
+            is_far_behind = self._pending_commits >= MAINTENANCE_BEHIND_MAX
+            self._pending_commits = 0 if is_far_behind else self._pending_commits + 1
+        if is_far_behind:
             self._awaited_by = progress
             try:
                 self.end()  # waits for this pass only; it starts no other
             finally:
                 self._awaited_by = None
         with self._lock:
-            self._asked = max(self._asked, 1)
+            self._pending_commits = max(self._pending_commits, 1)
             is_under_way, self._is_under_way = self._is_under_way, True
         if not is_under_way:
-            self._begin(self._beside)
+            self._begin(self._start_work)
 
-    def rest(self) -> None:
+    def on_idle(self) -> None:
         """Signal that no input is pending. After a long pause, merge the index further in the background, once.
 
         A failed merge is retried after a backoff. Never waits. Raises failures of earlier background work.
@@ -83,19 +83,19 @@ class MaintenanceScheduler:
         late_s = INDEX_REST_AFTER_S * self._lateness
         with self._lock:
             if (
-                self._beside is None
+                self._start_work is None
                 or self._is_under_way
-                or (self._rests and not self._tries_again())
-                or time.monotonic() < self._came_s + late_s
+                or (self._is_idle and not self._tries_again())
+                or time.monotonic() < self._last_commit_s + late_s
             ):
                 return
-            self._asked, self._is_under_way, self._rests = 1, True, True
-        self._begin(self._beside)
+            self._pending_commits, self._is_under_way, self._is_idle = 1, True, True
+        self._begin(self._start_work)
 
     def stop(self) -> None:
         """Wait for the current pass, which may take long, and begin no other. Raises its failure."""
         with self._lock:
-            self._asked = 0
+            self._pending_commits = 0
         self.end()
 
     def end(self) -> None:
@@ -107,10 +107,10 @@ class MaintenanceScheduler:
         if failure is not None:
             raise failure
 
-    def _begin(self, beside: StartWork) -> None:
+    def _begin(self, start_work: StartWork) -> None:
         try:
             self.end()
-            self._wait = beside(self._work)
+            self._wait = start_work(self._work)
         except BaseException:  # for example, if no thread can start
             self._is_under_way = False
             raise
@@ -119,10 +119,10 @@ class MaintenanceScheduler:
         """Run due maintenance, and repeat it if commits arrived in the meantime."""
         while True:
             with self._lock:
-                if not self._asked or self._failure is not None:
+                if not self._pending_commits or self._failure is not None:
                     self._is_under_way = False
                     return
-                self._asked = 0
+                self._pending_commits = 0
             try:
                 self._maintain(self._tell)
             except BaseException as error:  # noqa: BLE001  whatever it is, the pipeline is told
@@ -130,16 +130,16 @@ class MaintenanceScheduler:
 
     def _tell(self, step: Progress) -> None:
         """Beat the heartbeat. Pass progress on if a transaction waits for maintenance."""
-        self._rooms.maintenance_tries.beat()
+        self._context.maintenance_tries.beat()
         if (awaited_by := self._awaited_by) is not None:
             awaited_by(step)
 
     def _tries_again(self) -> bool:
-        return self._rooms.merger.tries_again() or self._rooms.maintainer.tries_again()
+        return self._context.merger.tries_again() or self._context.maintainer.tries_again()
 
     def _maintain(self, progress: OnProgress) -> None:
-        rooms = self._rooms
+        rooms = self._context
         for output in rooms.outputs.tables.values():
             rooms.maintainer.maintain(output.shard, output.table.sorted_by, progress)
-        rooms.merger.maintain(progress, at_rest=self._rests)
+        rooms.merger.maintain(progress, is_idle=self._is_idle)
         rooms.maintenance_tries.maintenance_over()

@@ -35,7 +35,7 @@ from tracelake.limits.input import MIB
 from tracelake.otlp.schema import SPANS, TRANSACTION_FIELD
 from tracelake.pipeline.decode_task import STAGED_TOGETHER_MAX_BYTES, StagedSlice, read_stream
 from tracelake.results import is_server_side
-from tracelake.search.analyzers import analyzer_named
+from tracelake.search.analyzers import get_analyzer
 from tracelake.search.build import build_part
 from tracelake.search.vectors import VectorSettings
 from tracelake.shards.lookup import Lookup
@@ -79,7 +79,7 @@ _STORED: Final = pa.schema([*(SPANS.field(name) for name in SPAN_COLUMNS), ROW_I
 
 @dataclass(frozen=True, slots=True)
 class UpsertResult:
-    """Result of an upsert. The caller selects the spans themselves with `taken`."""
+    """Result of an upsert. The caller selects the spans themselves with `winning_rows`."""
 
     lost: Numbers
     """Sorted numbers of the incoming spans that are not taken. Spans are numbered in input order."""
@@ -96,21 +96,21 @@ def merge(incoming: Incoming, spans: Lookup, traces: Lookup, transaction: int) -
     """Merge incoming spans with the stored ones."""
     with _connect() as db:
         read = _load_incoming(db, incoming)
-        held = _load(db, "stored", list(spans.rows(_distinct(read["trace_id"]), SPAN_COLUMNS)), _STORED)
-        if not len(held) and (few := _of_few(read, transaction)) is not None:
+        stored = _load(db, "stored", list(spans.rows(_distinct(read["trace_id"]), SPAN_COLUMNS)), _STORED)
+        if not len(stored) and (few := _of_few(read, transaction)) is not None:
             return few
-        lost, gone = _contest(db, incoming, spans)
+        lost, replaced = _contest(db, incoming, spans)
         # A trace has a row if and only if it has a span.
-        known = _distinct(held["trace_id"])
-        fits = read.nbytes + held.nbytes <= limits.SHAPED_AT_ONCE_MAX_BYTES
-        trace_rows, trace_gone = _merge_traces(db, traces, known, transaction, fits=fits)
+        stored_trace_ids = _distinct(stored["trace_id"])
+        fits = read.nbytes + stored.nbytes <= limits.SHAPED_AT_ONCE_MAX_BYTES
+        trace_rows, trace_retractions = _merge_traces(db, traces, stored_trace_ids, transaction, fits=fits)
     return UpsertResult(
         lost=lost,
-        span_retractions=_retractions(gone, transaction),
+        span_retractions=_retractions(replaced, transaction),
         traces=trace_rows,
-        trace_retractions=trace_gone,
-        new=len(read) - len(lost) - len(gone),
-        replaced=len(gone),
+        trace_retractions=trace_retractions,
+        new=len(read) - len(lost) - len(replaced),
+        replaced=len(replaced),
         repeated=len(lost),
     )
 
@@ -139,16 +139,16 @@ def _of_few(read: pa.Table, transaction: int) -> UpsertResult | None:
     )
 
 
-def taken(tables: Iterable[pa.Table], first: int, lost: Numbers, transaction: int) -> pa.Table:
+def winning_rows(tables: Iterable[pa.Table], first: int, lost: Numbers, transaction: int) -> pa.Table:
     """Return the rows of some incoming tables that are taken, in the form and order of table `spans`.
 
     `first` is the number of their first span among all incoming ones.
     """
     rows = pa.concat_tables(tables)
-    kept = np.setdiff1d(np.arange(first, first + len(rows)), lost, assume_unique=True) - first
+    indices = np.setdiff1d(np.arange(first, first + len(rows)), lost, assume_unique=True) - first
     columns = TABLE_SPANS.sorted_by
-    order = pc.sort_indices(rows.select(columns).take(kept), [(name, "ascending") for name in columns])
-    chosen = rows.take(kept[order.to_numpy()]).combine_chunks()
+    order = pc.sort_indices(rows.select(columns).take(indices), [(name, "ascending") for name in columns])
+    chosen = rows.take(indices[order.to_numpy()]).combine_chunks()
     return chosen.append_column(TRANSACTION_FIELD, pa.repeat(pa.scalar(transaction, pa.int64()), len(chosen)))
 
 
@@ -239,7 +239,7 @@ def _add_claims(db: duckdb.DuckDBPyConnection, incoming: Incoming, spans: Lookup
     )
     if not len(ords):
         return
-    taken_in = (
+    incoming_rows = (
         table.take(mine - numbers[0]).append_column("ord", pa.array(mine))
         for numbers, table in _numbered(incoming())
         if len(mine := ords[np.isin(ords, numbers, assume_unique=True)])
@@ -248,11 +248,14 @@ def _add_claims(db: duckdb.DuckDBPyConnection, incoming: Incoming, spans: Lookup
         select trace_id, _row_id from (select _row_id, {upsert_rule.ID_COLUMNS} from stored) {is_contested}
     """).to_arrow_table()
     ids = places[ROW_ID.name].combine_chunks()
-    held = (
+    stored_rows = (
         table.filter(pc.is_in(table[ROW_ID.name], value_set=ids))
         for table in spans.rows(_distinct(places["trace_id"]), SPANS.names)
     )
-    for tables, identity in ((taken_in, "ord, null::bigint"), (held, f"null::bigint, {ROW_ID.name}")):
+    for tables, identity in (
+        (incoming_rows, "ord, null::bigint"),
+        (stored_rows, f"null::bigint, {ROW_ID.name}"),
+    ):
         for rows in _together(tables, limits.ROW_GROUP_MAX_BYTES):
             db.register("claimed", rows)
             db.execute(
@@ -278,7 +281,7 @@ def _distinct(ids: pa.ChunkedArray[Any]) -> list[str]:
 
 
 def _merge_traces(
-    db: duckdb.DuckDBPyConnection, traces: Lookup, known: list[str], transaction: int, *, fits: bool
+    db: duckdb.DuckDBPyConnection, traces: Lookup, trace_ids: list[str], transaction: int, *, fits: bool
 ) -> tuple[list[pa.Table], pa.Table]:
     """Compute the rows of changed traces from all their spans. Return rows and retractions.
 
@@ -293,21 +296,21 @@ def _merge_traces(
         select {spans} from stored where _row_id not in (select row_id from replaced)
     """)
     aggregated = aggregate_sql("all_spans", transaction)
-    if not known and fits:  # all are new
+    if not trace_ids and fits:  # all are new
         rows = db.sql(aggregated).to_arrow_table().cast(TRACES).combine_chunks()
         return [rows] if len(rows) else [], _retractions(_NOTHING_GONE, transaction)
     db.execute(f"create temp table aggregated as {aggregated}")
-    _load(db, "stored_traces", list(traces.rows(known, _TRACE_CONTENT)), TRACES.append(ROW_ID))
+    _load(db, "stored_traces", list(traces.rows(trace_ids, _TRACE_CONTENT)), TRACES.append(ROW_ID))
     db.execute(f"""
         create temp table unchanged as
         select m.trace_id from aggregated m join stored_traces s using (trace_id)
         where {" and ".join(f"m.{name} is not distinct from s.{name}" for name in _TRACE_CONTENT)}
     """)
-    gone = db.sql("""
+    replaced = db.sql("""
         select _row_id as row_id from stored_traces
         where trace_id not in (select trace_id from unchanged) order by row_id
     """).to_arrow_table()
-    return list(_changed_traces(db)), _retractions(gone, transaction)
+    return list(_changed_traces(db)), _retractions(replaced, transaction)
 
 
 def _changed_traces(db: duckdb.DuckDBPyConnection) -> Iterator[pa.Table]:
@@ -330,9 +333,9 @@ def _changed_traces(db: duckdb.DuckDBPyConnection) -> Iterator[pa.Table]:
         yield rows.cast(TRACES).combine_chunks()
 
 
-def _retractions(gone: pa.Table, transaction: int) -> pa.Table:
-    times = pa.repeat(pa.scalar(transaction, pa.int64()), len(gone))
-    return gone.append_column(RETRACTIONS.field("time"), times).cast(RETRACTIONS)
+def _retractions(row_ids: pa.Table, transaction: int) -> pa.Table:
+    times = pa.repeat(pa.scalar(transaction, pa.int64()), len(row_ids))
+    return row_ids.append_column(RETRACTIONS.field("time"), times).cast(RETRACTIONS)
 
 
 WRITTEN_TOGETHER_MAX_BYTES: Final = 16 * MIB
@@ -413,7 +416,7 @@ def run_shape_task(task: TransactionMergeTask) -> ShapeReceipt:
     objects = open_objects(task.objects_url)
     receipt = ShapeReceipt()
     new_spans = _MergeRun(task, objects, receipt).run()
-    attempt, analyzer = uuid.uuid4().hex, analyzer_named(task.text)
+    attempt, analyzer = uuid.uuid4().hex, get_analyzer(task.text)
     build_part(
         objects,
         task.index,
@@ -490,11 +493,11 @@ class _MergeRun:
         part = write_part(self._objects, table.name, epoch, bucket, rows, table.bucketed_by, looked_up=True)
         self._receipt.of(table.name).parts.append(part)
 
-    def _retract(self, table: BuiltInTable, gone: pa.Table) -> None:
+    def _retract(self, table: BuiltInTable, retractions: pa.Table) -> None:
         """Write the retraction parts of a table."""
         epoch, written = self._task.tables[table.name].epoch, self._receipt.of(table.name).retractions
-        together = [(all_of(self._task.buckets), gone)] if len(gone) else []
-        by_bucket = together if self._is_together else retractions_by_bucket(gone, self._task.buckets)
+        together = [(all_of(self._task.buckets), retractions)] if len(retractions) else []
+        by_bucket = together if self._is_together else retractions_by_bucket(retractions, self._task.buckets)
         for bucket, rows in by_bucket:
             written.append(write_part(self._objects, table.name, epoch, bucket, rows, None))
 
@@ -507,7 +510,9 @@ class _MergeRun:
         """
         task = self._task
         if self._is_together:
-            rows = self._numbered_together(TABLE_SPANS, taken(tables.read(), 0, lost, task.transaction))
+            rows = self._numbered_together(
+                TABLE_SPANS, winning_rows(tables.read(), 0, lost, task.transaction)
+            )
             yield from rows.to_batches()
             self._write_together(TABLE_SPANS, rows)
             return
@@ -515,7 +520,7 @@ class _MergeRun:
         before: Counter[int] = Counter()
         for run in _runs_of_parts(pieces, limits.SHAPED_AT_ONCE_MAX_BYTES):
             bucket = run[0].bucket
-            rows = taken(map(tables.table, run), first, lost, task.transaction)
+            rows = winning_rows(map(tables.table, run), first, lost, task.transaction)
             first += sum(piece.rows for piece in run)
             if not len(rows):
                 continue
@@ -574,7 +579,7 @@ class _OldParts:
         self._keeps_streams = (
             self._keeps and len(shared) * STAGED_TOGETHER_MAX_BYTES <= limits.SHAPED_AT_ONCE_MAX_BYTES
         )
-        self._kept: dict[StagedSlice | tuple[str, int], pa.Table] = {}
+        self._cache: dict[StagedSlice | tuple[str, int], pa.Table] = {}
 
     def read(self) -> Iterator[pa.Table]:
         """Yield the table of each slice, in order."""
@@ -584,20 +589,20 @@ class _OldParts:
         """Return the rows of a slice."""
         if not self._keeps_streams:
             return self._alone(piece)
-        stream = self._kept.get(_stream(piece))
+        stream = self._cache.get(_stream(piece))
         if stream is None:
-            stream = self._kept[_stream(piece)] = read_stream(self._objects, piece)
+            stream = self._cache[_stream(piece)] = read_stream(self._objects, piece)
         return stream.slice(piece.first, piece.rows)
 
     def _alone(self, piece: StagedSlice) -> pa.Table:
         """Return the rows of a slice without keeping the rest of its stream in memory."""
-        if piece in self._kept:
-            return self._kept[piece]
+        if piece in self._cache:
+            return self._cache[piece]
         rows = read_stream(self._objects, piece)
         if len(rows) > piece.rows:
             rows = rows.take(np.arange(piece.first, piece.first + piece.rows))
         if self._keeps:
-            self._kept[piece] = rows
+            self._cache[piece] = rows
         return rows
 
 

@@ -28,8 +28,8 @@ from tracelake.pipeline.staging import InputReader
 class RetryPolicy:
     """Retry counter and policy of one run."""
 
-    def __init__(self, rooms: PipelineContext, reader: InputReader, stopping: Callable[[], bool]) -> None:
-        self._rooms = rooms
+    def __init__(self, context: PipelineContext, reader: InputReader, stopping: Callable[[], bool]) -> None:
+        self._context = context
         self._reader = reader
         self._stopping = stopping
         self._tries: Counter[int] = Counter()
@@ -43,10 +43,10 @@ class RetryPolicy:
     def died(self, step: Step) -> AttemptFailed | None:
         """Return AttemptFailed if too many runs crashed on a transaction. Otherwise mark it as begun."""
         t = step.transaction
-        enough = tries_max(self._undone_of(step))
-        deaths = self._rooms.tries.deaths(t, enough, self._stopping)
+        enough = tries_max(self._attempt_failed(step))
+        deaths = self._context.tries.crash_count(t, enough, self._stopping)
         if not deaths:
-            self._rooms.tries.begin(t)
+            self._context.tries.begin(t)
             return None
         return self.undone(step, InputFaultError(DeathsError(deaths, f"did transaction {t}")), deaths)
 
@@ -57,9 +57,9 @@ class RetryPolicy:
             raise fault.error from fault
         t, self._fault = step.transaction, fault
         self._tries[t] += tries
-        undone = self._undone_of(step)
-        if undone.tries >= tries_max(undone) and not undone.held and not self._reader.tasks_work():
-            self._rooms.tries.over(t)
+        undone = self._attempt_failed(step)
+        if undone.tries >= tries_max(undone) and not undone.has_rows and not self._reader.tasks_work():
+            self._context.tries.over(t)
             raise fault.error from fault  # no input is at fault
         return undone
 
@@ -68,7 +68,7 @@ class RetryPolicy:
         allowed."""
         t = step.transaction
         path, reason = next(iter(failed.items()))
-        waited_s = self._rooms.unread.again(t, str(step.number))
+        waited_s = self._context.unread.again(t, str(step.number))
         if waited_s < UNREAD_INPUT_MAX_S or self._stopping():
             left_min = max(0.0, UNREAD_INPUT_MAX_S - waited_s) / 60
             raise StorageError(
@@ -77,20 +77,22 @@ class RetryPolicy:
                 f"`tracelake pipeline retry {t}`, or `discard {t}`, does so now"
             )
         self._unread = dict(failed)
-        return replace_fields(self._undone_of(step), tries=1, unread=True)
+        return replace_fields(self._attempt_failed(step), tries=1, unread=True)
 
     def is_suspected(self, inputs: Set[tuple[str, str]]) -> bool:
         """Return whether some of these inputs, given by source and path, are suspected."""
-        return any((suspect.source, suspect.path) in inputs for suspect in self._rooms.suspects.all())
+        return any((suspect.source, suspect.path) in inputs for suspect in self._context.suspects.all())
 
-    def _undone_of(self, step: Step) -> AttemptFailed:
-        suspects = {suspect.path for suspect in self._rooms.suspects.all()}
-        paths = [taken.path for ranges in step.sources.values() for taken in inputs_of(ranges)]
+    def _attempt_failed(self, step: Step) -> AttemptFailed:
+        suspects = {suspect.path for suspect in self._context.suspects.all()}
+        paths = [
+            recorded_input.path for ranges in step.sources.values() for recorded_input in inputs_of(ranges)
+        ]
         return AttemptFailed(
             self._tries[step.transaction],
             len(paths),
             suspected=not suspects.isdisjoint(paths),
-            held=self._rooms.outputs.has_rows(step.transaction),
+            has_rows=self._context.outputs.has_rows(step.transaction),
         )
 
     def give_up(self, t: int) -> NoReturn:
@@ -101,16 +103,16 @@ class RetryPolicy:
             f"it: {self._fault}. Run again with more memory, or with the release that started it."
         ) from self._fault
 
-    def set_aside(self, step: Step) -> None:
+    def quarantine(self, step: Step) -> None:
         """Record that a transaction is quarantined."""
         if self._unread:
-            self._rooms.journal.set_aside(quarantine_unreadable(step, self._unread))
-            self._rooms.unread.over(step.transaction)
+            self._context.journal.quarantine(quarantine_unreadable(step, self._unread))
+            self._context.unread.over(step.transaction)
             return
         assert self._fault is not None
-        t, undone = step.transaction, self._undone_of(step)
+        t, undone = step.transaction, self._attempt_failed(step)
         died = isinstance(self._fault.error, DeathsError)
-        self._rooms.journal.set_aside(
+        self._context.journal.quarantine(
             QuarantineRecord(
                 transaction=t,
                 reason=str(self._fault.error)[:ASIDE_REASON_MAX_CHARS],
@@ -120,7 +122,7 @@ class RetryPolicy:
                 together=narrowed(undone.inputs, died=died, suspected=undone.suspected),
             )
         )
-        self._rooms.tries.over(t)
+        self._context.tries.over(t)
 
 
 class PoisonInputFinder:
@@ -129,12 +131,12 @@ class PoisonInputFinder:
     def __init__(
         self,
         reader: InputReader,
-        rooms: PipelineContext,
+        context: PipelineContext,
         result: RunResult,
         stopping: Callable[[], bool],
     ) -> None:
         self._reader = reader
-        self._rooms = rooms
+        self._context = context
         self._result = result
         self._stopping = stopping
 
@@ -145,22 +147,24 @@ class PoisonInputFinder:
         """
         enough = tries_max(AttemptFailed(0, len(inputs), suspected))
         is_alone = suspected and len(inputs) == 1
-        deadly = self._rooms.tries.deaths_of_reading(t, inputs, enough, self._stopping, alone=is_alone)
+        deadly = self._context.tries.crash_counts_of_reading(
+            t, inputs, enough, self._stopping, alone=is_alone
+        )
         if not deadly:
             return inputs
         error = DeathsError(
             max(deadly.values()), f"read {', '.join(sorted(item.path for item in deadly)[:3])}"
         )
         if not self._reader.tasks_work():
-            self._rooms.tries.forgive()
+            self._context.tries.clear_foreign()
             raise error  # no input is at fault
         together = narrowed(len(deadly), died=True, suspected=is_alone)
         for item, deaths in deadly.items():
             self._narrow(t, item, deaths, error, together)
-        self._rooms.tries.forgive()
+        self._context.tries.clear_foreign()
         return [item for item in inputs if item not in deadly]
 
-    def set_aside(self, t: int, item: Input, tries: int, error: Exception) -> None:
+    def quarantine(self, t: int, item: Input, tries: int, error: Exception) -> None:
         """Quarantine an input that failed alone. Raises `error` if known good input fails too."""
         if not self._reader.tasks_work():
             raise error
@@ -168,12 +172,12 @@ class PoisonInputFinder:
 
     def _narrow(self, t: int, item: Input, tries: int, error: Exception, together: int) -> None:
         try:
-            size_bytes, sha256 = content_of(self._rooms.objects, item.source, item.path, item.size_bytes)
+            size_bytes, sha256 = content_of(self._context.objects, item.source, item.path, item.size_bytes)
         except OSError as failure:
             self._result.failed[item.path] = f"cannot be read: {failure.strerror or failure}"
             return
         if not sha256:  # deleted in the meantime; an offer of it could never be taken
-            self._rooms.suspects.forget({item.path: None})
+            self._context.suspects.forget({item.path: None})
             return
         suspect = QuarantinedInput(
             source=item.source,
@@ -187,13 +191,13 @@ class PoisonInputFinder:
             state="offered" if together else "set aside",
             together=together,
         )
-        stands = self._rooms.suspects.change(suspect, partial(on_failure, suspect=suspect)) or suspect
+        current = self._context.suspects.change(suspect, partial(on_failure, suspect=suspect)) or suspect
         # a file that changed after it was offered has another record
-        self._rooms.suspects.forget_others(suspect)
-        if self._rooms.settling.is_taken(suspect):  # a peer succeeded, perhaps before our record existed
-            taken = to_range(
+        self._context.suspects.forget_others(suspect)
+        if self._context.acker.is_committed(suspect):  # a peer succeeded, perhaps before our record existed
+            recorded_input = to_range(
                 item.source, item.path, size_bytes=size_bytes, sha256=sha256, records=0, checksum="", spans=0
             )
-            self._rooms.suspects.change(suspect, partial(on_commit, taken=taken))
+            self._context.suspects.change(suspect, partial(on_commit, committed=recorded_input))
             return
-        self._result.note_aside(stands)
+        self._result.add_quarantined(current)

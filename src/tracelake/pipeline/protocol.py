@@ -51,9 +51,9 @@ def keeps(action: Action) -> bool:
     return isinstance(action, ReadState | OpenInputs)
 
 
-def stands_for(ahead: Sequence[object], inputs: Sequence[object]) -> bool:
+def matches_prefetch(prefetched: Sequence[object], inputs: Sequence[object]) -> bool:
     """Return whether the prefetched inputs are exactly the inputs to read now."""
-    return tuple(ahead) == tuple(inputs)
+    return tuple(prefetched) == tuple(inputs)
 
 
 def in_turn(costs: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
@@ -106,31 +106,31 @@ Offsets: TypeAlias = tuple[int, int]
 
 def united(ranges: Iterable[Offsets]) -> tuple[Offsets, ...]:
     """Return the ranges sorted, with touching and overlapping ones merged."""
-    whole: list[Offsets] = []
+    merged: list[Offsets] = []
     for start, stop in sorted(ranges):
         if start >= stop:
             continue
-        if whole and start <= whole[-1][1]:
-            whole[-1] = (whole[-1][0], max(whole[-1][1], stop))
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], stop))
         else:
-            whole.append((start, stop))
-    return tuple(whole)
+            merged.append((start, stop))
+    return tuple(merged)
 
 
-def has_all(taken: Sequence[Offsets], start: int, stop: int) -> bool:
+def has_all(ingested: Sequence[Offsets], start: int, stop: int) -> bool:
     """Return whether all of a range is taken."""
-    return any(first <= start and stop <= last for first, last in united(taken))
+    return any(first <= start and stop <= last for first, last in united(ingested))
 
 
-def has_any(taken: Sequence[Offsets], start: int, stop: int) -> bool:
+def has_any(ingested: Sequence[Offsets], start: int, stop: int) -> bool:
     """Return whether some of a range is taken. If so, a peer cut it differently, and the rest is cut anew."""
-    return any(start < last and first < stop for first, last in united(taken))
+    return any(start < last and first < stop for first, last in united(ingested))
 
 
-def left(taken: Sequence[Offsets], end: int) -> list[Offsets]:
+def pending_ranges(ingested: Sequence[Offsets], end: int) -> list[Offsets]:
     """Return the ranges of [0, end) that are not taken."""
     gaps, at = [], 0
-    for start, stop in united(taken):
+    for start, stop in united(ingested):
         if at < start:
             gaps.append((at, min(start, end)))
         at = stop
@@ -156,8 +156,8 @@ def mean_after(mean_bytes: float | None, size_bytes: int, messages: int) -> floa
 class Log:
     """State of a partition as polled."""
 
-    taken: tuple[Offsets, ...]
-    held: tuple[Offsets, ...]
+    ingested: tuple[Offsets, ...]
+    quarantined: tuple[Offsets, ...]
     low: int
     """The first offset that the broker still has."""
     end: int
@@ -167,7 +167,7 @@ class Log:
 def ranges(log: Log, at_once: int, ranges_max: int) -> list[Offsets]:
     """Return the ranges to read, lowest offsets first. A range never mixes lost offsets with others."""
     cut: list[Offsets] = []
-    for start, stop in left((*log.taken, *log.held), log.end):
+    for start, stop in pending_ranges((*log.ingested, *log.quarantined), log.end):
         if start < log.low:
             cut.append((start, min(stop, log.low)))
         for first in range(max(start, log.low), stop, at_once):
@@ -179,15 +179,17 @@ def ranges(log: Log, at_once: int, ranges_max: int) -> list[Offsets]:
 
 def lag(log: Log) -> int:
     """Return how many offsets are neither taken nor held."""
-    return sum(stop - start for start, stop in left((*log.taken, *log.held), log.end))
+    return sum(stop - start for start, stop in pending_ranges((*log.ingested, *log.quarantined), log.end))
 
 
-def still_held(taken: Sequence[Offsets], suspects: Iterable[Offsets]) -> tuple[Offsets, ...]:
+def blocking_ranges(ingested: Sequence[Offsets], suspects: Iterable[Offsets]) -> tuple[Offsets, ...]:
     """Return the quarantined ranges that still hold their offsets back: those neither taken nor discarded.
 
     Discarding a range takes only its lost part, which always includes its beginning. The rest is then read.
     """
-    return tuple((start, stop) for start, stop in suspects if not has_any(taken, start, min(start + 1, stop)))
+    return tuple(
+        (start, stop) for start, stop in suspects if not has_any(ingested, start, min(start + 1, stop))
+    )
 
 
 def given_up(start: int, stop: int, low: int) -> Offsets:

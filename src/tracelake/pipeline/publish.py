@@ -122,7 +122,7 @@ class Outputs:
         """Return the greatest upper of the tables."""
         return max(table.upper() for table in self.tables.values())
 
-    def begun(self, transaction: int) -> bool:
+    def is_started(self, transaction: int) -> bool:
         """Return whether an output before the commit has the transaction."""
         return any(output.holds(transaction) for output in self._before_commit)
 
@@ -145,28 +145,29 @@ class Outputs:
         # Read before anything of T is published. A replica that publishes T + 1 reads it after the commit of
         # T.
         outputs = (*self._before_commit, *self._others(), self.commit)
-        t, done = step.transaction, len(outputs)
+        t, total = step.transaction, len(outputs)
         sealed = SealedTransaction(step, seal, {}, {})
         if pieces is not None:
             sealed = self._shape(step, seal, pieces, runner, progress)
         publication = Publication()
         for number, output in enumerate(outputs):
-            progress(Progress("publishing", number, done, "steps", t))
+            progress(Progress("publishing", number, total, "steps", t))
             output.publish(sealed, publication)
-        progress(Progress("publishing", done, done, "steps", t, publication.commit))
+        progress(Progress("publishing", total, total, "steps", t, publication.commit))
         return publication.commit, publication.counts
 
-    def publish_nothing(self, aside: QuarantineRecord) -> str:
+    def publish_nothing(self, record: QuarantineRecord) -> str:
         """Make all outputs skip a quarantined transaction, and return its commit.
 
         Raises OvertakenError if a peer has appended rows of it before; then it is not quarantined.
         """
         self._begin(
-            [table for table in self.tables.values() if table.upper() < aside.transaction], aside.transaction
+            [table for table in self.tables.values() if table.upper() < record.transaction],
+            record.transaction,
         )
         publication = Publication()
         for output in self._all:
-            output.pass_over(aside, publication)
+            output.skip(record, publication)
         return publication.commit
 
     def has_rows(self, transaction: int) -> bool:
@@ -184,9 +185,9 @@ class Outputs:
             raise NotFoundError(f"table spans has no batch of transaction {transaction} alone.")
         return batch.parts
 
-    def was_set_aside(self, transaction: int) -> bool:
+    def was_quarantined(self, transaction: int) -> bool:
         """Return whether a committed transaction was quarantined."""
-        return self.commit.was_set_aside(transaction)
+        return self.commit.was_quarantined(transaction)
 
     def _begin(self, behind: Sequence[TableOutput], t: int) -> None:
         """Start tables at T that are newer than the lake. A table that a commit references has lost its data, so it
@@ -213,7 +214,7 @@ class Outputs:
             receipts = runner.run(
                 run_shape_task,
                 tasks,
-                lambda done: progress(Progress("writing", done, len(tasks), "tasks", t)),
+                lambda finished_tasks: progress(Progress("writing", finished_tasks, len(tasks), "tasks", t)),
             )
         epochs = {name: state.epoch for name, state in states.items()}
         return SealedTransaction(step, seal, {name: _change_of(name, receipts) for name in states}, epochs)
@@ -297,7 +298,7 @@ class InputAcker:
         are kept: those of a quarantined transaction, and those that cannot be deleted.
         """
         try:
-            step, aside = self._journal.read(t).step, self._journal.aside(t)
+            step, record = self._journal.read(t).step, self._journal.quarantine_record(t)
         except TrimmedError:
             return []  # older than the journal's floor: acknowledged long ago
         except FormatError:
@@ -308,85 +309,87 @@ class InputAcker:
             self._journal.check_format()
             raise DamageError(f"the journal has no record of transaction {t}. {repairable(t)}")
         # The commit decides: a peer may have published the transaction completely before it was quarantined.
-        if aside is not None and self._outputs.was_set_aside(t):
-            return self._keep(aside, step)
+        if record is not None and self._outputs.was_quarantined(t):
+            return self._keep(record, step)
         inputs = {source: list(inputs_of(ranges)) for source, ranges in step.sources.items()}
-        kept = [suspect for source, taken in inputs.items() for suspect in self.let_go(t, source, taken)]
+        retained = [suspect for source, acked in inputs.items() for suspect in self.ack(t, source, acked)]
         # Forget the quarantine records last. A process that quarantines an input concurrently checks
         # afterwards whether it was taken.
-        left = {suspect.path for suspect in kept}
-        taken = {each.path: each for of in inputs.values() for each in of if each.path not in left}
-        self._suspects.forget(taken)
-        return kept
+        retained_paths = {suspect.path for suspect in retained}
+        acked = {each.path: each for of in inputs.values() for each in of if each.path not in retained_paths}
+        self._suspects.forget(acked)
+        return retained
 
-    def let_go(self, t: int, source: str, inputs: Sequence[RecordedInput]) -> list[QuarantinedInput]:
+    def ack(self, t: int, source: str, inputs: Sequence[RecordedInput]) -> list[QuarantinedInput]:
         """Acknowledge inputs. If one cannot be deleted, record that it is taken, and return it."""
         of = self._sources[source]
         try:
-            of.let_go(inputs)
+            of.ack(inputs)
         except StorageError:
             if not of.is_ours:
                 raise
         else:
             return []
-        return [kept for each in inputs if (kept := self._let_go_alone(t, source, each)) is not None]
+        return [
+            quarantined for each in inputs if (quarantined := self._ack_alone(t, source, each)) is not None
+        ]
 
-    def _let_go_alone(self, t: int, source: str, taken: RecordedInput) -> QuarantinedInput | None:
+    def _ack_alone(self, t: int, source: str, recorded_input: RecordedInput) -> QuarantinedInput | None:
         try:
-            self._sources[source].let_go([taken])
+            self._sources[source].ack([recorded_input])
         except StorageError as error:
             suspect = QuarantinedInput(
                 source=source,
-                path=taken.path,
-                size_bytes=taken.size_bytes,
-                sha256=taken.sha256,
+                path=recorded_input.path,
+                size_bytes=recorded_input.size_bytes,
+                sha256=recorded_input.sha256,
                 transaction=t,
                 reason=f"it is fully ingested, but it cannot be deleted: {error}"[:ASIDE_REASON_MAX_CHARS],
                 tries=1,
                 at=now().isoformat(timespec="microseconds"),
                 state="taken",
-                damaged=taken.damaged,
+                damaged=recorded_input.damaged,
             )
             return self._suspects.change(suspect, partial(on_stay, suspect=suspect))
         return None
 
-    def let_go_again(self) -> list[QuarantinedInput]:
+    def retry_acks(self) -> list[QuarantinedInput]:
         """Retry deleting inputs that were taken or discarded earlier. Return those that still cannot be deleted."""
-        kept = []
+        failed = []
         for suspect in self._suspects.all():
             try:
-                self.give_up(suspect)
+                self.discard(suspect)
                 if suspect.state == "taken":
-                    taken = _range_of(suspect)
-                    self._sources[suspect.source].let_go([taken])
-                    self._suspects.change(suspect, partial(on_commit, taken=taken))
+                    recorded_input = _range_of(suspect)
+                    self._sources[suspect.source].ack([recorded_input])
+                    self._suspects.change(suspect, partial(on_commit, committed=recorded_input))
             except StorageError:
-                kept.append(suspect)
-        return kept
+                failed.append(suspect)
+        return failed
 
-    def is_taken(self, suspect: QuarantinedInput) -> bool:
+    def is_committed(self, suspect: QuarantinedInput) -> bool:
         """Return whether a commit contains an input by now, for example one of a peer."""
-        return self._sources[suspect.source].is_taken(suspect.path, suspect.size_bytes, suspect.sha256)
+        return self._sources[suspect.source].is_committed(suspect.path, suspect.size_bytes, suspect.sha256)
 
-    def _keep(self, aside: QuarantineRecord, step: Step) -> list[QuarantinedInput]:
-        if aside.by == "client":
+    def _keep(self, record: QuarantineRecord, step: Step) -> list[QuarantinedInput]:
+        if record.by == "client":
             return []  # the input is fine: inbox input stays pending as before
-        kept = []
-        for suspect in quarantined_inputs(aside, step):
-            stands = None
+        quarantined = []
+        for suspect in quarantined_inputs(record, step):
+            current = None
             # the input is kept, and each run that finds it reports the damaged record
             with contextlib.suppress(DamageError):
-                stands = self._suspects.change(suspect, partial(on_transaction, suspect=suspect))
-            if stands is not None:
+                current = self._suspects.change(suspect, partial(on_transaction, suspect=suspect))
+            if current is not None:
                 with contextlib.suppress(StorageError):  # each run tries again
-                    self.give_up(stands)
-                kept.append(stands)
-        return kept
+                    self.discard(current)
+                quarantined.append(current)
+        return quarantined
 
-    def give_up(self, suspect: QuarantinedInput) -> None:
+    def discard(self, suspect: QuarantinedInput) -> None:
         """Delete a discarded input. Its quarantine record already says so, and stays."""
         if suspect.state == "discarded":
-            self._sources[suspect.source].give_up(suspect.path, unread=suspect.unread)
+            self._sources[suspect.source].discard(suspect.path, unread=suspect.unread)
 
 
 def _range_of(suspect: QuarantinedInput) -> ReadRange:

@@ -20,7 +20,7 @@ from tracelake.search.vectors import IndexSettings
 from tracelake.storage import KeyValueStore, ObjectStore
 from tracelake.tasks.runners import InProcess
 
-Fate: TypeAlias = Literal["retry", "discard"]
+QuarantineAction: TypeAlias = Literal["retry", "discard"]
 
 
 class QuarantineActions:
@@ -37,9 +37,11 @@ class QuarantineActions:
         sources = SourceRegistry(objects, IngestedFiles(key_value, name))
         self._settling = InputAcker(self._journal, sources, self._suspects, self._outputs)
         added = AddedOutputs(key_value, objects, buckets)
-        self._pipeline = Pipeline(name, key_value, objects, buckets, InProcess(), first=first, added=added)
+        self._pipeline = Pipeline(
+            name, key_value, objects, buckets, InProcess(), initial_index=first, added=added
+        )
 
-    def decide(self, t: int, fate: Fate) -> list[QuarantinedInput]:
+    def decide(self, t: int, action: QuarantineAction) -> list[QuarantinedInput]:
         """Offer the inputs of a transaction again, or discard those at fault. Return the new state of each.
 
         A stuck transaction is quarantined first. Its inputs at fault are those that changed after they were recorded;
@@ -51,19 +53,19 @@ class QuarantineActions:
             with contextlib.suppress(TrimmedError):  # trimmed, so no longer stuck
                 step = self._journal.read(t).step if t == self._outputs.upper() else None
                 if step is not None:
-                    self._set_aside(step, fate)
+                    self._quarantine(step, action)
         suspects = self._of(t)
         if not suspects:
             raise UsageError(
                 f"no input of transaction {t} is set aside, and the pipeline is not stuck at it. "
                 "See `tracelake pipeline quarantine`."
             )
-        return [self._decide(suspect, fate) for suspect in suspects]
+        return [self._decide(suspect, action) for suspect in suspects]
 
     def _of(self, t: int) -> list[QuarantinedInput]:
         return [suspect for suspect in self._suspects.all() if suspect.transaction == t]
 
-    def _set_aside(self, step: Step, fate: Fate) -> None:
+    def _quarantine(self, step: Step, action: QuarantineAction) -> None:
         """Quarantine an uncommitted transaction, and make tables and index skip it."""
         t = step.transaction
         if self._outputs.has_rows(t):
@@ -80,7 +82,7 @@ class QuarantineActions:
         elif unread:
             path, why = next(iter(unread.items()))
             reason = f"{path} cannot be read: {why}"
-        self._journal.set_aside(
+        self._journal.quarantine(
             QuarantineRecord(
                 transaction=t,
                 reason=reason[:ASIDE_REASON_MAX_CHARS],
@@ -88,9 +90,9 @@ class QuarantineActions:
                 by="user",
                 set_aside_at=now().isoformat(timespec="microseconds"),
                 together=max(1, narrowed(inputs, died=False, suspected=True)),
-                given_up=tuple(at_fault) if fate == "discard" else (),
+                given_up=tuple(at_fault) if action == "discard" else (),
                 # If some input changed, the user did not discard the unreadable ones. They are offered again.
-                unread=() if fate == "discard" and changed else tuple(unread),
+                unread=() if action == "discard" and changed else tuple(unread),
             )
         )
         self._unread.over(t)
@@ -106,32 +108,36 @@ class QuarantineActions:
 
         Raises StorageError for an unreadable input unless a run has found the same: the failure may be temporary.
         """
-        inputs = [(source, taken) for source, ranges in step.sources.items() for taken in inputs_of(ranges)]
+        inputs = [
+            (source, recorded_input)
+            for source, ranges in step.sources.items()
+            for recorded_input in inputs_of(ranges)
+        ]
         with ThreadPoolExecutor(
             INPUTS_FETCHED_AT_ONCE
         ) as pool:  # in parallel, because a lost store fails slowly
             contents = list(pool.map(lambda each: self._content(*each), inputs))
         changed, unread = [], {}
-        for (_, taken), content in zip(inputs, contents, strict=True):
+        for (_, recorded_input), content in zip(inputs, contents, strict=True):
             if isinstance(content, OSError):
-                unread[taken.path] = content.strerror or str(content)
-            elif content != (taken.size_bytes, taken.sha256):
-                changed.append(taken.path)
-        for path, reason in () if self._unread.stands(step.transaction) else unread.items():
+                unread[recorded_input.path] = content.strerror or str(content)
+            elif content != (recorded_input.size_bytes, recorded_input.sha256):
+                changed.append(recorded_input.path)
+        for path, reason in () if self._unread.has_unreadable(step.transaction) else unread.items():
             raise StorageError(f"{path} cannot be read: {reason}. Nothing was decided; try again.")
         return changed, unread
 
-    def _content(self, source: str, taken: RecordedInput) -> tuple[int, str] | OSError:
+    def _content(self, source: str, recorded_input: RecordedInput) -> tuple[int, str] | OSError:
         try:
-            return content_of(self._objects, source, taken.path, taken.size_bytes)
+            return content_of(self._objects, source, recorded_input.path, recorded_input.size_bytes)
         except OSError as error:  # unreadable does not mean changed
             return error
 
-    def _decide(self, suspect: QuarantinedInput, fate: Fate) -> QuarantinedInput:
-        stands = self._suspects.change(suspect, on_retry if fate == "retry" else on_discard) or suspect
-        self._settling.give_up(stands)
-        return stands
+    def _decide(self, suspect: QuarantinedInput, action: QuarantineAction) -> QuarantinedInput:
+        current = self._suspects.change(suspect, on_retry if action == "retry" else on_discard) or suspect
+        self._settling.discard(current)
+        return current
 
 
 def _paths(step: Step) -> list[str]:
-    return [taken.path for ranges in step.sources.values() for taken in inputs_of(ranges)]
+    return [recorded_input.path for ranges in step.sources.values() for recorded_input in inputs_of(ranges)]

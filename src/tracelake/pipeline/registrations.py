@@ -54,7 +54,7 @@ RecordT = TypeVar("RecordT", bound=Registration)
 class Registrations(Generic[RecordT]):
     """All records of a kind."""
 
-    whole: list[RecordT]
+    readable: list[RecordT]
     """Readable records, by name."""
     damaged: dict[str, str]
     """Names of unreadable records, with the reason."""
@@ -70,12 +70,12 @@ class RegistrationStore(Generic[RecordT]):
         self._store, self._partition = store, partition
         self._kind, self._what, self._version = kind, what, version
 
-    def require_name(self, name: str, taken: tuple[str, ...] = ()) -> None:
+    def require_name(self, name: str, reserved: tuple[str, ...] = ()) -> None:
         """Check that a name is valid and not reserved. Raises UsageError."""
-        if _NAME.fullmatch(name) and name not in taken:
+        if _NAME.fullmatch(name) and name not in reserved:
             return
         article = "an" if self._what[0] in "aeiou" else "a"
-        others = f", and not one of {', '.join(taken)}, which every lake has" if taken else ""
+        others = f", and not one of {', '.join(reserved)}, which every lake has" if reserved else ""
         raise UsageError(
             f"{name[:NAME_QUOTED_MAX_CHARS]!r} is not a valid name of {article} {self._what}: use 1 to "
             f"{NAME_MAX_CHARS} letters, digits, and . _ -{others}."
@@ -91,7 +91,7 @@ class RegistrationStore(Generic[RecordT]):
 
         for entry in whole_of(self._store.scan, self._partition, damaged):
             try:
-                records.whole.append(self._decode(entry))
+                records.readable.append(self._decode(entry))
             except DamageError as error:
                 damaged(entry.key, error)
         return records
@@ -228,7 +228,7 @@ class AddedSources:
         address = _for_all(address)
         check(address)
         records = self.records()
-        if len(records.whole) + len(records.damaged) >= SOURCES_MAX:
+        if len(records.readable) + len(records.damaged) >= SOURCES_MAX:
             raise LimitError(f"the lake already has SOURCES_MAX = {SOURCES_MAX} sources; remove one first.")
         return self._records.create(SourceRecord(name, address, uuid.uuid4().hex))
 

@@ -34,7 +34,7 @@ def lost_records(t: int) -> DamageError:
     )
 
 
-class OpenSteps:
+class OpenTransaction:
     """The open transaction: its recorded steps, with their staged rows."""
 
     def __init__(self) -> None:
@@ -71,7 +71,9 @@ class OpenSteps:
     def paths(self) -> set[tuple[str, str]]:
         """Return source and path of its inputs. They must not be taken again before the commit."""
         steps = ((source, ranges) for step in self.steps for source, ranges in step.sources.items())
-        return {(source, taken.path) for source, ranges in steps for taken in inputs_of(ranges)}
+        return {
+            (source, recorded_input.path) for source, ranges in steps for recorded_input in inputs_of(ranges)
+        }
 
     def add(self, step: Step, read: ReadInput, *, is_new: bool) -> None:
         """Add a step."""
@@ -85,14 +87,14 @@ class Replayer:
 
     def __init__(
         self,
-        rooms: PipelineContext,
+        context: PipelineContext,
         reader: InputReader,
         attempts: RetryPolicy,
         result: RunResult,
-        opened: OpenSteps | None,
+        opened: OpenTransaction | None,
     ) -> None:
         """Create a replayer. `opened` is the open transaction that the previous run left."""
-        self._rooms = rooms
+        self._context = context
         self._reader = reader
         self._attempts = attempts
         self._result = result
@@ -117,14 +119,14 @@ class Replayer:
 
     def add(self, step: Step, read: ReadInput, *, is_new: bool) -> None:
         """Add a step whose rows are staged."""
-        self.opened = self.opened or OpenSteps()
+        self.opened = self.opened or OpenTransaction()
         self.opened.add(step, read, is_new=is_new)
 
     def feed(self, step: Step) -> Replayed | Published | AttemptFailed:
         """Read a step again as recorded, unless table `spans` has the rows of its transaction."""
         fed = self._feed(step)
         # A peer has appended the rows since the state was read. They replace the input that cannot be read.
-        return replace(fed, tries=0) if isinstance(fed, AttemptFailed) and fed.held else fed
+        return replace(fed, tries=0) if isinstance(fed, AttemptFailed) and fed.has_rows else fed
 
     def _feed(self, step: Step) -> Replayed | Published | AttemptFailed:
         t = step.transaction
@@ -134,19 +136,19 @@ class Replayer:
             if (died := self._attempts.died(self.recorded(t))) is not None:
                 return died
         else:
-            self._rooms.tries.begin(t)
+            self._context.tries.begin(t)
         inputs = [
-            Input(source, taken.path, taken.size_bytes)
+            Input(source, recorded_input.path, recorded_input.size_bytes)
             for source, ranges in step.sources.items()
-            for taken in inputs_of(ranges)
+            for recorded_input in inputs_of(ranges)
         ]
         try:
             read = self._reader.stage(inputs, t)
         except InputFaultError as fault:
             return self.undone(t, fault)
         differs = compare(step.sources, read.sources) is not None
-        if differs and self._rooms.outputs.upper() > t:
-            self._rooms.outputs.tally.rows_dropped += sum(piece.rows for piece in read.pieces)
+        if differs and self._context.outputs.upper() > t:
+            self._context.outputs.tally.rows_dropped += sum(piece.rows for piece in read.pieces)
             self._reader.discard(read)
             self.discard()
             return Published()  # a peer committed it and deleted its inbox segments
@@ -155,7 +157,7 @@ class Replayer:
             undone = self._attempts.unread(step, read.failed)
             self.discard()
             return undone
-        self._rooms.unread.was_read(t, str(step.number))
+        self._context.unread.was_read(t, str(step.number))
         self.add(step, read, is_new=False)
         return Replayed(read.sources)
 
@@ -166,11 +168,11 @@ class Replayer:
         if t not in self._result.recovered:
             self._result.recovered.append(t)
         try:
-            pieces = self._reader.restage(self._rooms.outputs.rows_of(t), t)
+            pieces = self._reader.restage(self._context.outputs.rows_of(t), t)
         except InputFaultError as fault:
             return self.undone(t, fault)
         except TracelakeError:
-            if self._rooms.outputs.upper() > t:
+            if self._context.outputs.upper() > t:
                 return Published()  # a peer's parts may be compacted by now
             raise
         self.add(step, ReadInput({}, pieces, ()), is_new=False)
@@ -178,7 +180,7 @@ class Replayer:
 
     def recorded(self, t: int) -> Step:
         """Return all recorded steps of a transaction as one. Raises DamageError if they are lost."""
-        step = self._rooms.journal.read(t).step
+        step = self._context.journal.read(t).step
         if step is None:
             raise lost_records(t)
         return step
@@ -204,44 +206,44 @@ class Replayer:
 class StateReader:
     """Reader of the recorded state of transactions during one run."""
 
-    def __init__(self, rooms: PipelineContext, feeding: Replayer, result: RunResult) -> None:
-        self._rooms = rooms
+    def __init__(self, context: PipelineContext, feeding: Replayer, result: RunResult) -> None:
+        self._context = context
         self._feeding = feeding
         self._result = result
         self._settled = -1  # transaction whose inputs this run acknowledged last
 
     def settle(self, t: int) -> None:
         """Acknowledge the inputs of a committed transaction, and add those that are kept to the result."""
-        self._result.note(self._rooms.settling.settle(t))
+        self._result.note(self._context.acker.settle(t))
         self._settled = t
 
     def look(self, at_least: int) -> StateRead:
         """Return the state of the lowest transaction, from `at_least` on, that has no commit."""
         while True:
-            t = max(at_least, self._rooms.outputs.upper())
+            t = max(at_least, self._context.outputs.upper())
             try:
-                return self._look_at(t)
+                return self._read_state(t)
             except TrimmedError:  # peers are far ahead of this process
-                self._rooms.outputs.require_committed(t)
+                self._context.outputs.require_committed(t)
 
-    def _look_at(self, t: int) -> StateRead:
+    def _read_state(self, t: int) -> StateRead:
         if t > 0 and t - 1 != self._settled:
             # Before T opens, the inbox segments of T-1 must be deleted. Otherwise they could be recorded
             # twice.
             self.settle(t - 1)
         # Read the outputs first. A peer may seal and append between the two reads, and a seal is never
         # removed.
-        begun = self._rooms.outputs.begun(t)
-        recorded = self._rooms.journal.read(t)
-        aside = recorded.step is not None and self._rooms.journal.aside(t) is not None
-        if recorded.seal is None and begun:
+        is_started = self._context.outputs.is_started(t)
+        recorded = self._context.journal.read(t)
+        is_quarantined = recorded.step is not None and self._context.journal.quarantine_record(t) is not None
+        if recorded.seal is None and is_started:
             raise DamageError(
                 f"tables or index have transaction {t}, but the journal has no seal of it. Restore the "
                 "metadata from a backup."
             )
-        held = recorded.step is not None and self._rooms.outputs.has_rows(t)
-        only_commit_missing = recorded.seal is not None and self._rooms.outputs.only_commit_missing(t)
-        if aside or only_commit_missing:
+        has_rows = recorded.step is not None and self._context.outputs.has_rows(t)
+        only_commit_missing = recorded.seal is not None and self._context.outputs.only_commit_missing(t)
+        if is_quarantined or only_commit_missing:
             self._feeding.discard()
         return StateRead(
             transaction=t,
@@ -250,13 +252,13 @@ class StateReader:
             only_commit_missing=only_commit_missing,
             transform=TRANSFORM,
             fed=self._feeding.fed(recorded.steps),
-            aside=aside and not held,
-            held=held,
+            is_quarantined=is_quarantined and not has_rows,
+            has_rows=has_rows,
         )
 
-    def require_aside(self, t: int) -> None:
+    def require_quarantined(self, t: int) -> None:
         """Check that a transaction that table `spans` skipped is quarantined. Raises DamageError."""
-        if self._rooms.journal.aside(t) is None:
+        if self._context.journal.quarantine_record(t) is None:
             raise DamageError(
                 f"table spans has skipped transaction {t}, but the journal does not say that it is set aside. "
                 "Restore the metadata from a backup."

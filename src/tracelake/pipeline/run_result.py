@@ -45,11 +45,11 @@ class RunResult:
     recovered: list[int] = field(default_factory=list)
     ranges: list[RecordedRange] = field(default_factory=list)
     """Every input that was read, of recovered and new transactions, in order."""
-    known: list[ReadRange] = field(default_factory=list)
+    already_ingested: list[ReadRange] = field(default_factory=list)
     """Inputs whose bytes an earlier transaction contains, as recorded then. They are not read again."""
     failed: dict[str, str] = field(default_factory=dict)
     """Path and reason of inputs that could not be read. Nothing of them was taken, and the next run tries again."""
-    set_aside: list[QuarantinedInput] = field(default_factory=list)
+    quarantined: list[QuarantinedInput] = field(default_factory=list)
     """Inputs in quarantine: quarantined in this run, or earlier and named again."""
     counts: list[Counts] = field(default_factory=list)
     commit: str | None = None
@@ -57,7 +57,7 @@ class RunResult:
     """Number of steps that this run recorded."""
     recorded: set[tuple[str, str]] = field(default_factory=set)
     """Source and path of each input in these steps."""
-    waits: int | None = None
+    open_transaction: int | None = None
     """The transaction that is still open at the end. Its input is recorded but not committed."""
 
     def note_step(self, inputs: Iterable[Input]) -> None:
@@ -65,15 +65,15 @@ class RunResult:
         self.steps += 1
         self.recorded.update((item.source, item.path) for item in inputs)
 
-    def note(self, kept: Iterable[QuarantinedInput]) -> None:
+    def note(self, quarantined: Iterable[QuarantinedInput]) -> None:
         """Add quarantined inputs."""
-        for suspect in kept:
-            self.note_aside(suspect)
+        for suspect in quarantined:
+            self.add_quarantined(suspect)
 
-    def note_aside(self, suspect: QuarantinedInput) -> None:
+    def add_quarantined(self, suspect: QuarantinedInput) -> None:
         """Add a quarantined input, once. An input that is offered again is skipped."""
-        if suspect.state != "offered" and suspect not in self.set_aside:
-            self.set_aside.append(suspect)
+        if suspect.state != "offered" and suspect not in self.quarantined:
+            self.quarantined.append(suspect)
 
 
 def now() -> datetime:
@@ -83,39 +83,39 @@ def now() -> datetime:
 
 def report_of(result: RunResult, seconds: float) -> IngestReport:
     """Return the public report of a run. `seconds` is its duration."""
-    ranges = [*result.ranges, *result.known]
+    ranges = [*result.ranges, *result.already_ingested]
     # segment ranges have no problems
-    inputs = [taken for taken in ranges if not isinstance(taken, SegmentRange)]
+    inputs = [read_range for read_range in ranges if not isinstance(read_range, SegmentRange)]
     bad = tuple(
         BadInput(
-            taken.path,
-            tuple(Problem(reason, line, offset) for line, offset, reason in taken.problems),
-            taken.problems_total,
+            read_range.path,
+            tuple(Problem(reason, line, offset) for line, offset, reason in read_range.problems),
+            read_range.problems_total,
         )
-        for taken in inputs
-        if taken.problems_total
+        for read_range in inputs
+        if read_range.problems_total
     )
-    paths = {taken.path for taken in inputs}
+    paths = {read_range.path for read_range in inputs}
     bad += tuple(
         BadInput(path, (Problem(reason),), 1) for path, reason in result.failed.items() if path not in paths
     )
     return IngestReport(
-        files=sum(taken.inputs for taken in ranges),
-        files_known=len(result.known),
-        spans_read=sum(taken.spans for taken in ranges),
+        files=sum(read_range.inputs for read_range in ranges),
+        files_known=len(result.already_ingested),
+        spans_read=sum(read_range.spans for read_range in ranges),
         spans_new=sum(counts.new for counts in result.counts),
         spans_replaced=sum(counts.replaced for counts in result.counts),
         spans_repeated=sum(counts.repeated for counts in result.counts)
-        + sum(taken.spans for taken in result.known),
+        + sum(read_range.spans for read_range in result.already_ingested),
         traces_touched=sum(counts.traces for counts in result.counts),
-        input_bytes=sum(taken.size_bytes for taken in ranges),
+        input_bytes=sum(read_range.size_bytes for read_range in ranges),
         transactions=tuple(result.transactions),
         recovered=tuple(result.recovered),
         commit=result.commit,
         bad=bad,
         seconds=seconds,
-        set_aside=tuple(map(shown, result.set_aside)),
-        open_transaction=result.waits,
+        set_aside=tuple(map(shown, result.quarantined)),
+        open_transaction=result.open_transaction,
     )
 
 

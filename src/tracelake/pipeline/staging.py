@@ -95,11 +95,11 @@ class ReadInput:
 
     def ranges(self) -> list[ReadRange]:
         """Return the ranges of all inputs."""
-        return [taken for ranges in self.sources.values() for taken in ranges]
+        return [read_range for ranges in self.sources.values() for read_range in ranges]
 
-    def is_whole(self) -> bool:
+    def is_complete(self) -> bool:
         """Return whether every input was read completely."""
-        return all(taken.sha256 for taken in self.ranges())
+        return all(read_range.sha256 for read_range in self.ranges())
 
 
 class InputReader:
@@ -144,7 +144,9 @@ class InputReader:
             return Guarded(self._runner).run(
                 function,
                 tasks,
-                lambda done: self._progress(Progress(stage, done, len(tasks), "tasks", transaction)),
+                lambda finished_tasks: self._progress(
+                    Progress(stage, finished_tasks, len(tasks), "tasks", transaction)
+                ),
             )
         except Exception:
             _delete_below(self._objects, staging)
@@ -204,9 +206,9 @@ class ReplayedSource:
 def replay(step: Step, objects: ObjectStore, buckets: int, runner: TaskRunner) -> list[ReplayedSource]:
     """Read the inputs of a step again and compare them: first the sources, then their values."""
     inputs = [
-        Input(source, taken.path, taken.size_bytes)
+        Input(source, recorded_input.path, recorded_input.size_bytes)
         for source, ranges in step.sources.items()
-        for taken in inputs_of(ranges)
+        for recorded_input in inputs_of(ranges)
     ]
     receipts = runner.run(run_read_task, read_tasks(inputs, objects.url, buckets, ""), lambda _: None)
     read = gather(inputs, receipts).sources
@@ -217,14 +219,14 @@ def _compared(
     source: str, recorded: Sequence[RecordedRange], read: Mapping[str, Sequence[ReadRange]]
 ) -> ReplayedSource:
     again = read.get(source, ())
-    told = {source: again} if again else {}
+    reread = {source: again} if again else {}
     return ReplayedSource(
         source,
-        inputs=sum(taken.inputs for taken in recorded),
-        records=sum(taken.records for taken in recorded),
-        spans=sum(taken.spans for taken in recorded),
-        read_records=sum(taken.records for taken in again),
-        read_spans=sum(taken.spans for taken in again),
-        gone=sum(not taken.sha256 for taken in again),
-        difference=compare({source: recorded}, told),
+        inputs=sum(recorded_range.inputs for recorded_range in recorded),
+        records=sum(recorded_range.records for recorded_range in recorded),
+        spans=sum(recorded_range.spans for recorded_range in recorded),
+        read_records=sum(recorded_range.records for recorded_range in again),
+        read_spans=sum(recorded_range.spans for recorded_range in again),
+        gone=sum(not recorded_range.sha256 for recorded_range in again),
+        difference=compare({source: recorded}, reread),
     )

@@ -48,14 +48,14 @@ def check_quarantine(
     """Return the quarantined inputs, and a finding for each quarantined inbox segment that is missing."""
     suspects = QuarantineStore(key_value, "main").all()
     sources = SourceRegistry(objects, IngestedFiles(key_value, "main"))
-    gone = [
+    missing = [
         Finding("missing", "file", suspect.path, "an inbox segment that is set aside is missing")
         for suspect in suspects
         if suspect.state == "set aside"
         and (source := sources[suspect.source]).is_ours
-        and source.is_taken(suspect.path, suspect.size_bytes, suspect.sha256)
+        and source.is_committed(suspect.path, suspect.size_bytes, suspect.sha256)
     ]
-    return tuple(map(shown, suspects)), gone
+    return tuple(map(shown, suspects)), missing
 
 
 def check_counts(
@@ -67,21 +67,24 @@ def check_counts(
         t, metadata = committed.transaction, committed.commit.metadata
         if t is None:
             continue
-        said = {name: int(metadata[f"spans_{name}"]) for name in ("new", "replaced", "repeated")}
+        recorded_counts = {name: int(metadata[f"spans_{name}"]) for name in ("new", "replaced", "repeated")}
         step = steps.get(t)
         if step is not None:
-            read = sum(taken.spans for ranges in step.sources.values() for taken in ranges)
-            if read != sum(said.values()):
-                detail = f"it read {read} spans, and its commit says {said}"
+            read = sum(recorded_range.spans for ranges in step.sources.values() for recorded_range in ranges)
+            if read != sum(recorded_counts.values()):
+                detail = f"it read {read} spans, and its commit says {recorded_counts}"
                 yield Finding("mismatch", "journal", f"transaction {t}", detail)
         rows = spans.inserted(t)
         if rows is None:
             continue
-        if rows == 0 and said["new"] + said["replaced"]:
-            detail = f"table spans has no batch of it, and its commit says {said}"
+        if rows == 0 and recorded_counts["new"] + recorded_counts["replaced"]:
+            detail = f"table spans has no batch of it, and its commit says {recorded_counts}"
             yield Finding("missing", "batch", f"transaction {t}", detail)
-        elif rows != said["new"] + said["replaced"] or counted.get(t, said) != said:
-            detail = f"it has {rows} rows and counted {counted.get(t)}, and its commit says {said}"
+        elif (
+            rows != recorded_counts["new"] + recorded_counts["replaced"]
+            or counted.get(t, recorded_counts) != recorded_counts
+        ):
+            detail = f"it has {rows} rows and counted {counted.get(t)}, and its commit says {recorded_counts}"
             yield Finding("mismatch", "batch", f"transaction {t}", detail)
 
 
@@ -114,12 +117,12 @@ def check_topics(
     objects: ObjectStore,
     steps: Mapping[int, Step],
     settled: int,
-    kept: Collection[str] = (),
+    quarantined_paths: Collection[str] = (),
     pipeline: str = "main",
 ) -> Iterator[Finding]:
     """Yield missing, damaged or contradictory records of partitions and clusters.
 
-    All offsets that transactions below `settled` read must be recorded as taken, except inputs in `kept`.
+    All offsets that transactions below `settled` read must be recorded as taken, except inputs in `quarantined_paths`.
     """
     partition = f"{PARTITION}/{pipeline}"
     damaged: dict[str, str] = {}
@@ -138,29 +141,31 @@ def check_topics(
         if united(position.taken) != position.taken or any(start < 0 for start, _ in position.taken):
             detail = f"its ranges are not in order, or overlap: {position.taken[:5]}"
             yield Finding("mismatch", "record", f"{partition}/{key}", detail)
-    yield from _check_taken(steps, settled, kept, positions, damaged, partition)
+    yield from _check_ingested(steps, settled, quarantined_paths, positions, damaged, partition)
     yield from _check_clusters(objects, {key.partition("/")[0] for key in (*positions, *damaged)})
 
 
-def _check_taken(
+def _check_ingested(
     steps: Mapping[int, Step],
     settled: int,
-    kept: Collection[str],
+    quarantined_paths: Collection[str],
     positions: Mapping[str, PartitionPosition],
     damaged: Mapping[str, str],
     partition: str,
 ) -> Iterator[Finding]:
     by_partition: dict[PartitionName, list[tuple[int, int, int]]] = defaultdict(list)
     for t, step in steps.items():
-        for taken in (taken for ranges in step.sources.values() for taken in inputs_of(ranges)):
-            if isinstance(taken, OffsetRange):
-                name, start, stop = name_of(taken.path)
+        for recorded_input in (
+            recorded_input for ranges in step.sources.values() for recorded_input in inputs_of(ranges)
+        ):
+            if isinstance(recorded_input, OffsetRange):
+                name, start, stop = name_of(recorded_input.path)
                 by_partition[name].append((start, stop, t))
     for name, ranges in by_partition.items():
         key = name.key()
         position = positions.get(key)
         for start, stop, t in ranges:
-            if t >= settled or key in damaged or name.path(start, stop) in kept:
+            if t >= settled or key in damaged or name.path(start, stop) in quarantined_paths:
                 continue
             if position is None or not has_all(position.taken, start, stop):
                 detail = (
@@ -209,12 +214,12 @@ def check_outputs(
             findings.append(Finding("mismatch", "record", place, why))
         records[record.id] = record
     sentences: list[str] = []
-    for place, left in _read(
+    for place, oversized in _read(
         key_value, f"left-out/{pipeline}", OversizedRecord, external.FORMAT_VERSION, findings
     ):
-        of = [each.transaction for each in left.newest]
-        if any(after <= before for before, after in pairwise(of)) or left.total < sum(
-            each.total for each in left.newest
+        of = [each.transaction for each in oversized.newest]
+        if any(after <= before for before, after in pairwise(of)) or oversized.total < sum(
+            each.total for each in oversized.newest
         ):
             findings.append(
                 Finding(
@@ -231,7 +236,8 @@ def check_outputs(
                 )
             )
         sentences.append(
-            f"output {left.output} has omitted {left.total} rows that are too large for it: see "
+            f"output {oversized.output} has omitted {oversized.total} rows that are too large for it: "
+            "see "
             "`tracelake output list`"
         )
     return sentences, findings

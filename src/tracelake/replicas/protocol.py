@@ -115,9 +115,9 @@ def on_look(moves: Advance, frontier: int, oldest: str | None) -> tuple[Advance,
     return replace(moves, oldest=oldest, furthest=furthest), moved and not moves.failing
 
 
-def on_stage(moves: Advance, transaction: int, stage: int, done: int) -> tuple[Advance, bool]:
+def on_stage(moves: Advance, transaction: int, stage: int, completed: int) -> tuple[Advance, bool]:
     """Record that a transaction reached a stage (0 is the first); return whether that is progress."""
-    at = (transaction, stage, done)
+    at = (transaction, stage, completed)
     moved = stage > moves.stage if moves.failing else at > moves.furthest
     return replace(moves, furthest=max(moves.furthest, at), stage=max(moves.stage, stage)), moved
 

@@ -122,12 +122,12 @@ class ReplicaProgress:
         with self._lock:
             self._sources = accounts
 
-    def reach(self, transaction: int | None, stage: int, done: int, doing: str) -> None:
+    def reach(self, transaction: int | None, stage: int, completed: int, doing: str) -> None:
         """Record that a transaction (None: the next one) reached a stage."""
         with self._lock:
             self._go_on_to(doing)
             at = self._frontier if transaction is None else transaction
-            self._moves, moved = protocol.on_stage(self._moves, at, stage, done)
+            self._moves, moved = protocol.on_stage(self._moves, at, stage, completed)
             self._note(moved)
 
     def committed(self, transaction: int) -> None:

@@ -285,8 +285,8 @@ class Analyzer:
         if not written:
             return text
         symbols = dict.fromkeys(symbol for symbol in self.normalized(text) if tokenization.is_symbol(symbol))
-        held = "".join(written) if symbols else ""
-        return next((symbol for symbol in symbols if symbol.lower() not in held), None)
+        indexed = "".join(written) if symbols else ""
+        return next((symbol for symbol in symbols if symbol.lower() not in indexed), None)
 
     def words_wanted(self, text: str) -> list[Word]:
         """Return the words that any text containing this text must have.
@@ -354,7 +354,7 @@ EARLIER: Final = {
 _BY_FINGERPRINT: Final = {each.fingerprint: each for each in (*ANALYZERS.values(), *EARLIER.values())}
 
 
-def analyzer_named(name: str) -> Analyzer:
+def get_analyzer(name: str) -> Analyzer:
     """Return the analyzer of this name. Raises UsageError if the name is unknown."""
     try:
         return ANALYZERS.get(name) or EARLIER[name]

@@ -152,11 +152,11 @@ def _marks(directory: Path, segments: Sequence[IndexSegment], live: RowIds) -> M
         is_live = np.isin(ids, live)
         marks[at] = np.flatnonzero(~is_live).tolist()
         several.append(ids[is_live])
-    left = np.sort(np.concatenate(several))
-    if not np.array_equal(left, live):
+    remaining = np.sort(np.concatenate(several))
+    if not np.array_equal(remaining, live):
         raise DamageError(
-            f"parts of the index have {len(left)} documents for {len(live)} rows, of {len(np.unique(left))} of them; "
-            "build it anew"
+            f"parts of the index have {len(remaining)} documents for {len(live)} rows, of "
+            f"{len(np.unique(remaining))} of them; build it anew"
         )
     return marks
 
@@ -330,8 +330,8 @@ def _stage(
     if data:
         objects.put(path, data)
     # The receipt is written last: if it exists, its part is durable (F7, F8).
-    told = staged_path(index, build, lo=lo, hi=hi, attempt=attempt, suffix="receipt")
-    objects.put(told, receipt.to_json(told))
+    receipt_path = staged_path(index, build, lo=lo, hi=hi, attempt=attempt, suffix="receipt")
+    objects.put(receipt_path, receipt.to_json(receipt_path))
     return receipt
 
 
@@ -475,9 +475,9 @@ class WithUnpublished:
             else of_table + sum(len(part.rows) for part in self.parts) - len(self.hidden)
         )
 
-    def gone(self, parts: Sequence[PartRef]) -> RowIds:
+    def removed_rows(self, parts: Sequence[PartRef]) -> RowIds:
         """Return ids of removed rows: those that the table knows of these parts, and the hidden ones."""
-        return np.concatenate([NOBODY if self.table is None else self.table.gone(parts), self.hidden])
+        return np.concatenate([NOBODY if self.table is None else self.table.removed_rows(parts), self.hidden])
 
     def live(self) -> RowIds:
         """Return the ids of all live rows, sorted."""

@@ -110,16 +110,16 @@ def texts_of(batch: pa.RecordBatch) -> tuple[Column, Numbers]:
     texts: Column = pc.dictionary_encode(pa.concat_arrays(arrays))
     codes: npt.NDArray[np.int64] = pc.fill_null(texts.indices, -1).to_numpy().astype(np.int64)
     is_text = (codes >= 0) & (codes != texts.dictionary.index("").as_py())
-    given, answer = (len(values) + at * batch.num_rows + rows for at in range(2))
-    for place in (given, answer):
+    prompt, answer = (len(values) + at * batch.num_rows + rows for at in range(2))
+    for place in (prompt, answer):
         repeated = attribute_rows[codes[: len(values)] == codes[place][attribute_rows]]
         is_text[place[repeated]] = False
-    is_text[answer[codes[answer] == codes[given]]] = False
+    is_text[answer[codes[answer] == codes[prompt]]] = False
     rows_of_all = np.concatenate([attribute_rows, rows, rows, rows, event_rows, event_value_rows])
-    kept = np.flatnonzero(is_text)
-    order = kept[np.argsort(rows_of_all[kept], kind="stable")]
+    positions = np.flatnonzero(is_text)
+    order = positions[np.argsort(rows_of_all[positions], kind="stable")]
     firsts = np.zeros(batch.num_rows + 1, np.int64)
-    np.cumsum(np.bincount(rows_of_all[kept], minlength=batch.num_rows), out=firsts[1:])
+    np.cumsum(np.bincount(rows_of_all[positions], minlength=batch.num_rows), out=firsts[1:])
     return texts.take(pa.array(order)), firsts
 
 
@@ -311,8 +311,8 @@ def _parts(batch: pa.RecordBatch) -> Iterator[Column]:
 def _paths(owner: str, keys: Column) -> Column:
     """Return the paths of attributes in the form of terms. Dictionary encoding pays off because few paths differ."""
     encoded = keys.dictionary_encode()
-    known = [path_term(f"{owner}.{key}") for key in encoded.dictionary.to_pylist()]
-    return pa.array(known, pa.string()).take(encoded.indices)
+    paths = [path_term(f"{owner}.{key}") for key in encoded.dictionary.to_pylist()]
+    return pa.array(paths, pa.string()).take(encoded.indices)
 
 
 def _in_terms(values: Column) -> Column:

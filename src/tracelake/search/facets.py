@@ -90,9 +90,9 @@ def _counted(
     searcher: tantivy.Searcher, query: tantivy.Query, wanted: Mapping[str, Any], only: Only
 ) -> FacetCounts:
     if not only:
-        whole = next((name for name in wanted if "terms" in wanted[name]), None)
-        counts = searcher.aggregate(query, {**wanted, **_with_total(whole, wanted)})
-        total = counts[_TOTAL]["value"] if whole is None else _in_all(counts[whole])
+        terms_facet = next((name for name in wanted if "terms" in wanted[name]), None)
+        counts = searcher.aggregate(query, {**wanted, **_with_total(terms_facet, wanted)})
+        total = counts[_TOTAL]["value"] if terms_facet is None else _in_all(counts[terms_facet])
     else:
         # The index ignores case when it searches for names, but counts them by exact value.
         nested: dict[str, Any] = dict(wanted)
@@ -108,14 +108,14 @@ def _counted(
     return FacetCounts(int(total), {name: _facet(name, counts[name]) for name in wanted})
 
 
-def _with_total(whole: str | None, wanted: Mapping[str, Any]) -> dict[str, Any]:
+def _with_total(terms_facet: str | None, wanted: Mapping[str, Any]) -> dict[str, Any]:
     """Return the aggregation that yields the total.
 
     If a facet is counted in any case, it also counts spans without a value, which costs nothing extra.
     """
-    if whole is None:
+    if terms_facet is None:
         return {_TOTAL: {"value_count": {"field": "row"}}}
-    return {whole: {"terms": {**wanted[whole]["terms"], "missing": _NONE}}}
+    return {terms_facet: {"terms": {**wanted[terms_facet]["terms"], "missing": _NONE}}}
 
 
 def _in_all(counts: dict[str, Any]) -> int:
@@ -126,7 +126,7 @@ def _one_by_one(
     searcher: tantivy.Searcher, query: tantivy.Query, names: Sequence[str], only: Only
 ) -> FacetCounts:
     """Count each facet in a separate pass, because tantivy limits the values of all facets in one pass together."""
-    whole = _counted(searcher, query, {}, only)
+    totals = _counted(searcher, query, {}, only)
     for name in names:
         try:
             wanted = _last_days(searcher, query) if name == DAY else _aggregation(name)
@@ -138,10 +138,10 @@ def _one_by_one(
                 f"the facet {name} has more values than can be counted at once; narrow the search, or leave it out."
             ) from error
         if name == DAY:
-            rest = whole.total - sum(number for _, number in facet.values)
-            facet = RawFacet(facet.values, rest, exact=len(facet.values) == FACET_VALUES_MAX or not rest)
-        whole.facets[name] = facet
-    return whole
+            others = totals.total - sum(number for _, number in facet.values)
+            facet = RawFacet(facet.values, others, exact=len(facet.values) == FACET_VALUES_MAX or not others)
+        totals.facets[name] = facet
+    return totals
 
 
 def _last_days(searcher: tantivy.Searcher, query: tantivy.Query) -> dict[str, Any]:
@@ -176,10 +176,10 @@ def _facet(name: str, counts: dict[str, Any]) -> RawFacet:
     ]
     order = sorted(buckets) if name == DAY else sorted(buckets, key=lambda value: (-value[1], value[0]))
     shown = order[-FACET_VALUES_MAX:] if name == DAY else order[:FACET_VALUES_MAX]
-    rest = sum(number for _, number in buckets) - sum(number for _, number in shown)
+    others = sum(number for _, number in buckets) - sum(number for _, number in shown)
     # If a part of the index omits values, they may be values that other parts list.
     exact = not counts.get("doc_count_error_upper_bound")
-    return RawFacet(tuple(shown), rest + int(counts.get("sum_other_doc_count", 0)), exact)
+    return RawFacet(tuple(shown), others + int(counts.get("sum_other_doc_count", 0)), exact)
 
 
 def _value(name: str, key: str | float) -> str:
@@ -207,8 +207,8 @@ class OneWorkspace:
         schema = self.grammar.schema
         having = tantivy.Query.term_query(schema, field, term, "basic")
         # The index ignores case when it searches for a workspace, but counts by exact value.
-        asked = only_of(self.grammar, having, "workspace", self.name)
-        return count(searcher, asked, (), only(service=None, workspace=self.name)).total > 0
+        query = only_of(self.grammar, having, "workspace", self.name)
+        return count(searcher, query, (), only(service=None, workspace=self.name)).total > 0
 
 
 def completions(searcher: tantivy.Searcher, query: str, workspace: OneWorkspace | None = None) -> list[str]:

@@ -27,7 +27,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from tracelake._errors import DamageError, NotFoundError, StorageError, UsageError
-from tracelake.formats import is_whole
+from tracelake.formats import is_intact
 from tracelake.search.analyzers import ENGLISH
 from tracelake.search.model import (
     BUILD_ANEW,
@@ -163,14 +163,14 @@ def with_lists(objects: ObjectStore, draft: Manifest) -> Manifest:
     joined = lists_to_join([ref.parts for ref in draft.lists], len(draft.newest))
     if joined is None:
         return draft
-    kept = len(draft.lists) - joined
-    parts = [part for ref in draft.lists[kept:] for part in read_list(objects, ref)]
+    unchanged = len(draft.lists) - joined
+    parts = [part for ref in draft.lists[unchanged:] for part in read_list(objects, ref)]
     together = PartList(parts=(*parts, *draft.newest))
     path = list_path(draft.index, draft.build, together)
     objects.put(path, together.to_json(path))
     documents = sum(part.documents for part in together.parts)
     ref = ListRef(path=path, parts=len(together.parts), documents=documents)
-    return replace(draft, lists=(*draft.lists[:kept], ref), newest=())
+    return replace(draft, lists=(*draft.lists[:unchanged], ref), newest=())
 
 
 def clean_staging(objects: ObjectStore, index: str, build: str) -> None:
@@ -190,7 +190,7 @@ def published(objects: ObjectStore, path: str) -> Manifest | None:
         data = objects.get(path)
     except NotFoundError:
         return None
-    return Manifest.from_json(data, path) if is_whole(data, path) else None
+    return Manifest.from_json(data, path) if is_intact(data, path) else None
 
 
 def _check_settings(index: str, parent: Manifest | None, fingerprint: str) -> None:
@@ -348,24 +348,24 @@ def collect(
 def _garbage(
     objects: ObjectStore, index: str, reached: Collection[str], is_over: Callable[[int], bool]
 ) -> Iterator[ObjectInfo]:
-    known: set[str] = set()
+    reachable: set[str] = set()
     for build, infos in sorted(_by_build(objects, index).items(), reverse=True):
         # Newest first, because its manifest names most objects of all earlier builds.
-        unknown = [info for info in infos if info.path not in known]
+        unknown = [info for info in infos if info.path not in reachable]
         if not unknown:
             continue
         manifests = _manifests(objects, index, build, reached, is_over)
         if manifests is not None:
             try:
                 for manifest in manifests:
-                    known |= {ref.path for ref in manifest.lists}
-                    known |= {part.path for part in read_parts(objects, manifest)}
+                    reachable |= {ref.path for ref in manifest.lists}
+                    reachable |= {part.path for part in read_parts(objects, manifest)}
             except DamageError:
                 continue  # its references are unknown; `tracelake verify` reports the damage
-            yield from (info for info in unknown if info.path not in known)
+            yield from (info for info in unknown if info.path not in reachable)
     for info in list(objects.list(f"search/{index}/manifests/")):
-        begun = _REBUILT.match(info.path.rpartition("/")[2])
-        if begun is not None and info.path not in reached and is_over(int(begun[1])):
+        rebuild = _REBUILT.match(info.path.rpartition("/")[2])
+        if rebuild is not None and info.path not in reached and is_over(int(rebuild[1])):
             yield info
 
 
@@ -382,12 +382,12 @@ def _manifests(
     objects: ObjectStore, index: str, build: str, reached: Collection[str], is_over: Callable[[int], bool]
 ) -> list[Manifest] | None:
     """Return all manifests that may ever name objects of a build; None while the build is open."""
-    begun = _REBUILT.match(build)
+    rebuild = _REBUILT.match(build)
     try:
-        if begun is None:
+        if rebuild is None:
             marker = published(objects, manifest_path(index, build))
             return None if marker is None else [marker]
-        if not is_over(int(begun[1])):
+        if not is_over(int(rebuild[1])):
             return None
         beginning = manifest_path(index, build).removesuffix(".json")
         return [read_manifest(objects, path) for path in sorted(reached) if path.startswith(beginning)]

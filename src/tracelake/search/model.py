@@ -124,10 +124,10 @@ def _contents(times: Sequence[int], values: dict[str, set[str] | None]) -> PartC
 def spans_outside(searcher: tantivy.Searcher, contents: PartContents) -> int:
     """Return the number of spans of an index that are outside of these contents, by start time or by value."""
     schema, all_of_them = analyzers.schema(), tantivy.Query.all_query()
-    within = tantivy.Query.range_query(
+    inside = tantivy.Query.range_query(
         schema, "start", tantivy.FieldType.Integer, contents.first_ns, contents.last_ns
     )
-    outside = [_without(all_of_them, within)]
+    outside = [_without(all_of_them, inside)]
     for field in NAMED:
         values = contents.values(field)
         if values is not None:
@@ -351,7 +351,7 @@ class RowSelection(Protocol):
     def count(self) -> int | None:
         """The number of live rows; None if only reading can determine it."""
 
-    def gone(self, parts: Sequence[PartRef]) -> RowIds:
+    def removed_rows(self, parts: Sequence[PartRef]) -> RowIds:
         """Return ids of removed rows: at least all that are in these parts, as far as the table remembers them."""
 
     def live(self) -> RowIds:
@@ -371,11 +371,11 @@ def marked(
     the index may be of another transaction than the table. Then the counts differ, and each document is checked.
     `sizes` are the document counts of the segments.
     """
-    gone = rows.gone(parts)
+    removed = rows.removed_rows(parts)
     marks: Marked = defaultdict(list)
-    if len(gone):
-        query = tantivy.Query.term_set_query(index.schema, "row", gone.tolist())
-        for _, address in searcher.search(query, len(gone), count=False).hits:
+    if len(removed):
+        query = tantivy.Query.term_set_query(index.schema, "row", removed.tolist())
+        for _, address in searcher.search(query, len(removed), count=False).hits:
             marks[address.segment_ord].append(address.doc)
     if searcher.num_docs - sum(map(len, marks.values())) == rows.count:
         return marks

@@ -114,13 +114,13 @@ class OpenIndex:
         """
         assert manifest.fingerprint == analyzer.fingerprint, (manifest.fingerprint, analyzer)
         links = self._links.get(analyzer.name)
-        known = links.headers if links is not None else {}
-        more = sum(part.sha256 not in known for part in parts)
+        cached = links.headers if links is not None else {}
+        more = sum(part.sha256 not in cached for part in parts)
         check_ceiling(len(parts) + len(unpublished), more + len(unpublished))
         try:
             try:
                 with stumbling():
-                    return self._open(manifest, parts, known, rows, analyzer, unpublished)
+                    return self._open(manifest, parts, cached, rows, analyzer, unpublished)
             except (OSError, ValueError) as error:
                 # Another process may have swept the links (as those of a killed process) or the cache, or
                 # files in the cache were altered. In each case the lake is intact.
@@ -196,21 +196,21 @@ class OpenIndex:
         self,
         manifest: Manifest,
         parts: Sequence[PartRef],
-        known: Mapping[str, Header],
+        cached: Mapping[str, Header],
         rows: RowSelection | None,
         analyzer: Analyzer,
         unpublished: Sequence[UnpublishedPart],
     ) -> OpenedIndex:
-        headers = self._cache.fetch(parts, known)  # may be slow, so other threads must not wait for it
+        headers = self._cache.fetch(parts, cached)  # may be slow, so other threads must not wait for it
         wanted = {part.sha256: header for part, header in zip(parts, headers, strict=True)}
-        beside = {part.name: part.header for part in unpublished}
+        unpublished_headers = {part.name: part.header for part in unpublished}
         with self._lock:
             links = self._links.get(analyzer.name)
             if links is None:
                 links = self._links[analyzer.name] = SegmentDirectory(self._cache.directory, analyzer)
             self._let_go(links)
-            kept = {part.sha256 for part in self.parts(manifest)}
-            return links.open(wanted | beside, parts, rows, kept | beside.keys())
+            current = {part.sha256 for part in self.parts(manifest)}
+            return links.open(wanted | unpublished_headers, parts, rows, current | unpublished_headers.keys())
 
     def _let_go(self, links: SegmentDirectory) -> None:
         """Record the use of these links, and drop links of other analyzers that were not used for a long time.
@@ -251,9 +251,13 @@ class SegmentDirectory:
         self._numbers = itertools.count(1)
 
     def open(
-        self, wanted: dict[str, Header], parts: Sequence[PartRef], rows: RowSelection | None, kept: Set[str]
+        self,
+        wanted: dict[str, Header],
+        parts: Sequence[PartRef],
+        rows: RowSelection | None,
+        retained: Set[str],
     ) -> OpenedIndex:
-        """Return a searcher over these parts in this order, with its index. Links not in `kept` are deleted."""
+        """Return a searcher over these parts in this order, with its index. Links not in `retained` are deleted."""
         for sha256 in wanted.keys() - self.headers.keys():
             for file in wanted[sha256].segment_files:  # the directory of an unpublished part has its name
                 link(self._cache / sha256 / file.name, self.directory / file.name)
@@ -271,7 +275,7 @@ class SegmentDirectory:
                     for at, numbers in marks.items()
                 }
                 _, searcher = self._read(wanted, deletes)
-        self._drop(kept)
+        self._drop(retained)
         return OpenedIndex(index, searcher, documents, marks)
 
     def _read(
@@ -300,12 +304,12 @@ class SegmentDirectory:
         self._marks[segment.segment_id, number] = wanted
         return number
 
-    def _drop(self, kept: Set[str]) -> None:
+    def _drop(self, retained: Set[str]) -> None:
         """Delete the links of all other parts, their files of deletes, and the least recently used files of deletes."""
-        for sha256 in self.headers.keys() - kept:
+        for sha256 in self.headers.keys() - retained:
             for file in self.headers[sha256].segment_files:
                 (self.directory / file.name).unlink(missing_ok=True)
-        self.headers = {sha256: header for sha256, header in self.headers.items() if sha256 in kept}
+        self.headers = {sha256: header for sha256, header in self.headers.items() if sha256 in retained}
         segments = {segment.segment_id for header in self.headers.values() for segment in header.segments}
         newer: Counter[str] = Counter()
         for segment_id, number in reversed(list(self._marks)):

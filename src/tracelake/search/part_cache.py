@@ -249,9 +249,9 @@ class PartCache:
         self._sweeps_next_s = float("-inf")
 
     def fetch(
-        self, parts: Sequence[PartRef], known: Mapping[str, Header], used: Iterable[PartRef] = ()
+        self, parts: Sequence[PartRef], cached: Mapping[str, Header], used: Iterable[PartRef] = ()
     ) -> list[Header]:
-        """Fetch parts into the cache and return their headers. Parts in `known`, by checksum, are already cached.
+        """Fetch parts into the cache and return their headers. Parts in `cached`, by checksum, are already cached.
 
         `used` are other cached parts that the caller needs. All of these parts are protected from sweeps for some
         minutes.
@@ -260,7 +260,7 @@ class PartCache:
             DamageError: A part is missing or altered; the message names it (F14).
         """
         self.directory.mkdir(parents=True, exist_ok=True)
-        new = {part.sha256: part for part in parts if part.sha256 not in known}
+        new = {part.sha256: part for part in parts if part.sha256 not in cached}
         mine = {part.sha256 for part in (*parts, *used)}
         with ThreadPoolExecutor(PARTS_AT_ONCE) as pool:
             fetched = {sha256: pool.submit(self._fetch, part) for sha256, part in new.items()}
@@ -274,7 +274,7 @@ class PartCache:
             self._sweeps_next_s = time.monotonic() + _INDEX_COPIES_SWEPT_EACH_S
             self._note_use(mine)
             self._sweep_parts()
-        return [known.get(part.sha256) or fetched[part.sha256].result() for part in parts]
+        return [cached.get(part.sha256) or fetched[part.sha256].result() for part in parts]
 
     def _fetch(self, part: PartRef) -> Header:
         """Return the header of a part, after fetching it into the cache if necessary."""
@@ -498,7 +498,7 @@ def retry_after_reopen(
     """
 
     @wraps(ask)
-    def asked(self: SelfT, /, *args: P.args, **kwargs: P.kwargs) -> AnswerT:
+    def wrapper(self: SelfT, /, *args: P.args, **kwargs: P.kwargs) -> AnswerT:
         try:
             with stumbling():
                 return ask(self, *args, **kwargs)
@@ -506,25 +506,25 @@ def retry_after_reopen(
             if not _is_of_data(error):
                 raise
             if not self.renew():
-                raise _told(self, error) from error
+                raise _search_error(self, error) from error
         try:
             with stumbling():
                 return ask(self, *args, **kwargs)
         except ValueError as error:
-            raise (_told(self, error) if _is_of_data(error) else error) from error
+            raise (_search_error(self, error) if _is_of_data(error) else error) from error
 
-    return asked
+    return wrapper
 
 
 def _is_of_data(error: ValueError) -> bool:
     return isinstance(error, IndexCorrupt) or bool(_OF_DATA.match(str(error)))
 
 
-def _told(asked: RenewableIndex, error: ValueError) -> Exception:
+def _search_error(index: RenewableIndex, error: ValueError) -> Exception:
     if isinstance(error, IndexCorrupt) and error.else_ is not None:
         return error.else_
     return DamageError(
-        f"{asked.described} does not answer: {error}. Its copies on this machine are intact; run `tracelake "
+        f"{index.described} does not answer: {error}. Its copies on this machine are intact; run `tracelake "
         "verify`. If that finds nothing, restart this process, or rebuild the index with `tracelake index "
         "rebuild`"
     )

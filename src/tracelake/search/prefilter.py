@@ -208,42 +208,42 @@ def may_match(node: Node, now_ns: int) -> MayMatch | None:  # noqa: PLR0911 - on
             return _all_of([may for each in nodes if (may := may_match(each, now_ns)) is not None])
         case AnyOf(nodes):
             each_may = [may_match(each, now_ns) for each in nodes]
-            known = [may for may in each_may if may is not None]
-            return _any_of(known) if len(known) == len(each_may) else None
+            decidable = [may for may in each_may if may is not None]
+            return _any_of(decidable) if len(decidable) == len(each_may) else None
         case Last() | ValueRange("start"):
             return _starting(starts(node, now_ns))
         case Text("start", text, place) if text:
             return _starting(starts(ValueRange("start", text, text, place), now_ns))
         case Text(field) if field in NAMED and node.text:
-            return _named(field, node)
+            return _has_text(field, node)
         case _:
             return None
 
 
-def _all_of(known: Sequence[MayMatch]) -> MayMatch | None:
-    return (lambda contents: all(may(contents) for may in known)) if known else None
+def _all_of(conditions: Sequence[MayMatch]) -> MayMatch | None:
+    return (lambda contents: all(may(contents) for may in conditions)) if conditions else None
 
 
-def _any_of(known: Sequence[MayMatch]) -> MayMatch:
-    return lambda contents: any(may(contents) for may in known)
+def _any_of(conditions: Sequence[MayMatch]) -> MayMatch:
+    return lambda contents: any(may(contents) for may in conditions)
 
 
-def _starting(within: tuple[int, int] | None) -> MayMatch:
-    if within is None:
+def _starting(period: tuple[int, int] | None) -> MayMatch:
+    if period is None:
         return lambda _contents: False
-    first, last = within
+    first, last = period
     return lambda contents: contents.first_ns <= last and first <= contents.last_ns
 
 
-def _named(field: str, asked: Text) -> MayMatch | None:
-    if asked.distance and not asked.quoted:
+def _has_text(field: str, node: Text) -> MayMatch | None:
+    if node.distance and not node.quoted:
         return None
-    forms = tuple(map(analyzers.lowered, forms_of(asked.text)))
+    forms = tuple(map(analyzers.lowered, forms_of(node.text)))
 
     def may(contents: PartContents) -> bool:
         values = contents.values(field)
         if values is None:
             return True
-        return any(each.startswith(forms) if asked.prefix else each in forms for each in values)
+        return any(each.startswith(forms) if node.prefix else each in forms for each in values)
 
     return may

@@ -92,8 +92,8 @@ def _cover(receipts: Sequence[Receipt], size: int) -> list[Receipt] | None:
 
 
 def _vectors(receipt: Receipt, fingerprint: str | None) -> int:
-    known = receipt.vectors
-    return known.vectors if known is not None and known.fingerprint == fingerprint else -1
+    recorded = receipt.vectors
+    return recorded.vectors if recorded is not None and recorded.fingerprint == fingerprint else -1
 
 
 def _what_lacks(receipts: Sequence[Receipt], size: int) -> str:
@@ -247,11 +247,11 @@ def due(generations: Sequence[Generation], fan_out: int = INDEX_FAN_OUT) -> Sequ
     return ()
 
 
-def due_at_rest(generations: Sequence[Generation]) -> Sequence[Generation]:
+def due_when_idle(generations: Sequence[Generation]) -> Sequence[Generation]:
     """Return the newest adjacent generations to merge into one part while no input arrives, or an empty sequence."""
     for stretch in reversed(_not_full(generations)):
         newest = _of_one_part(stretch[-(INDEX_FAN_OUT**2) :])
-        run = batching.due_at_rest([each.documents for each in newest], INDEX_REST_SHARE)
+        run = batching.due_when_idle([each.documents for each in newest], INDEX_REST_SHARE)
         if run:
             return newest[run.start :]
     return ()

@@ -22,7 +22,7 @@ import tantivy
 from tracelake import limits
 from tracelake._errors import QueryError
 from tracelake.search import analyzers, query_parser, query_values
-from tracelake.search.analyzers import ANALYZERS, EARLIER, ENGLISH, Analyzer, Word, analyzer_named, hint_of
+from tracelake.search.analyzers import ANALYZERS, EARLIER, ENGLISH, Analyzer, Word, get_analyzer, hint_of
 from tracelake.search.query_parser import (
     OWNERS,
     AllOf,
@@ -202,7 +202,7 @@ class _Compiler:
         if field == "status" and node.text.lower() == "unset" and not node.prefix and not node.distance:
             return _filter(self._unset(node))
         if field in KEYWORDS:
-            return _filter(self._whole(node, field, node.text))
+            return _filter(self._exact(node, field, node.text))
         if field == "span":
             return _filter(self._span(node))
         if field in analyzers.NUMBERS:
@@ -226,27 +226,27 @@ class _Compiler:
             (tantivy.Occur.Must, tantivy.Query.all_query()),
             (tantivy.Occur.MustNot, tantivy.Query.exists_query("status")),
         ]
-        return _either([self._whole(node, "status", node.text), tantivy.Query.boolean_query(without)])
+        return _either([self._exact(node, "status", node.text), tantivy.Query.boolean_query(without)])
 
     def _span(self, node: Text) -> tantivy.Query:
         """Return the query for a span id."""
         if not self.analyzer.is_current:
             raise QuerySyntaxError(node.place, f"span: needs {_REBUILT}")
-        return self._whole(node, "attribute", term_of(path_term("span"), node.text))
+        return self._exact(node, "attribute", term_of(path_term("span"), node.text))
 
     def _of_ids(self, node: Text) -> tantivy.Query | None:
         """Return the query for a trace or span if the word is its id; None for any other word."""
         ids = ids_in(node)
         if ids is None:
             return None
-        clauses = [] if ids.trace_id is None else [self._whole(node, "trace", ids.trace_id)]
+        clauses = [] if ids.trace_id is None else [self._exact(node, "trace", ids.trace_id)]
         if ids.span_id is not None:
             if not self.analyzer.is_current:
                 return None
             clauses.append(self._span(replace(node, text=ids.span_id)))
         return _filter(_every(clauses))
 
-    def _whole(self, node: Text, field: str, value: str) -> tantivy.Query:
+    def _exact(self, node: Text, field: str, value: str) -> tantivy.Query:
         """Return the query for a whole value, in each of its Unicode forms."""
         return _either([self._in_form(node, field, form) for form in forms_of(value)])
 
@@ -269,7 +269,7 @@ class _Compiler:
                 node.place, f"~ applies to words and names, not to attributes; write {path}:ab* instead"
             )
         paths = self._paths(path, node.place)
-        written = [self._whole(node, "attribute", term_of(each, node.text)) for each in paths]
+        written = [self._exact(node, "attribute", term_of(each, node.text)) for each in paths]
         number = None if node.quoted or node.prefix else query_values.double(node.text)
         equal = [] if number is None else number_terms(paths, [number] * len(paths))
         schema = self.index.schema
@@ -328,17 +328,19 @@ class _Compiler:
 
     def _exists(self, path: str, place: int, prefix: bool = False) -> tantivy.Query:
         if path in analyzers.PARTS:
-            return _filter(self._whole(Text("has", path, place, prefix=prefix), "has", path_term(path)))
+            return _filter(self._exact(Text("has", path, place, prefix=prefix), "has", path_term(path)))
         if path.startswith(OWNERS):
-            asked = Text("has", path, place, prefix=prefix)
-            return _filter(_either([self._whole(asked, "has", each) for each in self._paths(path, place)]))
+            path_node = Text("has", path, place, prefix=prefix)
+            return _filter(
+                _either([self._exact(path_node, "has", each) for each in self._paths(path, place)])
+            )
         if path in (*analyzers.TEXTS, "trace", "span"):
             return _filter(tantivy.Query.all_query())
         if path in FIELDS and path not in ("has", "like"):
             return _filter(tantivy.Query.exists_query(path))
-        known = ", ".join([*analyzers.FACETS, *analyzers.NUMBERS, *analyzers.PARTS])
+        names = ", ".join([*analyzers.FACETS, *analyzers.NUMBERS, *analyzers.PARTS])
         raise QuerySyntaxError(
-            place, f"has: accepts {known}, or an attribute such as attributes.http.status_code, not {path!r}"
+            place, f"has: accepts {names}, or an attribute such as attributes.http.status_code, not {path!r}"
         )
 
     def _words(self, node: Text, names: Sequence[str]) -> tantivy.Query | None:
@@ -348,7 +350,7 @@ class _Compiler:
 
     def _in_texts(self, node: Text, names: Sequence[str]) -> tantivy.Query:
         if (dropped := self.analyzer.dropped_from(node.text)) is not None:
-            raise QuerySyntaxError(node.place, _not_held(dropped, self.analyzer))
+            raise QuerySyntaxError(node.place, _not_indexed(dropped, self.analyzer))
         words = self.analyzer.words_wanted(node.text)
         if node.distance and not node.quoted and len(words) > 1:
             raise QuerySyntaxError(node.place, f"{node.text!r} is {len(words)} words, and ~ applies to one")
@@ -363,8 +365,8 @@ class _Compiler:
         schema, first, last = self.index.schema, words[0], words[-1]
         if len(words) == 1 and (node.prefix or (last.begins and not node.distance)):
             beginning = tantivy.Query.fuzzy_term_query(schema, name, last.written, 0, prefix=True)
-            whole = tantivy.Query.fuzzy_term_query(schema, name, last.stem, 0)
-            return beginning if last.stem.startswith(last.written) else _either([beginning, whole])
+            exact = tantivy.Query.fuzzy_term_query(schema, name, last.stem, 0)
+            return beginning if last.stem.startswith(last.written) else _either([beginning, exact])
         if len(words) == 1 and node.distance and not node.quoted:
             return tantivy.Query.fuzzy_term_query(schema, name, last.stem, node.distance)
         if len(words) == 1:
@@ -379,7 +381,7 @@ class _Compiler:
         return tantivy.Query.regex_phrase_query(schema, name, patterns, node.distance)
 
 
-def _not_held(dropped: str, analyzer: Analyzer) -> str:
+def _not_indexed(dropped: str, analyzer: Analyzer) -> str:
     """Return the reason why the index does not hold a part of the query's text."""
     shown = dropped if len(dropped) <= limits.QUOTED_MAX_CHARS else dropped[: limits.QUOTED_MAX_CHARS] + "…"
     size = len(dropped.encode())
@@ -450,8 +452,8 @@ def _pattern(word: Word, *, begins: bool) -> str:
 
 
 def _no_field(node: Text | ValueRange, name: str) -> NoReturn:
-    near = difflib.get_close_matches(name.lower(), FIELDS, 1)
-    hint = f"did you mean {near[0]}? There are" if near else "there are"
+    matches = difflib.get_close_matches(name.lower(), FIELDS, 1)
+    hint = f"did you mean {matches[0]}? There are" if matches else "there are"
     raise QuerySyntaxError(
         node.place,
         f"there is no field {name!r}; {hint} {', '.join(FIELDS)}, attributes.{name} and resource.{name}; "
@@ -595,7 +597,7 @@ def _read(query: str) -> _Read:
 
 @lru_cache(QUERIES_KEPT)
 def _prepared(query: str, service: str | None, workspace: str | None, text: str, now_ns: int) -> Prepared:
-    return _compiled(query, service, workspace, analyzer_named(text), now_ns, None)
+    return _compiled(query, service, workspace, get_analyzer(text), now_ns, None)
 
 
 def _compiled(
@@ -607,9 +609,9 @@ def _compiled(
     alike: Alike | None,
 ) -> Prepared:
     node, grammar = _read(query).node, grammar_of(analyzer)
-    asked = compiled(grammar, node, now_ns, alike, analyzer)
+    compiled_query = compiled(grammar, node, now_ns, alike, analyzer)
     for field, value in (("service", service), ("workspace", workspace)):
-        if asked is not None and value is not None:
-            asked = only_of(grammar, asked, field, value)
+        if compiled_query is not None and value is not None:
+            compiled_query = only_of(grammar, compiled_query, field, value)
             node = AllOf((node, Text(field, value.encode(errors="replace").decode(), 0, quoted=True)))
-    return Prepared(node, asked, is_ranked(node), is_graded(node))
+    return Prepared(node, compiled_query, is_ranked(node), is_graded(node))

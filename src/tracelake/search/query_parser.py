@@ -395,10 +395,10 @@ def widened(query: str, clauses: Sequence[str]) -> dict[str, str]:
             stop = part.place + len(clause)
             if not query.startswith(clause, part.place) or query[stop : stop + 1].strip():
                 continue
-            rest = f"{query[: part.place].strip()} {query[stop:].strip()}".strip() or "*"
+            remaining = f"{query[: part.place].strip()} {query[stop:].strip()}".strip() or "*"
             with suppress(QuerySyntaxError):  # an operator was adjacent to the clause
-                parse(rest)
-                wider[clause] = rest
+                parse(remaining)
+                wider[clause] = remaining
     return wider
 
 

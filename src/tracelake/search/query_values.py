@@ -105,8 +105,8 @@ def period(text: str) -> tuple[int, int] | None:
     # time.
     first = _since(moment)
     if zone not in (None, "Z"):
-        ahead = (int(zone[1:3]) * 60 + int(zone[4:6])) * _NS["m"]
-        first += -ahead if zone[0] == "+" else ahead
+        utc_offset_ns = (int(zone[1:3]) * 60 + int(zone[4:6])) * _NS["m"]
+        first += -utc_offset_ns if zone[0] == "+" else utc_offset_ns
     if fraction is not None:
         step = 10 ** (9 - len(fraction))
         first += int(fraction) * step

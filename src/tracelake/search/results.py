@@ -50,10 +50,10 @@ class Hit:
     @property
     def neighbours(self) -> dict[str, str]:
         """Queries for related spans: of its session, of its user, and similar spans. Long values have none."""
-        beside = {"session": self.session_id, "user": self.user_id, "like": self.id}
+        related = {"session": self.session_id, "user": self.user_id, "like": self.id}
         return {
             field: clause_of(field, value)
-            for field, value in beside.items()
+            for field, value in related.items()
             if value
             and len(value) < LIST_TEXT_MAX_CHARS  # a longer one is cut in lists, and its query finds nothing
         }
@@ -326,12 +326,12 @@ def _spelled(text: str, wanted: Sequence[_Wanted], analyzer: Analyzer) -> list[_
         stems = [each.stem for each in analyzer.words_of(word)]
         return any(one.is_alike(stems) for one in alike)
 
-    def is_spelled_so(word: str) -> bool:
+    def has_spelling(word: str) -> bool:
         if alike and len(word) >= shortest and (is_alike_one(word) or has_part(word, 1, is_alike_one)):
             return True
         return any(has_part(word, len(one.words), one.holds) for one in wanted)
 
-    words = filter(is_spelled_so, words_in(text, identifiers_only=not alike, letter=analyzer.letter))
+    words = filter(has_spelling, words_in(text, identifiers_only=not alike, letter=analyzer.letter))
     return [
         _Wanted(analyzer, tuple(analyzer.words_wanted(word)), prefix=False)
         for word in islice(words, HIGHLIGHT_TERMS_MAX)
@@ -384,9 +384,9 @@ def _render(text: str, matches: Sequence[_Match]) -> str:
         pieces += (before, marked)
         room -= len(before) + len(marked)
         place = match.end
-    rest = _fold(text[place : place + 4 * limits.HIGHLIGHT_MAX_CHARS])
-    pieces.append(rest[:room])
-    if len(rest) > room or place + 4 * limits.HIGHLIGHT_MAX_CHARS < len(text):
+    tail = _fold(text[place : place + 4 * limits.HIGHLIGHT_MAX_CHARS])
+    pieces.append(tail[:room])
+    if len(tail) > room or place + 4 * limits.HIGHLIGHT_MAX_CHARS < len(text):
         pieces.append(_ELLIPSIS)
     return "".join(pieces).strip()
 

@@ -40,7 +40,7 @@ from tracelake.search.semantic_search import (
     SemanticSearch,
     Vector,
     Vectors,
-    rows_gone,
+    omitted_rows,
 )
 from tracelake.search.similar import Alike, TextsOf, alike_in
 from tracelake.storage.ports import ObjectStore
@@ -163,7 +163,7 @@ class Searcher:
     def _open(self, numbers: tuple[int, ...], rows: RowSelection | None = None) -> OpenedIndex:
         manifest, parts = self._manifest, tuple(self._parts[number] for number in numbers)
         opened = self._index.searcher(manifest, rows, self.analyzer, parts, self._unpublished)
-        documents = sum(part.documents for part in parts) + self._beside
+        documents = sum(part.documents for part in parts) + self._unpublished_documents
         if opened.documents != documents:
             raise DamageError(
                 f"{self.described} has {opened.documents} documents, "
@@ -193,19 +193,23 @@ class Searcher:
         assert limit >= 0, limit
         assert offset >= 0, offset
         plan = self._plan(query, service, now_ns, workspace, scored=sort == "score")
-        asked, searcher = plan.query, plan.searcher
+        compiled_query, searcher = plan.query, plan.searcher
         documents = 0 if searcher is None else searcher.num_docs
-        if asked is None or searcher is None or limit == 0 or offset >= documents:
+        if compiled_query is None or searcher is None or limit == 0 or offset >= documents:
             return []
         by_time = None if sort == "score" else "start"
         order = tantivy.Order.Asc if sort == "oldest" else tantivy.Order.Desc
 
-        def ranked_of(asked: tantivy.Query) -> list[AnyHit]:
+        def ranked_of(compiled_query: tantivy.Query) -> list[AnyHit]:
             return ranked_as_far_as(
                 offset + limit,
                 lambda length: (
                     searcher.search(
-                        asked, min(length, documents), count=False, order_by_field=by_time, order=order
+                        compiled_query,
+                        min(length, documents),
+                        count=False,
+                        order_by_field=by_time,
+                        order=order,
                     ).hits
                 ),
                 beyond=1 if by_time else SEARCH_RANKED_BEYOND_HITS if plan.is_graded else 0,
@@ -213,7 +217,11 @@ class Searcher:
 
         try:
             is_newest = sort == "newest"
-            ranked = self._newest(asked, offset + limit, now_ns, ranked_of) if is_newest else ranked_of(asked)
+            ranked = (
+                self._newest(compiled_query, offset + limit, now_ns, ranked_of)
+                if is_newest
+                else ranked_of(compiled_query)
+            )
         except ValueError as error:
             raise classify_error(query, error) from error
         page = ranked[offset : offset + limit]
@@ -221,7 +229,7 @@ class Searcher:
 
     def _newest(
         self,
-        asked: tantivy.Query,
+        compiled_query: tantivy.Query,
         wanted: int,
         now_ns: int | None,
         ranked_of: Callable[[tantivy.Query], list[AnyHit]],
@@ -230,14 +238,14 @@ class Searcher:
         come first."""
         schema, latest_ns = self._grammar.schema, latest_start(time.time_ns() if now_ns is None else now_ns)
         has_later = self._may_start_after(latest_ns)
-        usual = only_until(schema, asked, latest_ns) if has_later else asked
+        usual = only_until(schema, compiled_query, latest_ns) if has_later else compiled_query
         ranked: list[AnyHit] = []
         if self._newest_after is not None:
             ranked = ranked_of(only_after(schema, usual, self._newest_after))
         if len(ranked) < wanted:  # a full list needs no other hits, because these are later than all others
             ranked = ranked_of(usual)
         if len(ranked) < wanted and has_later:
-            ranked = [*ranked, *ranked_of(only_after(schema, asked, latest_ns))]
+            ranked = [*ranked, *ranked_of(only_after(schema, compiled_query, latest_ns))]
         return ranked
 
     def _may_start_after(self, time_ns: int) -> bool:
@@ -270,7 +278,7 @@ class Searcher:
             raise classify_error(query, error) from error
 
     @retry_after_reopen
-    def parts_asked(
+    def parts_searched(
         self,
         query: str,
         service: str | None = None,
@@ -292,20 +300,26 @@ class Searcher:
         try:
             if like := asks_for_likeness(query):
                 alike = self._alike(workspace)
-                asked = prepared_alike(query, service, self.analyzer, now_ns, alike, workspace)
+                prepared_query = prepared_alike(query, service, self.analyzer, now_ns, alike, workspace)
             else:
-                asked = prepared(query, service, self.analyzer, now_ns, workspace)
+                prepared_query = prepared(query, service, self.analyzer, now_ns, workspace)
         except ValueError as error:
             raise classify_error(query, error) from error
-        if like or (scored and asked.is_ranked) or (may := may_match(asked.node, now_ns)) is None:
-            return self._plan_of(asked, self._opened(), self.all_parts)
+        if (
+            like
+            or (scored and prepared_query.is_ranked)
+            or (may := may_match(prepared_query.node, now_ns)) is None
+        ):
+            return self._plan_of(prepared_query, self._opened(), self.all_parts)
         numbers = self._may_match(may) if self._is_prunable else self._all
         parts = PartsAsked(len(numbers), len(self._parts) - len(numbers))
-        return self._plan_of(asked, self._opened_of(numbers), parts)
+        return self._plan_of(prepared_query, self._opened_of(numbers), parts)
 
     @staticmethod
-    def _plan_of(asked: Prepared, opened: OpenedIndex | None, parts: PartsAsked) -> _Plan:
-        return _Plan(asked.query, None if opened is None else opened.searcher, parts, asked.is_graded)
+    def _plan_of(prepared_query: Prepared, opened: OpenedIndex | None, parts: PartsAsked) -> _Plan:
+        return _Plan(
+            prepared_query.query, None if opened is None else opened.searcher, parts, prepared_query.is_graded
+        )
 
     def _alike(self, workspace: str | None) -> Alike:
         """Return the function that makes queries for `like:` clauses. It needs all parts to determine rare words."""
@@ -324,7 +338,7 @@ class Searcher:
         """Whether every document is of a live row. Otherwise, all parts are needed to determine the documents to
         omit."""
         rows, manifest = self._rows, self._manifest
-        documents = manifest.documents + self._beside
+        documents = manifest.documents + self._unpublished_documents
         return rows is None or (rows.as_of == manifest.upper - 1 and rows.count == documents)
 
     @cached_property
@@ -333,7 +347,7 @@ class Searcher:
         return newest_after(self._parts)
 
     @property
-    def _beside(self) -> int:
+    def _unpublished_documents(self) -> int:
         return sum(part.header.documents for part in self._unpublished)
 
     @retry_after_reopen
@@ -343,7 +357,7 @@ class Searcher:
         return set() if opened is None else _traces_of(opened.searcher, self._of_traces(trace_ids))
 
     @retry_after_reopen
-    def traces_found(
+    def matching_traces(
         self,
         trace_ids: Collection[str],
         query: str,
@@ -392,17 +406,17 @@ class Searcher:
         )
 
     @retry_after_reopen
-    def hits_by_meaning(self, asked: SemanticRequest, limit: int, offset: int) -> list[RawHit]:
+    def hits_by_meaning(self, request: SemanticRequest, limit: int, offset: int) -> list[RawHit]:
         """Return hits `offset` to `offset + limit` of a semantic search, in order. Raises QueryError."""
         meaning = self._meaning()
-        return [] if meaning is None else meaning.search(asked, limit, offset)
+        return [] if meaning is None else meaning.search(request, limit, offset)
 
     @retry_after_reopen
-    def count_by_meaning(self, asked: SemanticRequest, facets: Sequence[str]) -> FacetCounts:
+    def count_by_meaning(self, request: SemanticRequest, facets: Sequence[str]) -> FacetCounts:
         """Return the number of spans in the result and their facets. Raises QueryError."""
         meaning = self._meaning()
         assert meaning is not None, "who has something to ask has an index"
-        return meaning.count(asked, facets)
+        return meaning.count(request, facets)
 
     def _meaning(self) -> SemanticSearch | None:
         opened = self._opened()
@@ -410,7 +424,7 @@ class Searcher:
             return None
         if self._by_meaning is None:  # opened on demand, so that damaged vectors do not prevent text search
             blocks = self._index.blocks(self._manifest, self._manifest.vectors)
-            vectors = Vectors(self._manifest.vectors, blocks, rows_gone(opened))
+            vectors = Vectors(self._manifest.vectors, blocks, omitted_rows(opened))
             self._by_meaning = SemanticSearch(opened, vectors, self._texts_of, self.analyzer)
         return self._by_meaning
 
@@ -461,13 +475,13 @@ def make_request(
         return RequestSearcher(
             lambda limit, offset: searcher.search(query, limit, offset, service, sort, now_ns, workspace),
             lambda facets: searcher.count(query, service, facets, now_ns, workspace),
-            searcher.parts_asked(query, service, sort, now_ns, workspace),
+            searcher.parts_searched(query, service, sort, now_ns, workspace),
         )
     by_meaning = searcher.by_meaning(query, by.mode, by.vector, service, now_ns, workspace)
     if by_meaning is None:
         return RequestSearcher(lambda _limit, _offset: [], _nothing, PartsAsked(0, 0))
-    _, asked = by_meaning
-    hits, count = partial(searcher.hits_by_meaning, asked), partial(searcher.count_by_meaning, asked)
+    _, request = by_meaning
+    hits, count = partial(searcher.hits_by_meaning, request), partial(searcher.count_by_meaning, request)
     return RequestSearcher(hits, count, searcher.all_parts)
 
 
@@ -504,7 +518,7 @@ class Ranking:
             raise QueryError("the vector contains a non-numeric value; give a list of numbers.") from error
 
     @property
-    def told(self) -> tuple[str, ...]:
+    def token_key(self) -> tuple[str, ...]:
         """Key of the ranking for page tokens; empty for a text search."""
         if self.mode == "text":
             return ()

@@ -81,10 +81,10 @@ class Vectors:
 
     settings: VectorSettings
     blocks: Sequence[VectorBlock]
-    gone: RowIds
+    removed: RowIds
     """Removed rows, sorted."""
 
-    def near(
+    def nearest_rows(
         self,
         searcher: tantivy.Searcher,
         schema: tantivy.Schema,
@@ -94,19 +94,19 @@ class Vectors:
         """Return the nearest rows that meet a condition, best first, at most `SEMANTIC_HITS_MAX`."""
         most = limits.SEMANTIC_HITS_MAX
         if condition is None:
-            return nearest(self.blocks, vector, most, gone=self.gone)
+            return nearest(self.blocks, vector, most, excluded=self.removed)
         counted: Any = searcher.search(condition, 1, count=True)
         meeting = counted.count or 0
         if meeting <= limits.SEMANTIC_FILTERED_MAX_ROWS:
             return nearest(self.blocks, vector, most, allowed=rows_of(searcher, condition, meeting))
-        asked = _SEMANTIC_FARTHER * most
+        candidates = _SEMANTIC_FARTHER * most
         while True:
-            rows, scores = nearest(self.blocks, vector, asked, gone=self.gone)
+            rows, scores = nearest(self.blocks, vector, candidates, excluded=self.removed)
             these = tantivy.Query.term_set_query(schema, "row", rows.tolist())
             met = np.isin(rows, rows_of(searcher, _both(condition, these), len(rows)))
-            if met.sum() >= most or len(rows) < asked:
+            if met.sum() >= most or len(rows) < candidates:
                 return rows[met][:most], scores[met][:most]
-            asked *= _SEMANTIC_FARTHER
+            candidates *= _SEMANTIC_FARTHER
 
     def vector_of_text(self, text: str) -> Doubles:
         """Return the vector of a query text.
@@ -168,7 +168,7 @@ def ranked(
     vectors: Vectors,
     searcher: tantivy.Searcher,
     schema: tantivy.Schema,
-    asked: SemanticQuery,
+    semantic_query: SemanticQuery,
     vector: Vector | None,
     words: tantivy.Query | None,
     compiled: Callable[[Node], tantivy.Query | None],
@@ -181,7 +181,7 @@ def ranked(
         vectors: The vectors of the index.
         searcher: The searcher of its texts.
         schema: The schema of the searcher.
-        asked: The parts of the query.
+        semantic_query: The parts of the query.
         vector: The vector to compare with, instead of the words.
         words: The complete query. A hybrid search takes its text hits from it.
         compiled: Compiles a condition.
@@ -190,21 +190,21 @@ def ranked(
     own: tantivy.Query | None = None
     if vector is not None:
         target = vectors.checked(vector)
-    elif asked.like is not None:
-        target = vectors.vector_of_span(searcher, schema, asked.like, workspace)
-        trace = asked.like.text.lower()[:32]
+    elif semantic_query.like is not None:
+        target = vectors.vector_of_span(searcher, schema, semantic_query.like, workspace)
+        trace = semantic_query.like.text.lower()[:32]
         own = tantivy.Query.term_query(schema, "trace", trace, "basic")
-    elif asked.text.strip():
-        target = vectors.vector_of_text(asked.text)
+    elif semantic_query.text.strip():
+        target = vectors.vector_of_text(semantic_query.text)
     else:
         raise QueryError("there is nothing to compare with: add words to the conditions, a vector, or like:.")
-    condition = None if asked.condition is None else compiled(asked.condition)
+    condition = None if semantic_query.condition is None else compiled(semantic_query.condition)
     if own is not None:
         everything = condition or tantivy.Query.all_query()
         condition = tantivy.Query.boolean_query(
             [(tantivy.Occur.Must, everything), (tantivy.Occur.MustNot, own)]
         )
-    rows, scores = vectors.near(searcher, schema, condition, target)
+    rows, scores = vectors.nearest_rows(searcher, schema, condition, target)
     if mode == "semantic":
         return Ranked(tuple(rows.tolist()), tuple(scores.tolist()))
     hits = [] if words is None else searcher.search(words, limits.SEMANTIC_HITS_MAX, count=False).hits
@@ -255,69 +255,71 @@ class SemanticSearch:
         # Cached because the pages and facets of a search are taken from the same ranking.
         self._ranked = lru_cache(_SEMANTIC_RESULTS_KEPT)(self._rank)
 
-    def search(self, asked: SemanticRequest, limit: int, offset: int) -> list[RawHit]:
+    def search(self, request: SemanticRequest, limit: int, offset: int) -> list[RawHit]:
         """Return hits `offset` to `offset + limit`, in order."""
-        whole = self._ranked(asked)
-        page = whole.rows[offset : offset + limit]
+        ranking = self._ranked(request)
+        page = ranking.rows[offset : offset + limit]
         searcher = self._opened.searcher
         if not page:
             return []
         these = tantivy.Query.term_set_query(self._opened.index.schema, "row", list(page))
         hits = searcher.search(these, len(page), count=False, order_by_field="row").hits
         addresses = {int(row): address for row, address in hits}
-        scores = whole.scores[offset : offset + limit]
+        scores = ranking.scores[offset : offset + limit]
         return [
             raw_hit(searcher, score, addresses[row])
             for row, score in zip(page, scores, strict=True)
             if row in addresses
         ]
 
-    def count(self, asked: SemanticRequest, facets: Sequence[str]) -> FacetCounts:
+    def count(self, request: SemanticRequest, facets: Sequence[str]) -> FacetCounts:
         """Return the number of spans in the result and their facets."""
         check(facets)
-        rows = self._ranked(asked).rows
+        rows = self._ranked(request).rows
         if not rows:
             return FacetCounts(0, {name: RawFacet((), 0) for name in facets})
-        if not facets and not asked.only:
+        if not facets and not request.only:
             return FacetCounts(len(rows), {})
         these = tantivy.Query.term_set_query(self._opened.index.schema, "row", list(rows))
-        return count(self._opened.searcher, these, facets, asked.only)
+        return count(self._opened.searcher, these, facets, request.only)
 
-    def _rank(self, asked: SemanticRequest) -> Ranked:
+    def _rank(self, request: SemanticRequest) -> Ranked:
         index = self._opened.index
-        alike = alike_in(index.schema, self._opened.searcher, self._texts_of, self._analyzer, asked.workspace)
+        alike = alike_in(
+            index.schema, self._opened.searcher, self._texts_of, self._analyzer, request.workspace
+        )
 
         def query_of(node: Node) -> tantivy.Query | None:
-            query = compiled(index, node, asked.now_ns, alike, self._analyzer)
-            for field, value in asked.only:
+            query = compiled(index, node, request.now_ns, alike, self._analyzer)
+            for field, value in request.only:
                 query = None if query is None else only_of(index, query, field, value)
             return query
 
         try:
-            node = tree(asked.query)
+            node = tree(request.query)
             parts = split_semantic(node)
             # words become conditions, because the vector is what to compare with already
-            if asked.vector is not None:
+            if request.vector is not None:
                 parts = SemanticQuery("", None, None if isinstance(node, Everything) else node)
-            if parts.condition is None and asked.only:
+            if parts.condition is None and request.only:
                 parts = SemanticQuery(parts.text, parts.like, Everything())
-            words = query_of(node) if asked.mode == "hybrid" else None
+            words = query_of(node) if request.mode == "hybrid" else None
             return ranked(
-                asked.mode,
+                request.mode,
                 self._vectors,
                 self._opened.searcher,
                 index.schema,
                 parts,
-                asked.vector,
+                request.vector,
                 words,
                 query_of,
-                asked.workspace,
+                request.workspace,
             )
         except ValueError as error:
-            raise classify_error(asked.query, error) from error
+            raise classify_error(request.query, error) from error
 
 
-def rows_gone(opened: OpenedIndex) -> RowIds:
+def omitted_rows(opened: OpenedIndex) -> RowIds:
     """Return the row ids of omitted documents, sorted."""
     addresses = [
         tantivy.DocAddress(segment, document)

@@ -43,10 +43,10 @@ def likeness(
     analyzer: Analyzer,
 ) -> tantivy.Query:
     """Return the query for spans of other traces that have enough of the most characteristic words of these texts."""
-    told = _telling(searcher, texts, analyzer)
-    if not told:
+    stems = _telling(searcher, texts, analyzer)
+    if not stems:
         return tantivy.Query.empty_query()
-    words = [(tantivy.Occur.Should, tantivy.Query.term_query(schema, "text", stem, "freq")) for stem in told]
+    words = [(tantivy.Occur.Should, tantivy.Query.term_query(schema, "text", stem, "freq")) for stem in stems]
     alike = tantivy.Query.boolean_query(words, max(1, round(_LIKE_SHARE * len(words))))
     own = tantivy.Query.term_query(schema, "trace", trace_id, "basic")
     return tantivy.Query.boolean_query([(tantivy.Occur.Must, alike), (tantivy.Occur.MustNot, own)])

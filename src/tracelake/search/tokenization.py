@@ -74,12 +74,12 @@ def identifiers(texts: Sequence[str]) -> dict[int, tuple[str, ...]]:
     import polars as pl  # noqa: PLC0415  a sixth of the start of a process that has no use for it
 
     words_of_texts = pl.Series(texts, dtype=pl.String).str.extract_all(_IDENTIFIER)
-    held = (words_of_texts.list.len() > 0).arg_true()
+    matching = (words_of_texts.list.len() > 0).arg_true()
     return {
         number: tuple(
             sorted({_parts_of(word) for word in words if len(word.encode()) <= IDENTIFIER_MAX_BYTES})
         )
-        for number, words in zip(held.to_list(), words_of_texts.gather(held).to_list(), strict=True)
+        for number, words in zip(matching.to_list(), words_of_texts.gather(matching).to_list(), strict=True)
     }
 
 
@@ -313,14 +313,14 @@ class BatchTokenizer:
             return [
                 self._large(texts.slice(first, last - first)) for first, last in pairwise(firsts.tolist())
             ]
-        whole, (different, numbers) = self._at_once(texts, firsts)
+        joined, (different, numbers) = self._at_once(texts, firsts)
         worded = pa.concat_arrays([_NONE, *map(_strings, self._words_of_parts(different))])
         lists: Any = pa.ListArray.from_arrays(numbers.offsets, worded.take(numbers.values))
         have = np.flatnonzero(lists.value_lengths().to_numpy())
         before: Any = pc.binary_join(lists.take(pa.array(have)), _BETWEEN_TEXTS)
         for row, parts in zip(have.tolist(), before.to_pylist(), strict=True):
-            whole[row] = f"{parts}{_BETWEEN_TEXTS}{whole[row]}"
-        return whole
+            joined[row] = f"{parts}{_BETWEEN_TEXTS}{joined[row]}"
+        return joined
 
     def _large(self, texts: Any) -> str:
         """Return the text of one row, processed in batches of texts, or in pieces of a long text."""
@@ -378,9 +378,9 @@ class BatchTokenizer:
         objects."""
         words, parts, owners = [_NONE], [_NONE], [np.empty(0, np.int64)]
         for first, last in _some_at_a_time(_sizes(written)):
-            some, held = self._chunks(written.slice(first, last - first).to_pylist())
+            some, chunk_parts = self._chunks(written.slice(first, last - first).to_pylist())
             words.append(_strings(some))
-            for own, some_parts in held:
+            for own, some_parts in chunk_parts:
                 owners.append(first + own)
                 parts.append(some_parts)
         different = _ordered(parts)
@@ -391,10 +391,10 @@ class BatchTokenizer:
     def _chunks(self, written: list[str]) -> tuple[list[str], list[tuple[Numbers, Any]]]:
         """Return the words of distinct chunks, and their parts as (chunk numbers, parts), ordered by chunk."""
         words = list(map(self._known.get, written))
-        unknown = [number for number, known in enumerate(words) if known is None]
+        unknown = [number for number, cached in enumerate(words) if cached is None]
         texts = [written[number] for number in unknown]
-        held = [(np.array(owners, np.int64), _strings(parts)) for owners, parts in self._parts(texts)]
-        have = {owner for owners, _ in held for owner in owners.tolist()}
+        chunk_parts = [(np.array(owners, np.int64), _strings(parts)) for owners, parts in self._parts(texts)]
+        have = {owner for owners, _ in chunk_parts for owner in owners.tolist()}
         new = self._worded(texts)
         for number, worded in zip(unknown, new, strict=True):
             words[number] = worded
@@ -402,7 +402,7 @@ class BatchTokenizer:
             (text, worded) for at, (text, worded) in enumerate(zip(texts, new, strict=True)) if at not in have
         )
         numbers = np.array(unknown, np.int64)
-        return cast("list[str]", words), [(numbers[owners], parts) for owners, parts in held]
+        return cast("list[str]", words), [(numbers[owners], parts) for owners, parts in chunk_parts]
 
     def _parts(self, texts: list[str]) -> Iterator[tuple[list[int], list[str]]]:
         """Yield the parts of texts as (text numbers, parts), ordered by text. The parts of a large text are yielded
@@ -458,13 +458,13 @@ def _some_at_a_time(sizes: npt.NDArray[Any]) -> Iterator[tuple[int, int]]:
         first = max(last, first + 1)
 
 
-def _together(held: Any, codes: npt.NDArray[Any], firsts: npt.NDArray[Any]) -> Any:
+def _together(entries: Any, codes: npt.NDArray[Any], firsts: npt.NDArray[Any]) -> Any:
     """Return the distinct numbers that each list contains; list n is `codes[firsts[n] : firsts[n + 1]]`."""
-    lengths = held.value_lengths().to_numpy()
+    lengths = entries.value_lengths().to_numpy()
     places = np.flatnonzero(lengths[codes])
     having = codes[places]
     lists = (np.searchsorted(firsts, places, side="right") - 1).repeat(lengths[having])
-    numbers = held.take(pa.array(having)).flatten().to_numpy()
+    numbers = entries.take(pa.array(having)).flatten().to_numpy()
     many = int(numbers.max(initial=0)) + 1
     both = np.unique(lists * many + numbers)
     return _lists(np.searchsorted(both, np.arange(len(firsts)) * many), pa.array(both % many))

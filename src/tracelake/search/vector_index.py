@@ -204,9 +204,13 @@ def read_block(path: Path, part: str) -> VectorBlock:
 
 def check_block(block: VectorBlock, part: PartRef, settings: VectorSettings | None = None) -> None:
     """Raise DamageError if a block is not the one that the manifest describes for the part."""
-    known = part.vectors
-    told = (block.settings.fingerprint, len(block.rows))
-    if known is None or told != (known.fingerprint, known.vectors) or settings not in (None, block.settings):
+    described = part.vectors
+    actual = (block.settings.fingerprint, len(block.rows))
+    if (
+        described is None
+        or actual != (described.fingerprint, described.vectors)
+        or settings not in (None, block.settings)
+    ):
         raise DamageError(f"the vectors of index part {part.path} do not match its manifest; {BUILD_ANEW}")
 
 
@@ -219,15 +223,15 @@ def nearest(
     query: Doubles,
     most: int,
     allowed: RowIds | None = None,
-    gone: RowIds = NOBODY,
+    excluded: RowIds = NOBODY,
 ) -> tuple[RowIds, Doubles]:
     """Return the ids of the `most` rows with the nearest vectors, best first, and their scores.
 
-    Rows with equal scores are ordered by id. `allowed` restricts the search to these rows; `gone` excludes rows. Both
-    are sorted.
+    Rows with equal scores are ordered by id. `allowed` restricts the search to these rows; `excluded` excludes rows.
+    Both are sorted.
     """
-    places = [_held(block.rows, allowed, gone) for block in blocks]
-    bounds = [_bounds(block, query, held) for block, held in zip(blocks, places, strict=True)]
+    places = [_positions(block.rows, allowed, excluded) for block in blocks]
+    bounds = [_bounds(block, query, positions) for block, positions in zip(blocks, places, strict=True)]
     if not bounds or most < 1:
         return NOBODY, np.array([], np.float64)
     lowest = np.concatenate([middle - error for middle, error in bounds])
@@ -236,9 +240,9 @@ def nearest(
     rank = min(most, len(lowest))
     least = np.partition(lowest, len(lowest) - rank)[len(lowest) - rank]
     rows, scores = [], []
-    for block, held, (middle, error) in zip(blocks, places, bounds, strict=True):
-        kept = np.flatnonzero(middle + error >= least)
-        chosen = kept if held is None else held[kept]
+    for block, positions, (middle, error) in zip(blocks, places, bounds, strict=True):
+        candidates = np.flatnonzero(middle + error >= least)
+        chosen = candidates if positions is None else positions[candidates]
         rows.append(block.rows[chosen])
         scores.append(_scores(block, query, chosen))
     all_rows, all_scores = np.concatenate(rows), np.concatenate(scores)
@@ -255,22 +259,24 @@ def vector_of(blocks: Sequence[VectorBlock], row: int) -> Doubles | None:
     return None
 
 
-def _bounds(block: VectorBlock, query: Doubles, held: Places | None) -> tuple[Doubles, Doubles]:
+def _bounds(block: VectorBlock, query: Doubles, positions: Places | None) -> tuple[Doubles, Doubles]:
     """Return an estimate of each score for a query of length 1, and its maximum error."""
-    if held is not None and 2 * len(held) > len(block.rows):
+    if positions is not None and 2 * len(positions) > len(block.rows):
         # Reading all rows sequentially is faster than picking most of them.
         middle, error = _bounds(block, query, None)
-        return middle[held], error[held]
-    number = len(block.rows) if held is None else len(held)
+        return middle[positions], error[positions]
+    number = len(block.rows) if positions is None else len(positions)
     # At other lengths, products may overflow float32.
     narrow = (query / np.linalg.norm(query)).astype(np.float32)
     products = np.empty(number, np.float32)
     chunk = np.empty((min(_VECTORS_AT_ONCE, number), len(query)), np.float32)
     for start in range(0, number, _VECTORS_AT_ONCE):
         stop = min(start + _VECTORS_AT_ONCE, number)
-        chunk[: stop - start] = block.codes[start:stop] if held is None else block.codes[held[start:stop]]
+        chunk[: stop - start] = (
+            block.codes[start:stop] if positions is None else block.codes[positions[start:stop]]
+        )
         np.dot(chunk[: stop - start], narrow, out=products[start:stop])
-    which = slice(None) if held is None else held
+    which = slice(None) if positions is None else positions
     norms = block.norms[which].astype(np.float64)
     return products * block.scales[which] * norms, block.errors[which] * norms
 
@@ -285,12 +291,12 @@ def _scores(block: VectorBlock, query: Doubles, places: Places) -> Doubles:
     return np.round(scores, 9) * length * block.norms[places]
 
 
-def _held(rows: RowIds, allowed: RowIds | None, gone: RowIds) -> Places | None:
+def _positions(rows: RowIds, allowed: RowIds | None, excluded: RowIds) -> Places | None:
     """Return the positions of the rows to compare; None for all."""
-    if allowed is None and not len(gone):
+    if allowed is None and not len(excluded):
         return None
-    held = np.ones(len(rows), bool) if allowed is None else _among(rows, allowed)
-    return np.flatnonzero(held & ~_among(rows, gone))
+    mask = np.ones(len(rows), bool) if allowed is None else _among(rows, allowed)
+    return np.flatnonzero(mask & ~_among(rows, excluded))
 
 
 def _among(rows: RowIds, allowed: RowIds) -> npt.NDArray[np.bool_]:
@@ -426,10 +432,10 @@ class FunctionSource:
         different = list(dict.fromkeys(texts.values()))
         vectors: dict[str, Floats] = {}
         for start in range(0, len(different), _EMBEDDING_BATCH_TEXTS):
-            vectors |= self._made(different[start : start + _EMBEDDING_BATCH_TEXTS])
+            vectors |= self._embed(different[start : start + _EMBEDDING_BATCH_TEXTS])
         return {row: vectors.get(text) for row, text in texts.items()}
 
-    def _made(self, texts: Sequence[str]) -> dict[str, Floats]:
+    def _embed(self, texts: Sequence[str]) -> dict[str, Floats]:
         """Return the vectors of those texts on which the function does not fail."""
         if self._function is None or self._has_failed_enough:
             return {}
@@ -443,7 +449,7 @@ class FunctionSource:
         if len(texts) == 1:
             return {}
         half = len(texts) // 2
-        return self._made(texts[:half]) | self._made(texts[half:])
+        return self._embed(texts[:half]) | self._embed(texts[half:])
 
     @property
     def _has_failed_enough(self) -> bool:
@@ -453,7 +459,7 @@ class FunctionSource:
 def meant_texts(batch: pa.RecordBatch) -> dict[int, str]:
     """Return the texts to embed, by row position. Spans without text are omitted."""
     columns = [batch.column(name).to_pylist() for name in TEXTS]
-    texts = ("\n".join(filter(None, told)) for told in zip(*columns, strict=True))
+    texts = ("\n".join(filter(None, values)) for values in zip(*columns, strict=True))
     return {row: text[: limits.EMBEDDED_TEXT_MAX_CHARS] for row, text in enumerate(texts) if text.strip()}
 
 

@@ -74,8 +74,8 @@ class VectorSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     @property
     def fingerprint(self) -> str:
         """Fingerprint of the settings. Only vectors with the same fingerprint are compared."""
-        told = [_FORMAT, self.source, self.dimensions, self.metric, self.version]
-        return hashlib.sha256(json.dumps(told).encode()).hexdigest()
+        fields = [_FORMAT, self.source, self.dimensions, self.metric, self.version]
+        return hashlib.sha256(json.dumps(fields).encode()).hexdigest()
 
     @property
     def rows_per_part(self) -> int:
@@ -90,18 +90,18 @@ class VectorSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 def checked_settings(source: str, dimensions: int, metric: str, version: str = "") -> VectorSettings:
     """Validate settings from a user. Raises UsageError."""
-    known: Metric = "dot" if metric == "dot" else "cosine"
-    if metric != known:
+    normalized: Metric = "dot" if metric == "dot" else "cosine"
+    if metric != normalized:
         raise UsageError(f"the metric must be cosine or dot, not {metric!r}.")
     try:
-        return VectorSettings(source=source, dimensions=dimensions, metric=known, version=version)
+        return VectorSettings(source=source, dimensions=dimensions, metric=normalized, version=version)
     except (TypeError, ValueError) as error:
         raise UsageError(f"these vector settings are not valid: {error}.") from error
 
 
-def has_vectors(known: PartVectors | None, wanted: VectorSettings | None) -> bool:
+def has_vectors(stored: PartVectors | None, wanted: VectorSettings | None) -> bool:
     """Whether a part has the wanted vectors, or none are wanted. Some of its spans may lack one after failures."""
-    return wanted is None or (known is not None and known.fingerprint == wanted.fingerprint)
+    return wanted is None or (stored is not None and stored.fingerprint == wanted.fingerprint)
 
 
 class IndexSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -181,7 +181,8 @@ def load(source: str) -> tuple[Embedder, VectorSettings]:
         raise
     except BaseException as error:  # the import of the module may raise anything, also SystemExit
         raise UsageError(
-            f"the embedding function {source} cannot be imported here: {_told(error)}. Install its module "
+            f"the embedding function {source} cannot be imported here: {_describe_error(error)}. "
+            "Install its module "
             "where searches and tasks run, or name its folder in PYTHONPATH."
         ) from error
     if not isinstance(loaded, Embedder):
@@ -227,7 +228,7 @@ def call(function: Embedder, texts: Sequence[str]) -> Floats:
             f"the embedding function did not return within {EMBEDDING_CALL_MAX_S:g} s for {len(texts)} texts."
         )
     if failure:
-        raise EmbeddingError(f"the embedding function failed: {_told(failure[0])}.") from failure[0]
+        raise EmbeddingError(f"the embedding function failed: {_describe_error(failure[0])}.") from failure[0]
     shape = (len(texts), function.dimensions)
     if outcome[0].shape != shape:
         raise EmbeddingError(
@@ -256,5 +257,5 @@ def requested_vectors(source: str, dimensions: int | None, metric: str | None) -
     return load(source)[1]
 
 
-def _told(error: BaseException) -> str:
+def _describe_error(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"[:PROBLEM_MAX_CHARS].rstrip(". ")

@@ -21,20 +21,20 @@ from tracelake.storage.ports import ObjectStore
 
 
 def verify_lists(
-    objects: ObjectStore, manifest: Manifest, whole: dict[str, tuple[PartRef, ...]]
+    objects: ObjectStore, manifest: Manifest, intact: dict[str, tuple[PartRef, ...]]
 ) -> Iterator[PartProblem]:
-    """Yield the problems of a manifest's lists. Lists in `whole` are skipped; intact ones are added to it.
+    """Yield the problems of a manifest's lists. Lists in `intact` are skipped; intact ones are added to it.
 
     Raises:
         StorageError: The store failed, so the check has no result.
     """
     for ref in manifest.lists:
-        if ref.path not in whole:
+        if ref.path not in intact:
             try:
-                whole[ref.path] = read_list(objects, ref)
+                intact[ref.path] = read_list(objects, ref)
             except DamageError as error:
-                gone = objects.head(ref.path) is None
-                yield PartProblem("missing" if gone else "damaged", ref.path, str(error))
+                is_missing = objects.head(ref.path) is None
+                yield PartProblem("missing" if is_missing else "damaged", ref.path, str(error))
 
 
 def verify_parts(objects: ObjectStore, parts: Iterable[PartRef]) -> Iterator[PartProblem]:
@@ -88,7 +88,7 @@ class IndexCheck:
     """Check of all manifests of a lake, in order of commits, newest first."""
 
     objects: ObjectStore
-    came: RowsOf
+    committed_rows: RowsOf
     live: LiveAt
     newest: Manifest | None = None
     bytes_read: int = 0
@@ -105,17 +105,17 @@ class IndexCheck:
         try:
             manifest = read_manifest(self.objects, path)
         except TracelakeError as error:
-            gone = self.objects.head(path) is None
-            yield Finding("missing" if gone else "damaged", "manifest", path, str(error))
+            is_missing = self.objects.head(path) is None
+            yield Finding("missing" if is_missing else "damaged", "manifest", path, str(error))
             return
         for problem in verify_lists(self.objects, manifest, self._lists):
             yield Finding(problem.kind, "index list", problem.path, problem.detail)
-        for part in self._named(manifest):
+        for part in self._index_parts(manifest):
             self._parts[part.path] = part
         if self.newest is None:
             self.newest, self._newest_path = manifest, path
 
-    def _named(self, manifest: Manifest) -> list[PartRef]:
+    def _index_parts(self, manifest: Manifest) -> list[PartRef]:
         older = [part for ref in manifest.lists for part in self._lists.get(ref.path, ())]
         return [*older, *manifest.newest]
 
@@ -138,12 +138,12 @@ class IndexCheck:
                     f"it has {part.documents} documents for {rows} rows {which}",
                 )
         if self.newest is not None:
-            yield from self._whole(self.newest)
+            yield from self._check_rows(self.newest)
 
     def _rows(self, part: PartRef | Generation, buckets: range | None) -> int | None:
         """Return the expected number of documents of a part or generation; None if unknown."""
         if part.as_of == part.lower:
-            return self.came(part.lower, buckets)
+            return self.committed_rows(part.lower, buckets)
         live = self._live(part.as_of, buckets)
         return None if live is None else sum(rows for t, rows in live.items() if part.lower <= t < part.upper)
 
@@ -152,16 +152,16 @@ class IndexCheck:
             return self.live(as_of, buckets)
         return None
 
-    def _whole(self, manifest: Manifest) -> Iterator[Finding]:
+    def _check_rows(self, manifest: Manifest) -> Iterator[Finding]:
         """Check that some part has the rows of every transaction and bucket."""
-        every = generations(self._named(manifest))
-        held = {t for each in every for t in range(each.lower, each.upper)}
+        every = generations(self._index_parts(manifest))
+        covered = {t for each in every for t in range(each.lower, each.upper)}
         rows = [self._rows(each, None) for each in every]
-        live = self._live(manifest.upper - 1, None) if len(held) < manifest.upper else {}
+        live = self._live(manifest.upper - 1, None) if len(covered) < manifest.upper else {}
         if live is None or None in rows:
             return
         expected = sum(count for count in rows if count is not None)
-        expected += sum(count for t, count in live.items() if t not in held and t < manifest.upper)
+        expected += sum(count for t, count in live.items() if t not in covered and t < manifest.upper)
         if manifest.documents != expected:
             detail = f"{manifest.documents} documents for {expected} rows"
             yield Finding("mismatch", "manifest", self._newest_path, detail)

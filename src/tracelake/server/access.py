@@ -188,48 +188,50 @@ class Provider:
     async def endpoints(self) -> Endpoints:
         """Return the provider's endpoints. Raises ProviderError."""
         issuer = self._openid.issuer
-        return await self._known(
+        return await self._cached(
             issuer.rstrip("/") + _DISCOVERY,
             lambda told: discover_endpoints(told, issuer),
             PROVIDER_KEPT_S,
         )
 
-    async def claims(self, code: str, begun: SignInSecret, redirect_uri: str) -> Claims:
+    async def claims(self, code: str, sign_in_secret: SignInSecret, redirect_uri: str) -> Claims:
         """Redeem a code for the user's verified claims. Raises NoKeyError, ProviderError."""
         endpoints = await self.endpoints()
-        tokens = await self._redeemed(endpoints, code, begun, redirect_uri)
+        tokens = await self._redeemed(endpoints, code, sign_in_secret, redirect_uri)
         token = tokens.get("id_token")
         if not isinstance(token, str):
             raise ProviderError(
                 "the provider's response has no id token: is this client registered for OpenID Connect?"
             )
-        claims = await self._checked(endpoints, token, begun, PROVIDER_KEPT_S)
+        claims = await self._checked(endpoints, token, sign_in_secret, PROVIDER_KEPT_S)
         if claims is None:
-            claims = await self._checked(endpoints, token, begun, PROVIDER_KEYS_AGAIN_S)
+            claims = await self._checked(endpoints, token, sign_in_secret, PROVIDER_KEYS_AGAIN_S)
         if claims is None:
             raise NoKeyError("the provider's id token is not signed with one of its keys; sign in again")
         if endpoints.userinfo is not None and lacks_claims(self._openid, claims):
-            told = await self._told(endpoints.userinfo, tokens.get("access_token"))
-            if told.get("sub") != claims["sub"]:
+            userinfo = await self._userinfo(endpoints.userinfo, tokens.get("access_token"))
+            if userinfo.get("sub") != claims["sub"]:
                 raise NoKeyError("userinfo is for a different subject than the ID token; sign in again")
-            claims = joined(claims, told)
+            claims = joined(claims, userinfo)
         return claims
 
     async def _checked(
-        self, endpoints: Endpoints, token: str, begun: SignInSecret, max_age_s: float
+        self, endpoints: Endpoints, token: str, sign_in_secret: SignInSecret, max_age_s: float
     ) -> Claims | None:
-        keys = await self._known(endpoints.keys, _keys_of, max_age_s)
+        keys = await self._cached(endpoints.keys, _keys_of, max_age_s)
         openid = self._openid
-        return verified_claims(token, keys, openid.issuer, openid.client_id, begun.nonce, time.time())
+        return verified_claims(
+            token, keys, openid.issuer, openid.client_id, sign_in_secret.nonce, time.time()
+        )
 
     async def _redeemed(
-        self, endpoints: Endpoints, code: str, begun: SignInSecret, redirect_uri: str
+        self, endpoints: Endpoints, code: str, sign_in_secret: SignInSecret, redirect_uri: str
     ) -> dict[str, Any]:
         form = {
             "grant_type": "authorization_code",
             "code": code,
             "redirect_uri": redirect_uri,
-            "code_verifier": begun.verifier,
+            "code_verifier": sign_in_secret.verifier,
             "client_id": self._openid.client_id,
         }
         secret = self._openid.client_secret
@@ -240,18 +242,18 @@ class Provider:
             auth = httpx.BasicAuth(quote_plus(self._openid.client_id), quote_plus(secret))  # RFC 6749, 2.3.1
         return await self._answer("POST", endpoints.token, data=form, auth=auth)
 
-    async def _told(self, url: str, access_token: object) -> dict[str, Any]:
+    async def _userinfo(self, url: str, access_token: object) -> dict[str, Any]:
         if not isinstance(access_token, str) or not (access_token.isascii() and access_token.isprintable()):
             raise ProviderError("the provider's response has no valid access token; " + _LATER)
         return await self._answer("GET", url, headers={"Authorization": f"Bearer {access_token}"})
 
-    async def _known(self, url: str, checked: Callable[[dict[str, Any]], T], max_age_s: float) -> T:
+    async def _cached(self, url: str, checked: Callable[[dict[str, Any]], T], max_age_s: float) -> T:
         """Return the checked document at a URL, from the cache if it is recent."""
-        kept_s, known = self._kept.get(url, (float("-inf"), None))
+        kept_s, value = self._kept.get(url, (float("-inf"), None))
         if self._clock() - kept_s > max_age_s:
-            known = checked(await self._answer("GET", url))
-            self._kept[url] = (self._clock(), known)
-        return cast("T", known)
+            value = checked(await self._answer("GET", url))
+            self._kept[url] = (self._clock(), value)
+        return cast("T", value)
 
     async def _answer(self, method: str, url: str, **options: Any) -> dict[str, Any]:
         """Send a request and return the JSON object of the response. Raises ProviderError; BackPressureError if too
@@ -278,8 +280,8 @@ class Provider:
         except (msgspec.DecodeError, UnicodeError, RecursionError):
             document = None
         if status != 200 or not isinstance(document, dict):
-            told = document if isinstance(document, dict) else {}
-            _raise_refused(url, status, told)
+            fields = document if isinstance(document, dict) else {}
+            _raise_refused(url, status, fields)
         return dict(document)
 
 
@@ -296,13 +298,13 @@ def _keys_of(document: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 async def _fetched(method: str, url: str, options: Mapping[str, Any], tls: SSLContext) -> tuple[int, bytes]:
     body = bytearray()
-    asked = {"Accept": "application/json", "Accept-Encoding": "identity"} | dict(options.get("headers", {}))
+    headers = {"Accept": "application/json", "Accept-Encoding": "identity"} | dict(options.get("headers", {}))
     async with (
         # Bypass proxies for a provider on this machine. It may use plain http, which a proxy could read.
         httpx.AsyncClient(
             verify=tls, timeout=limits.PROVIDER_WAIT_S, trust_env=url.startswith("https:")
         ) as client,
-        client.stream(method, url, **{**options, "headers": asked}) as answer,
+        client.stream(method, url, **{**options, "headers": headers}) as answer,
     ):
         async for piece in answer.aiter_raw():
             body += piece
@@ -313,9 +315,9 @@ async def _fetched(method: str, url: str, options: Mapping[str, Any], tls: SSLCo
         return answer.status_code, bytes(body)
 
 
-def _raise_refused(url: str, status: int, told: Mapping[str, Any]) -> None:
+def _raise_refused(url: str, status: int, document: Mapping[str, Any]) -> None:
     """Raise the error for a provider's refusal: NoKeyError for an invalid code, otherwise ProviderError."""
-    problem = str(told.get("error", ""))[: limits.NAME_QUOTED_MAX_CHARS]
+    problem = str(document.get("error", ""))[: limits.NAME_QUOTED_MAX_CHARS]
     if problem == "invalid_grant":
         raise NoKeyError("the provider no longer knows this sign-in; sign in again")
     if problem in {"invalid_client", "unauthorized_client"}:
@@ -353,10 +355,10 @@ def provider_pages(
             by = await run_sync(sessions.signing.secret)
         except TracelakeError as error:
             return _problem(request, after, error)
-        begun, back = SignInSecret(secrets.token_urlsafe(SECRET_BYTES)), _redirect_uri(request)
-        url = authorization_url(endpoints.authorization, openid, begun, back)
-        held = sign_state(OidcState(begun.secret, after), by, _place(back), time.time())
-        return _unkept(set_state_cookie(RedirectResponse(url, status_code=303), request, held))
+        sign_in_secret, back = SignInSecret(secrets.token_urlsafe(SECRET_BYTES)), _redirect_uri(request)
+        url = authorization_url(endpoints.authorization, openid, sign_in_secret, back)
+        cookie = sign_state(OidcState(sign_in_secret.secret, after), by, _place(back), time.time())
+        return _unkept(set_state_cookie(RedirectResponse(url, status_code=303), request, cookie))
 
     @router.get(SIGNED_IN)
     async def come_back(
@@ -364,12 +366,12 @@ def provider_pages(
     ) -> Response:
         after, back = "/", _redirect_uri(request)
         try:
-            held = our_cookies(request.scope).get(BEGUN_COOKIE, "")
+            cookie = our_cookies(request.scope).get(BEGUN_COOKIE, "")
             by = await run_sync(sessions.signing.secret)
-            known = verify_state(held, by, _place(back), time.time()) or OidcState("", "/")
-            after, begun = safe_redirect(known.after), SignInSecret(known.secret)
-            check_back(openid, begun, code, state, error, iss)
-            claims = await provider.claims(code, begun, back)
+            oidc_state = verify_state(cookie, by, _place(back), time.time()) or OidcState("", "/")
+            after, sign_in_secret = safe_redirect(oidc_state.after), SignInSecret(oidc_state.secret)
+            check_back(openid, sign_in_secret, code, state, error, iss)
+            claims = await provider.claims(code, sign_in_secret, back)
             admission = decide_admission(openid, claims)
             person = person_of(openid.issuer, claims)
             name = name_of(claims)

@@ -201,7 +201,7 @@ class AdmissionControl:
                     "the server has too few free file descriptors for a read; retry later, or start it with a "
                     "higher limit of open files (ulimit -n)"
                 )
-            if not await client.unless_gone(self._slots[pool].acquire(key, limits.REQUEST_WAIT_S)):
+            if not await client.await_connected(self._slots[pool].acquire(key, limits.REQUEST_WAIT_S)):
                 return
         except BackPressureError as error:
             await self._refusal(scope, error)(scope, client.receive, send)
@@ -289,7 +289,7 @@ class _ClientMessages:
         await asyncio.wait({self._gone})
         return {"type": "http.disconnect"}
 
-    async def unless_gone(self, waiting: Awaited) -> bool:
+    async def await_connected(self, waiting: Awaited) -> bool:
         """Await work; return False if the client disconnects first."""
         task = asyncio.ensure_future(waiting)
         try:

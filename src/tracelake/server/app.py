@@ -67,7 +67,7 @@ HEADERS = (
 def create_app(
     lake: Lake,
     queue: RequestGroups,
-    beside: PipelineHost | None = None,
+    host: PipelineHost | None = None,
     segment_wait_s: float = limits.SEGMENT_WAIT_S,
     archiving: ArchiveService | None = None,
     allowed: Allowed | None = None,
@@ -79,7 +79,7 @@ def create_app(
     Args:
         lake: The lake to serve.
         queue: Store for OTLP requests.
-        beside: The server's pipeline.
+        host: The server's pipeline.
         segment_wait_s: Longest time that a request waits for others.
         archiving: The server's archive service; None creates one that runs only requested passes.
         allowed: Host names of the server, sites that may send traces, and locations that requests may name.
@@ -100,10 +100,10 @@ def create_app(
         ring=ring,
         auditing=auditing,
         allowed=allowed,
-        is_taken=lambda scope: any(each.matches(scope)[0] is Match.FULL for each in app.router.routes),
+        has_route=lambda scope: any(each.matches(scope)[0] is Match.FULL for each in app.router.routes),
         error_page=error_page,
     )
-    requests = add_metrics(app, lake, beside, archiving)
+    requests = add_metrics(app, lake, host, archiving)
     traces = TracesEndpoint(queue, segment_wait_s)
     _add_otlp(app, traces, requests)
     # For gRPC, which uses a separate port.
@@ -120,8 +120,8 @@ def create_app(
     app.include_router(versions_api())
     app.include_router(transactions_api())
     app.include_router(sources_api(locations))
-    app.include_router(pipeline_api(beside))
-    app.include_router(pipeline_pages(beside, templates))
+    app.include_router(pipeline_api(host))
+    app.include_router(pipeline_pages(host, templates))
     app.include_router(archive_api(archiving, locations))
     app.include_router(archive_pages(archiving, templates))
     app.include_router(mlflow_api())
@@ -137,7 +137,7 @@ def create_app(
     if openid is not None:
         app.include_router(_provider_pages(openid, ring, auditing, templates, sessions))
     app.mount("/static", StaticFiles(directory=STATIC))
-    _add_health(app, queue, (lambda: host_error(beside), archiving.problem), disks)
+    _add_health(app, queue, (lambda: host_error(host), archiving.problem), disks)
     _add_errors(app, error_page)
     app.add_middleware(_Answers, requests=requests)
     return app
@@ -177,7 +177,7 @@ class _Answers:
 
         async def answer(message: Message) -> None:
             if message["type"] == "http.response.start":
-                reads.made()
+                reads.end_build()
                 self._requests.count(scope, message["status"])
                 close = () if await body.discard() else ((b"connection", b"close"),)
                 message["headers"] = [*message["headers"], *HEADERS, *close]
@@ -203,7 +203,7 @@ def _add_otlp(app: FastAPI, traces: TracesEndpoint, requests: Requests) -> None:
 
     add("traces", traces, "Receive an OTLP ExportTraceServiceRequest, protobuf or JSON")
     for signal in SIGNALS:
-        endpoint = IgnoredSignalsEndpoint(signal, requests.count_not_kept)
+        endpoint = IgnoredSignalsEndpoint(signal, requests.count_ignored)
         add(signal, endpoint, f"Accept an OTLP export of {signal}, which are counted but not stored")
 
 
@@ -228,7 +228,7 @@ def _add_health(
             queue.check()
         except (StorageError, OSError) as error:
             reasons.append(str(error))
-        warning = "; ".join(told for problem in problems if (told := problem())) or None
+        warning = "; ".join(text for problem in problems if (text := problem())) or None
         document = {"ready": not reasons, "reasons": reasons, "warning": warning}
         return json_response(document, 503 if reasons else 200)
 

@@ -81,7 +81,7 @@ class Operations:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._known: dict[str, tuple[ServerOperation, threading.Event]] = {}
+        self._entries: dict[str, tuple[ServerOperation, threading.Event]] = {}
         self._threads: dict[str, threading.Thread] = {}
 
     def carry_out(self, kind: str, asked_by: str, body: Body) -> ServerOperation:
@@ -108,7 +108,7 @@ class Operations:
             try:
                 thread.start()
             except RuntimeError as error:
-                del self._known[operation.id]
+                del self._entries[operation.id]
                 raise BackPressureError(
                     f"this server has no thread for a {kind}: {error}; retry later"
                 ) from error
@@ -118,9 +118,9 @@ class Operations:
     def wait(self, operation: ServerOperation, wait_s: float) -> ServerOperation:
         """Wait up to `wait_s` seconds for an operation to end. Raises its error."""
         with self._lock:
-            known = self._known.get(operation.id)
-        if known is not None:
-            known[1].wait(wait_s)
+            entry = self._entries.get(operation.id)
+        if entry is not None:
+            entry[1].wait(wait_s)
         if operation.error is not None:
             raise operation.error
         return operation
@@ -128,18 +128,18 @@ class Operations:
     def get(self, operation_id: str) -> ServerOperation:
         """Return an operation. Raises NotFoundError."""
         with self._lock:
-            known = self._known.get(operation_id)
-        if known is None:
+            entry = self._entries.get(operation_id)
+        if entry is None:
             raise NotFoundError(
                 f"no operation {operation_id[: limits.NAME_QUOTED_MAX_CHARS]!r}: this server keeps its last "
                 f"{limits.OPERATIONS_KEPT}, and none from before its start or of other servers"
             )
-        return known[0]
+        return entry[0]
 
     def newest(self) -> list[ServerOperation]:
         """Return the remembered operations, newest first."""
         with self._lock:
-            return [operation for operation, _ in reversed(self._known.values())]
+            return [operation for operation, _ in reversed(self._entries.values())]
 
     def join(self, wait_s: float) -> bool:
         """Wait up to `wait_s` seconds for all running operations; return whether they ended."""
@@ -161,10 +161,10 @@ class Operations:
 
     def _keep(self, operation: ServerOperation) -> None:
         """Remember an operation, and forget the oldest finished ones."""
-        self._known[operation.id] = (operation, threading.Event())
-        over = [id_ for id_, (each, _) in self._known.items() if each.state != "running"]
-        for id_ in over[: max(0, len(self._known) - limits.OPERATIONS_KEPT)]:
-            del self._known[id_]
+        self._entries[operation.id] = (operation, threading.Event())
+        over = [id_ for id_, (each, _) in self._entries.items() if each.state != "running"]
+        for id_ in over[: max(0, len(self._entries) - limits.OPERATIONS_KEPT)]:
+            del self._entries[id_]
 
     def _carry_out(self, operation: ServerOperation, body: Body) -> None:
         began_s = time.monotonic()
@@ -182,9 +182,9 @@ class Operations:
         operation.seconds = time.monotonic() - began_s
         operation.state = "done" if operation.error is None else "failed"
         with self._lock:
-            known = self._known.get(operation.id)
-        if known is not None:
-            known[1].set()
+            entry = self._entries.get(operation.id)
+        if entry is not None:
+            entry[1].set()
 
 
 def _alone(error: Exception) -> Exception:
@@ -271,10 +271,10 @@ class ArchiveService:
             duration_ns(older_than)
         archive = self._lake.archive  # fails early if the lake has no archive
         archive.settings()
-        is_whole = (experiment, older_than, traces_max) == (None, None, None)
+        covers_all = (experiment, older_than, traces_max) == (None, None, None)
         wanted = {"experiment": experiment, "older_than": older_than, "traces_max": traces_max}
         return self.operations.begin(
-            PASS, BY_REQUEST, lambda tell: _result(tell, self._pass(tell, is_whole, **wanted))
+            PASS, BY_REQUEST, lambda tell: _result(tell, self._pass(tell, covers_all, **wanted))
         )
 
     def begin_restore(self, trace_ids: Sequence[str]) -> ServerOperation:
@@ -303,11 +303,11 @@ class ArchiveService:
 
         def delete(_tell: Tell) -> Result:
             failed: dict[str, str] = {}
-            gone = archive.delete(ids, lambda trace_id, error: failed.update({trace_id: str(error)}))
+            deleted = archive.delete(ids, lambda trace_id, error: failed.update({trace_id: str(error)}))
             return {
-                "deleted": gone,
+                "deleted": deleted,
                 "failed": failed,
-                "not_found": len(ids) - len(gone) - len(failed),
+                "not_found": len(ids) - len(deleted) - len(failed),
                 "removed": DELETION_REMOVED,
                 "kept": DELETION_KEPT,
             }
@@ -366,8 +366,8 @@ class ArchiveService:
         except Exception:  # noqa: BLE001  an error of the database's driver, too, must not end the scheduler
             return frozenset()  # the next pass reports the error
 
-    def _pass(self, tell: Tell, is_whole: bool, **wanted: Any) -> ArchiveReport:
-        """Run one pass. `is_whole` says whether it covers all due traces."""
+    def _pass(self, tell: Tell, covers_all: bool, **wanted: Any) -> ArchiveReport:
+        """Run one pass. `covers_all` says whether it covers all due traces."""
         with self._passing:
             try:
                 report = self._lake.archive.run(
@@ -378,7 +378,7 @@ class ArchiveService:
             except Exception as error:
                 self._failed(error)
                 raise
-            self._count(report, is_whole)
+            self._count(report, covers_all)
         return report
 
     def _failed(self, error: Exception) -> None:
@@ -393,7 +393,7 @@ class ArchiveService:
         totals.ended_ns = time.time_ns()
         totals.problem = f"the last archive pass failed, and {again}: {error}"
 
-    def _count(self, report: ArchiveReport, is_whole: bool) -> None:
+    def _count(self, report: ArchiveReport, covers_all: bool) -> None:
         totals = self.totals
         totals.passes["failed" if report.problem else "done"] += 1
         totals.traces.update(report.fates)
@@ -403,7 +403,7 @@ class ArchiveService:
         totals.ended_ns = time.time_ns()
         if report.problem:
             totals.problem = f"in the last archive pass {report.problem}"
-        elif is_whole:
+        elif covers_all:
             totals.problem = None
 
 

@@ -192,7 +192,7 @@ def address_of(scope: Scope) -> str:
 
 
 @contextmanager
-def objects_told() -> Iterator[list[str]]:
+def collect_objects() -> Iterator[list[str]]:
     """Collect the objects of the current request's action."""
     objects: list[str] = []
     token = _OBJECTS.set(objects)
@@ -212,9 +212,9 @@ def tell_object(text: str) -> None:
 def tell_body(body: object) -> None:
     """Record the object from a request body."""
     values = ((field, getattr(body, field, None)) for field in NAMING)
-    told = ", ".join(f"{field} {value}" for field, value in values if value not in (None, "", []))
-    if told:
-        tell_object(told)
+    text = ", ".join(f"{field} {value}" for field, value in values if value not in (None, "", []))
+    if text:
+        tell_object(text)
 
 
 audit = logging.getLogger("tracelake.audit")
@@ -236,7 +236,7 @@ def response_outcome(auditing: AuditWriter, record: AuditRecord | None, send: Se
             audit.info("%s %r: %s: %d", actor, record.name, record.action, status)
         await send(message)
 
-    with objects_told() as objects:
+    with collect_objects() as objects:
         try:
             yield answer
         except Exception:
@@ -249,11 +249,11 @@ def response_outcome(auditing: AuditWriter, record: AuditRecord | None, send: Se
 
 def count_response(auditing: AuditWriter, actor: KeyHolder, scope: Scope, send: Send) -> Send:
     """Count an unmatched request by its status. It has no audit record, because it changes nothing."""
-    asked, address = f"{scope['method']} {scope['path']}", address_of(scope)
+    target, address = f"{scope['method']} {scope['path']}", address_of(scope)
 
     async def answer(message: Message) -> None:
         if message["type"] == "http.response.start":
-            auditing.count(record_of("counted", actor, "no route", address, asked, str(message["status"])))
+            auditing.count(record_of("counted", actor, "no route", address, target, str(message["status"])))
         await send(message)
 
     return answer

@@ -94,9 +94,9 @@ def clear_key_cookie(response: Response, request: Request) -> Response:
     return _set(response, request, COOKIE, "", 0)
 
 
-def set_state_cookie(response: Response, request: Request, held: str) -> Response:
+def set_state_cookie(response: Response, request: Request, state: str) -> Response:
     """Set the cookie with the sign-in state."""
-    return _set(response, request, BEGUN_COOKIE, held, limits.SIGN_IN_BEGUN_MAX_S)
+    return _set(response, request, BEGUN_COOKIE, state, limits.SIGN_IN_BEGUN_MAX_S)
 
 
 def clear_state_cookie(response: Response, request: Request) -> Response:
@@ -105,16 +105,16 @@ def clear_state_cookie(response: Response, request: Request) -> Response:
 
 
 def _set(response: Response, request: Request, name: str, value: str, max_age_s: int) -> Response:
-    is_begun, secure = name == BEGUN_COOKIE, request.url.scheme == "https"
+    is_sign_in, secure = name == BEGUN_COOKIE, request.url.scheme == "https"
     # Strict would drop the cookie, because the provider's page leads back here.
-    same_site: Literal["lax", "strict"] = "lax" if is_begun else "strict"
+    same_site: Literal["lax", "strict"] = "lax" if is_sign_in else "strict"
     response.set_cookie(
         cookie_name(name, request.url.scheme),
         value,
         max_age=max_age_s,
         # Browsers refuse `__Host-` cookies with another path or without Secure, even if the cookie is
         # cleared.
-        path=SIGNED_IN if is_begun and not secure else "/",
+        path=SIGNED_IN if is_sign_in and not secure else "/",
         httponly=True,
         samesite=same_site,
         secure=secure,
@@ -148,15 +148,15 @@ class Guard:
         auditing: AuditWriter,
         allowed: Allowed,
         error_page: ErrorPage = lambda *_: None,
-        is_taken: Callable[[Scope], bool] = lambda _: True,
+        has_route: Callable[[Scope], bool] = lambda _: True,
     ) -> None:
-        """Set up the guard. `is_taken` returns whether a route matches a request. `error_page` renders refusals for
+        """Set up the guard. `has_route` returns whether a route matches a request. `error_page` renders refusals for
         browsers."""
         self._app = app
         self._error_page = error_page
         self._ring = ring
         self._auditing = auditing
-        self._is_taken = is_taken
+        self._has_route = has_route
         self._hosts = {allowed_host(host) for host in allowed.hosts}
         self._origins = {allowed_origin(origin) for origin in allowed.origins}
 
@@ -186,7 +186,7 @@ class Guard:
                 if need == "ingest":
                     scope[METER] = self._ring.meter(actor)
                 elif method not in _SAFE and need != "read":
-                    if self._is_taken(scope):
+                    if self._has_route(scope):
                         record = await self._auditing.begin(self._record(scope, actor, need))
                     else:
                         send = count_response(self._auditing, actor, scope, send)
@@ -199,8 +199,11 @@ class Guard:
         if actor is None:
             await self._app(scope, receive, send)
             return
-        with request_workspace(actor.workspace), response_outcome(self._auditing, record, send) as told:
-            await self._app(scope, receive, told)
+        with (
+            request_workspace(actor.workspace),
+            response_outcome(self._auditing, record, send) as recording_send,
+        ):
+            await self._app(scope, receive, recording_send)
 
     def _record(self, scope: Scope, actor: KeyHolder, need: Need) -> AuditRecord:
         kind: AuditKind = "annotation" if need == "annotate" else "change"

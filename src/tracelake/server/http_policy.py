@@ -81,7 +81,7 @@ def retry_after_s(error: TracelakeError) -> int | None:
 
 def status_of(kind: type[TracelakeError]) -> int:
     """Return the HTTP status of an error class."""
-    return next(status for known, status in HTTP_STATUS if issubclass(kind, known))
+    return next(status for base, status in HTTP_STATUS if issubclass(kind, base))
 
 
 _WORKSPACE: Final[ContextVar[str | None]] = ContextVar("tracelake_workspace")
@@ -340,13 +340,17 @@ def _places(address: str, *, has_patterns: bool = False) -> list[_Place]:
     """
     match = _SCHEME.match(address)
     scheme = match[1] if match else _FILE
-    rest = address[match.end() :] if match else address
+    remaining = address[match.end() :] if match else address
     if scheme not in (_FILE, *FOREIGN_SCHEMES):
         raise UsageError(f"{address[:QUOTED_MAX_CHARS]!r} is not a location: {scheme}:// is unknown.")
     if scheme != _FILE:
-        names = rest.rstrip("/").split("/")
+        names = remaining.rstrip("/").split("/")
         return [_split(address, scheme, names, has_patterns=has_patterns)]
-    readings = [rest] if match is None else [rest, unquote(rest), unquote(rest.removeprefix("localhost"))]
+    readings = (
+        [remaining]
+        if match is None
+        else [remaining, unquote(remaining), unquote(remaining.removeprefix("localhost"))]
+    )
     try:
         return [
             _split(address, scheme, _absolute(each), has_patterns=has_patterns)

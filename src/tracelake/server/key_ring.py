@@ -87,7 +87,7 @@ class KeyRing:
         self._sessions = sessions
         self._demanded = demanded
         self._clock = clock
-        self._known: dict[str, KeyRecord] = {}
+        self._records: dict[str, KeyRecord] = {}
         self._has_keys = False
         self._looked_s = self._tried_s = float("-inf")
         self._changes = 0
@@ -98,7 +98,7 @@ class KeyRing:
         self._looking = asyncio.Lock()
         self._reader = anyio.CapacityLimiter(1)
         """Dedicated thread, because waiting requests may occupy all request threads."""
-        self._left: dict[str, tuple[Allowance | None, Allowance | None]] = {}
+        self._allowances: dict[str, tuple[Allowance | None, Allowance | None]] = {}
 
     async def actor(self, token: str | None, need: Need) -> KeyHolder:
         """Return the caller. Raises NoKeyError, ForbiddenError, and BackPressureError if keys cannot be read."""
@@ -110,15 +110,15 @@ class KeyRing:
                 "this server requires a key; send Authorization: Bearer and the key, or sign in at /sign-in"
             )
         key_id = parse_key_id(token) or ""
-        if key_id and key_id not in self._known:
+        if key_id and key_id not in self._records:
             await self._look(KEYS_MISS_LOOK_S)
-        record = check_token(self._known.get(key_id), token, time.time_ns())
+        record = check_token(self._records.get(key_id), token, time.time_ns())
         check_need(record.id, record.role, need)
         return key_holder(record)
 
     def holder(self, token: str | None) -> KeyHolder | None:
         """Return the holder of a token's cached key, even if the key is no longer valid; None for an unknown token."""
-        record = self._known.get(parse_key_id(token) or "") if token else None
+        record = self._records.get(parse_key_id(token) or "") if token else None
         if record is None or token is None or not matches_token(record, token):
             return None
         return key_holder(record)
@@ -129,7 +129,7 @@ class KeyRing:
         self._changes += 1
         self._has_keys = True
         if ended is not None:
-            self._known.pop(ended, None)
+            self._records.pop(ended, None)
             self._ended[ended] = self._changes
 
     def meter(self, actor: KeyHolder) -> Meter | None:
@@ -138,17 +138,17 @@ class KeyRing:
         record = actor.record
         if record is None or (record.spans_per_s is None and record.bytes_per_day is None):
             return None
-        if record.id not in self._left:
-            self._left[record.id] = allowances(record, self._clock())
-        spans_left, bytes_left = self._left[record.id]
-        for what, left in (("spans a second", spans_left), ("bytes a day", bytes_left)):
-            if left is not None and (wait_s := left.wait_s(self._clock())) > 0:
+        if record.id not in self._allowances:
+            self._allowances[record.id] = allowances(record, self._clock())
+        span_allowance, byte_allowance = self._allowances[record.id]
+        for what, allowance in (("spans a second", span_allowance), ("bytes a day", byte_allowance)):
+            if allowance is not None and (wait_s := allowance.wait_s(self._clock())) > 0:
                 raise QuotaError(f"key {record.id} has used up its {what}; send it again later", wait_s)
 
         def count(spans: int, size_bytes: int) -> None:
-            for left, amount in ((spans_left, spans), (bytes_left, size_bytes)):
-                if left is not None:
-                    left.spend(amount, self._clock())
+            for allowance, amount in ((span_allowance, spans), (byte_allowance, size_bytes)):
+                if allowance is not None:
+                    allowance.spend(amount, self._clock())
 
         return count
 
@@ -166,8 +166,8 @@ class KeyRing:
     async def _read(self) -> None:
         changes, began_s = self._changes, self._clock()
         try:
-            known, problems = await run_sync(self._keys.whole_records, limiter=self._reader)
-            begun, torn = await run_sync(self._sessions.whole_records, limiter=self._reader)
+            keys, problems = await run_sync(self._keys.whole_records, limiter=self._reader)
+            sessions, torn = await run_sync(self._sessions.whole_records, limiter=self._reader)
         except (StorageError, DamageError, OSError) as error:
             logger.warning("the keys cannot be read: %s", error)
             self._seen, self._tried_s = changes, self._clock()
@@ -175,9 +175,13 @@ class KeyRing:
         for problem in (*problems, *torn):
             logger.error("%s That key cannot be used.", problem)
         self._ended = {key_id: change for key_id, change in self._ended.items() if change > changes}
-        self._known = {key_id: key for key_id, key in (known | begun).items() if key_id not in self._ended}
-        self._has_keys = bool(known or problems) or self._changes != changes
-        self._left = {key_id: left for key_id, left in self._left.items() if key_id in known}
+        self._records = {
+            key_id: key for key_id, key in (keys | sessions).items() if key_id not in self._ended
+        }
+        self._has_keys = bool(keys or problems) or self._changes != changes
+        self._allowances = {
+            key_id: allowance for key_id, allowance in self._allowances.items() if key_id in keys
+        }
         self._seen, self._looked_s, self._tried_s = changes, began_s, self._clock()
 
     def _check_age(self) -> None:

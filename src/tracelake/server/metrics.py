@@ -65,8 +65,8 @@ class ArchiveCollector(Collector):
     def _of_passes(self) -> Iterator[Metric]:
         totals = self._archiving.totals
         yield _by("passes", "Archive passes of this server.", "outcome", ("done", "failed"), totals.passes)
-        fates = [fate.value for fate in ArchiveOutcome]
-        yield _by("traces", "Due traces by outcome.", "fate", fates, totals.traces)
+        outcomes = [outcome.value for outcome in ArchiveOutcome]
+        yield _by("traces", "Due traces by outcome.", "fate", outcomes, totals.traces)
         for name, text, value in (
             (
                 "cleared_bytes",
@@ -200,24 +200,24 @@ class Requests:
 
     def count(self, scope: Scope, status: int) -> None:
         """Count one answered request."""
-        asked = scope["path"]
+        path = scope["path"]
         # Requests that the guard refuses have no route.
-        endpoint = getattr(scope.get("route"), "path", asked if asked in _TAKING else OTHER)
+        endpoint = getattr(scope.get("route"), "path", path if path in _TAKING else OTHER)
         self._counter.labels(endpoint, str(status)).inc()
 
     def count_call(self, service: str, code: str) -> None:
         """Count one answered gRPC call."""
         self._grpc.labels(service, code).inc()
 
-    def count_not_kept(self, signal: str) -> None:
+    def count_ignored(self, signal: str) -> None:
         """Count one request with an ignored signal."""
         self._not_kept.labels(signal).inc()
 
 
-def add_metrics(app: FastAPI, lake: Lake, beside: PipelineHost | None, archiving: ArchiveService) -> Requests:
-    """Add the `/metrics` route. `beside` reports this server's replica even if its record cannot be written."""
+def add_metrics(app: FastAPI, lake: Lake, host: PipelineHost | None, archiving: ArchiveService) -> Requests:
+    """Add the `/metrics` route. `host` reports this server's replica even if its record cannot be written."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_LakeCollector(lake, beside))
+    registry.register(_LakeCollector(lake, host))
     registry.register(ArchiveCollector(lake, archiving))
 
     @app.get("/metrics", summary="Export metrics of tables, inbox, replicas and requests for Prometheus")
@@ -230,9 +230,9 @@ def add_metrics(app: FastAPI, lake: Lake, beside: PipelineHost | None, archiving
 class _LakeCollector(Collector):
     """Lake metrics, read at each scrape. If the lake is unreachable, its metrics are omitted."""
 
-    def __init__(self, lake: Lake, beside: PipelineHost | None) -> None:
+    def __init__(self, lake: Lake, host: PipelineHost | None) -> None:
         self._lake = lake
-        self._beside = beside
+        self._host = host
 
     def describe(self) -> Iterable[Metric]:
         """Return nothing in advance, because that would read the lake when the server starts."""
@@ -259,9 +259,9 @@ class _LakeCollector(Collector):
             yield _of_quarantine(inputs)
             yield from source_metrics(sources)
             yield _of_outputs(outputs)
-        own = None if self._beside is None else self._beside.replica()
-        if self._beside is not None:
-            yield from _of_beside(self._beside, own)
+        own = None if self._host is None else self._host.replica()
+        if self._host is not None:
+            yield from _host_metrics(self._host, own)
         yield from _of_replicas(_with_own(infos, own))
 
     def _of_hot_tier(self) -> Iterator[Metric]:
@@ -306,7 +306,7 @@ def _with_own(infos: list[ReplicaInfo], own: ReplicaInfo | None) -> list[Replica
     return [*(info for info in infos if info.name != own.name), own]
 
 
-def _of_beside(beside: PipelineHost, own: ReplicaInfo | None) -> Iterator[Metric]:
+def _host_metrics(host: PipelineHost, own: ReplicaInfo | None) -> Iterator[Metric]:
     yield GaugeMetricFamily(
         "tracelake_pipeline_up",
         "1 if the pipeline of this server runs; 0 before it starts, or if its process ended or is silent.",
@@ -315,7 +315,7 @@ def _of_beside(beside: PipelineHost, own: ReplicaInfo | None) -> Iterator[Metric
     yield CounterMetricFamily(
         "tracelake_pipeline_restarts",
         "Unexpected ends of that pipeline's process, each followed by a restart.",
-        value=beside.restarts(),
+        value=host.restarts(),
     )
 
 

@@ -276,21 +276,21 @@ def _searched(lake: Lake, wanted: ExperimentQuery) -> dict[str, object]:
     experiments, token = lake.annotations.search_experiments(
         wanted.filter, wanted.max_results, wanted.order_by, wanted.page_token
     )
-    told: dict[str, object] = {"experiments": [_listed(_experiment_json(each)) for each in experiments]}
-    return {**told, "next_page_token": token} if token else told
+    answer: dict[str, object] = {"experiments": [_listed(_experiment_json(each)) for each in experiments]}
+    return {**answer, "next_page_token": token} if token else answer
 
 
 def _listed(entry: dict[str, Any]) -> dict[str, Any]:
     """Return an entry of a list: long names, tags and metadata are cut. Reading the entry alone returns all of them."""
-    kept: dict[str, Any] = {}
+    shortened: dict[str, Any] = {}
     for key, value in entry.items():
         if key in ("tags", "trace_metadata") and isinstance(value, dict):
-            kept[key] = {name: cut(text) for name, text in value.items()}
+            shortened[key] = {name: cut(text) for name, text in value.items()}
         elif key == "tags":
-            kept[key] = [{name: cut(text) for name, text in tag.items()} for tag in value]
+            shortened[key] = [{name: cut(text) for name, text in tag.items()} for tag in value]
         else:
-            kept[key] = cut(value) if key in ("name", "client_request_id") else value
-    return kept
+            shortened[key] = cut(value) if key in ("name", "client_request_id") else value
+    return shortened
 
 
 def _experiment_json(experiment: Experiment) -> dict[str, object]:
@@ -353,15 +353,15 @@ def _add(router: APIRouter, prefix: str) -> None:
             _experiments(body), body.filter, _page_size(body.max_results), body.order_by, body.page_token
         )
         infos = _infos(lake, {row.trace_id: row._mapping for row in page.rows})
-        told = {"traces": [_listed(info) for info in infos]}
-        return {**told, "next_page_token": page.next_page_token} if page.next_page_token else told
+        answer = {"traces": [_listed(info) for info in infos]}
+        return {**answer, "next_page_token": page.next_page_token} if page.next_page_token else answer
 
     @router.get(f"{prefix}/traces/batchGet")
     @answered
     def batch(lake: RequestLake, trace_ids: list[str] = Query(default=[])) -> object:  # noqa: B008
         if len(trace_ids) > MLFLOW_BATCH_TRACES_MAX:
             raise LimitError(f"{len(trace_ids)} traces at once, of {MLFLOW_BATCH_TRACES_MAX} at most.")
-        return {"traces": _traces(lake, whole(trace_ids))}
+        return {"traces": _traces(lake, full_ids(trace_ids))}
 
     @router.get(f"{prefix}/traces/get")
     @answered
@@ -395,7 +395,7 @@ def bare(trace_id: str) -> str:
     return trace_id.lower().removeprefix("tr-")
 
 
-def whole(trace_ids: Sequence[str]) -> list[str]:
+def full_ids(trace_ids: Sequence[str]) -> list[str]:
     """Return distinct full trace ids in the lake's form. Raises UsageError for an incomplete id."""
     whole_ids = list(dict.fromkeys(map(bare, trace_ids)))
     for each in whole_ids:
@@ -513,10 +513,10 @@ def _of_root(rows: pa.Table) -> dict[str, Any]:
 def _infos(lake: Lake, rows: dict[str, Any]) -> list[dict[str, Any]]:
     """Return MLflow's trace info for rows."""
     tags, assessments = lake.annotations.of_traces(list(rows))
-    said = lake.hot.said_of(list(rows))
+    client_infos = lake.hot.said_of(list(rows))
     infos = []
     for trace_id, row in rows.items():
-        metadata, fields = said.get(trace_id, ({}, {}))
+        metadata, fields = client_infos.get(trace_id, ({}, {}))
         infos.append(
             _info(trace_id, {**row, **fields}, metadata, tags[trace_id], assessments.get(trace_id, []))
         )
@@ -526,7 +526,7 @@ def _infos(lake: Lake, rows: dict[str, Any]) -> list[dict[str, Any]]:
 def _info(
     trace_id: str,
     row: Any,
-    said: dict[str, str],
+    client_metadata: dict[str, str],
     tags: dict[str, str],
     assessments: list[dict[str, Any]],
 ) -> dict[str, Any]:
@@ -546,7 +546,7 @@ def _info(
         "request_time": _time(row["start_ns"]),
         "execution_duration": f"{max(0, row['end_ns'] - row['start_ns']) / 1e9:.3f}s",
         "state": row["state"],
-        "trace_metadata": {**metadata, **said},
+        "trace_metadata": {**metadata, **client_metadata},
         "tags": {**({"mlflow.traceName": row["name"]} if row.get("name") else {}), **tags},
         "assessments": assessments,
     }
@@ -625,33 +625,33 @@ def mlflow_traces() -> APIRouter:
     return router
 
 
-def _start(lake: Lake, told: ToldTrace) -> dict[str, Any]:
+def _start(lake: Lake, trace: ToldTrace) -> dict[str, Any]:
     """Store a client's trace info; return it in the form that MLflow's client expects."""
     store = lake.hot.required_store()
-    (trace_id,) = whole([told.trace_id])
+    (trace_id,) = full_ids([trace.trace_id])
     fields = {
-        "client_request_id": told.client_request_id,
-        "request_preview": told.request_preview and told.request_preview[:TRACKING_PREVIEW_MAX_CHARS],
-        "response_preview": told.response_preview and told.response_preview[:TRACKING_PREVIEW_MAX_CHARS],
+        "client_request_id": trace.client_request_id,
+        "request_preview": trace.request_preview and trace.request_preview[:TRACKING_PREVIEW_MAX_CHARS],
+        "response_preview": trace.response_preview and trace.response_preview[:TRACKING_PREVIEW_MAX_CHARS],
     }
-    given = {key: value for key, value in fields.items() if value is not None}
-    begun = StartedTrace(told.tags, told.trace_metadata, given, told.assessments)
-    ClientTraceInfo(store).start(trace_id, begun)
-    said = Annotations(store)
-    place = told.trace_location and told.trace_location.mlflow_experiment
+    present = {key: value for key, value in fields.items() if value is not None}
+    started = StartedTrace(trace.tags, trace.trace_metadata, present, trace.assessments)
+    ClientTraceInfo(store).start(trace_id, started)
+    annotations = Annotations(store)
+    place = trace.trace_location and trace.trace_location.mlflow_experiment
     experiment_id = place.experiment_id if place else DEFAULT_EXPERIMENT
     # Without this tag the client uploads spans as an artifact instead of OTLP.
-    tags = {LOCATION_TAG: TRACKING_STORE, **said.tags([trace_id])[trace_id]}
+    tags = {LOCATION_TAG: TRACKING_STORE, **annotations.tags([trace_id])[trace_id]}
     return {
         "trace_id": f"tr-{trace_id}",
         "trace_location": {
             "type": "MLFLOW_EXPERIMENT",
             "mlflow_experiment": {"experiment_id": experiment_id},
         },
-        "trace_metadata": told.trace_metadata,
+        "trace_metadata": trace.trace_metadata,
         "tags": tags,
-        "assessments": said.assessments(trace_id),
-        **given,
+        "assessments": annotations.assessments(trace_id),
+        **present,
     }
 
 
@@ -680,8 +680,8 @@ def _delete(lake: Lake, wanted: Deletion) -> int:
         deleted += len(lake.archive.delete(some, failed.__setitem__))
     if failed:  # the response has room for a number but not for reasons
         trace_id, error = next(iter(failed.items()))
-        told = (
+        message = (
             f"{deleted:,} traces were deleted, and {len(failed):,} were not, such as tr-{trace_id}: {error}"
         )
-        raise StorageError(told) from error
+        raise StorageError(message) from error
     return deleted

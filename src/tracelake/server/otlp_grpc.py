@@ -244,19 +244,19 @@ class OtlpGrpcServer:
         traces: TracesEndpoint,
         address: str,
         counted: Counted = lambda _service, _code: None,
-        not_kept: Callable[[str], None] = lambda _signal: None,
+        on_ignored: Callable[[str], None] = lambda _signal: None,
         ring: KeyRing | None = None,
         tls: Tls | None = None,
         auditing: AuditWriter | None = None,
     ) -> None:
         """Store calls through `traces`; listen on `address`, such as `127.0.0.1:4317`; admit callers by `ring`.
 
-        `counted` counts finished calls, and `not_kept` calls with an ignored signal.
+        `counted` counts finished calls, and `on_ignored` calls with an ignored signal.
         """
         self._traces = traces
         self._address = address
         self._counted = counted
-        self._not_kept = not_kept
+        self._on_ignored = on_ignored
         self._ring = ring
         self._tls = tls
         self._auditing = auditing
@@ -388,10 +388,10 @@ class OtlpGrpcServer:
         """End the slowest reads while other calls wait. A read must have been seen at several checks, in separate
         turns of the loop. So a read is never ended only because the loop was busy."""
         wanted = self._waiting - (GRPC_READING_MAX - len(self._reading))
-        for turn, seen in list(self._reading.items()):
-            self._reading[turn] = seen + 1
+        for turn, checks in list(self._reading.items()):
+            self._reading[turn] = checks + 1
             # An expired read ends anyway.
-            if wanted > 0 and seen >= GRPC_LOOKS and not turn.expired():
+            if wanted > 0 and checks >= GRPC_LOOKS and not turn.expired():
                 del self._reading[turn]
                 turn.reschedule(asyncio.get_running_loop().time())
                 wanted -= 1
@@ -410,7 +410,7 @@ class OtlpGrpcServer:
         self, signal: str
     ) -> Callable[[bytes, dict[str, str], Meter | None], Awaitable[bytes]]:
         async def answer(_message: bytes, _metadata: dict[str, str], _meter: Meter | None) -> bytes:
-            self._not_kept(signal)
+            self._on_ignored(signal)
             return b""
 
         return answer
@@ -448,14 +448,14 @@ def status_message(error: Exception) -> Status:
 def _credentials(grpc: Any, renewal: Renewal) -> Any:
     """Return credentials that reload the certificate for new connections. The callback returns None if it is
     unchanged."""
-    given = renewal.pair()
+    pair = renewal.pair()
 
     def renewed() -> Any:
-        nonlocal given
-        before, given = given, renewal.pair()
-        return None if given == before else grpc.ssl_server_certificate_configuration([given])
+        nonlocal pair
+        before, pair = pair, renewal.pair()
+        return None if pair == before else grpc.ssl_server_certificate_configuration([pair])
 
-    return grpc.dynamic_ssl_server_credentials(grpc.ssl_server_certificate_configuration([given]), renewed)
+    return grpc.dynamic_ssl_server_credentials(grpc.ssl_server_certificate_configuration([pair]), renewed)
 
 
 def _grpc() -> Any:

@@ -239,13 +239,13 @@ def decompress(body: bytes, encoding: str, max_bytes: int, share: BudgetShare) -
         stream = zlib.decompressobj(WINDOW_BITS[encoding])
         while not stream.eof:
             # Use small pieces for input and output, because zlib copies the rest of each.
-            given = stream.unconsumed_tail or body[position : position + _DECOMPRESSED_PIECE_BYTES]
-            position += 0 if stream.unconsumed_tail else len(given)
+            chunk = stream.unconsumed_tail or body[position : position + _DECOMPRESSED_PIECE_BYTES]
+            position += 0 if stream.unconsumed_tail else len(chunk)
             try:
-                piece = stream.decompress(given, min(_DECOMPRESSED_PIECE_BYTES, max_bytes - len(out) + 1))
+                piece = stream.decompress(chunk, min(_DECOMPRESSED_PIECE_BYTES, max_bytes - len(out) + 1))
             except zlib.error as error:
                 raise DecodeError(f"the body is not {encoding}: {error}; see Content-Encoding") from None
-            if not given and not piece and not stream.eof:
+            if not chunk and not piece and not stream.eof:
                 raise DecodeError(f"the {encoding} body is truncated after {len(body)} bytes")
             share.take(len(piece))
             out += piece
@@ -264,12 +264,12 @@ def _unzstd(body: bytes, max_bytes: int, share: BudgetShare) -> bytes:
     for _ in range(limits.COMPRESSED_MEMBERS_MAX):
         frame = zstandard.ZstdDecompressor(max_window_size=limits.ZSTD_WINDOW_MAX_BYTES).decompressobj()
         while not frame.eof:
-            given = body[position : position + limits.ZSTD_READ_BYTES]
-            if not given:
+            chunk = body[position : position + limits.ZSTD_READ_BYTES]
+            if not chunk:
                 raise DecodeError(f"the zstd body is truncated after {len(body)} bytes")
-            position += len(given)
+            position += len(chunk)
             try:
-                piece = frame.decompress(given)
+                piece = frame.decompress(chunk)
             except zstandard.ZstdError as error:
                 raise DecodeError(f"the body is not zstd: {error}; see Content-Encoding") from None
             share.take(len(piece))
@@ -318,8 +318,8 @@ def decode_request(
         raise InternalError(f"a request is of {len(workspaces)} workspaces, and not of its key's alone")
     every = decoded.accepted + decoded.rejected
     reasons = (*decoded.reasons, there.left_out) if there.left_out else decoded.reasons
-    told = Decoded(again.accepted, every - again.accepted, reasons, decoded.notes)
-    return DecodedRequest("protobuf", there.payload, told, traces)
+    result = Decoded(again.accepted, every - again.accepted, reasons, decoded.notes)
+    return DecodedRequest("protobuf", there.payload, result, traces)
 
 
 def _decode(
@@ -339,9 +339,9 @@ def _decode(
         if not takes_apart:
             checks = SpanChecks()
             return decode(payload, checks, check, on_careful), {}, checks.workspaces()
-        taken = TracePartitioner()
-        decoded = decode(payload, taken, check, on_careful)
-        workspaces = taken.workspaces()
+        partitioner = TracePartitioner()
+        decoded = decode(payload, partitioner, check, on_careful)
+        workspaces = partitioner.workspaces()
         if workspace is not None and not workspaces <= {workspace}:
             return decoded, {}, workspaces
         share.keep(len(payload) + decoded.accepted * MESSAGE_BYTES)  # rows and their texts
@@ -353,7 +353,7 @@ def _decode(
                 )
             share.keep(apart_bytes)
 
-        return decoded, complete(format, payload, taken, decoded, keep), workspaces
+        return decoded, complete(format, payload, partitioner, decoded, keep), workspaces
 
 
 @contextmanager
@@ -501,7 +501,7 @@ class TracesEndpoint:
                 finally:
                     work_bytes = max(work_bytes, len(payload), share.size_bytes - before_bytes)
             workspace, sent = requested_workspace(), payload
-            taken = await self._do(
+            request = await self._do(
                 len(sent) <= _DECODED_AT_ONCE_MAX_BYTES,
                 lambda: decode_request(format, sent, share, workspace, takes_apart=self._takes_apart),
             )
@@ -509,7 +509,7 @@ class TracesEndpoint:
             if meter is not None:
                 meter(0, work_bytes)  # what costs work and is refused counts like any other request
             raise
-        format, payload, decoded, traces = taken.format, taken.payload, taken.decoded, taken.traces
+        format, payload, decoded, traces = request.format, request.payload, request.decoded, request.traces
         if meter is not None:
             meter(decoded.accepted + decoded.rejected, len(sent))
         # The pipeline decodes it again and rejects the same spans. A request without an accepted span is not
@@ -613,17 +613,17 @@ SIGNALS = ("metrics", "logs")
 class IgnoredSignalsEndpoint:
     """ASGI application that acknowledges and drops metrics or logs."""
 
-    def __init__(self, signal: str, not_kept: Callable[[str], None]) -> None:
-        """Count requests with `not_kept`."""
+    def __init__(self, signal: str, on_ignored: Callable[[str], None]) -> None:
+        """Count requests with `on_ignored`."""
         self._signal = signal
-        self._not_kept = not_kept
+        self._on_ignored = on_ignored
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request with an empty success, in its own encoding."""
         headers = dict(scope["headers"])
         content_type = headers.get(b"content-type", b"").decode("latin-1").partition(";")[0].strip().lower()
         if await _skip_body(receive):
-            self._not_kept(self._signal)
+            self._on_ignored(self._signal)
             as_json = content_type == "application/json"
             media_type = "application/json" if as_json else "application/x-protobuf"
             response = Response(b"{}" if as_json else b"", media_type=media_type)

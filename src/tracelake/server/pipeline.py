@@ -66,8 +66,8 @@ def transactions_api() -> APIRouter:
     def begin(
         lake: RequestLake, body: Annotated[NewTransaction, Depends(json_body(NewTransaction))]
     ) -> Response:
-        begun = lake.transactions.begin(when_gone=body.when_gone, timeout_s=body.timeout_s, id=body.id)
-        return _answer(lake.transactions.get(begun.id), 201)
+        transaction = lake.transactions.begin(when_gone=body.when_gone, timeout_s=body.timeout_s, id=body.id)
+        return _answer(lake.transactions.get(transaction.id), 201)
 
     @router.post(
         "/{transaction_id}/seen",
@@ -97,9 +97,9 @@ def transactions_api() -> APIRouter:
     return router
 
 
-def _end(lake: Lake, id: str, wish: ClientRequest) -> Response:
+def _end(lake: Lake, id: str, request: ClientRequest) -> Response:
     """Record a client's commit or abort request, and wait a limited time for a pipeline to execute it."""
-    info = lake.transactions.end(lake.transactions.get(id).id, wish)
+    info = lake.transactions.end(lake.transactions.get(id).id, request)
     until_s = time.monotonic() + limits.OPERATION_ANSWER_WAIT_S
     while info.state != "over" and time.monotonic() < until_s:
         time.sleep(limits.PIPELINE_POLL_S / 4)
@@ -118,13 +118,13 @@ Number = Annotated[int | None, Query(ge=0, le=limits.TRANSACTION_NUMBER_MAX)]
 
 
 def pipeline_overview(
-    lake: Lake, beside: PipelineHost | None, limit: int, before: int | None
+    lake: Lake, host: PipelineHost | None, limit: int, before: int | None
 ) -> dict[str, Any]:
     """Return one page of transactions, the pending input, the replicas, and the error of this server's pipeline."""
     infos = lake.journal.transactions(limit, before)
     is_more = len(infos) == limit and infos[-1].transaction > 0
     return {
-        "problem": host_error(beside),
+        "problem": host_error(host),
         "replicas": lake.replicas(),
         "inbox": lake.inbox(),
         "transactions": infos,
@@ -132,7 +132,7 @@ def pipeline_overview(
     }
 
 
-def pipeline_api(beside: PipelineHost | None) -> APIRouter:
+def pipeline_api(host: PipelineHost | None) -> APIRouter:
     """Return the routes of the JSON API for the pipeline."""
     router = APIRouter(prefix=PIPELINE)
     replaying = threading.Lock()
@@ -141,13 +141,13 @@ def pipeline_api(beside: PipelineHost | None) -> APIRouter:
     def overview(
         lake: RequestLake, limit: Limit = limits.PAGE_ROWS_DEFAULT, before: Number = None
     ) -> Response:
-        return json_response(pipeline_overview(lake, beside, limit, before))
+        return json_response(pipeline_overview(lake, host, limit, before))
 
     @router.get("/transactions", summary="List a page of transactions, newest first")
     def transactions(
         lake: RequestLake, limit: Limit = limits.PAGE_ROWS_DEFAULT, before: Number = None
     ) -> Response:
-        page = pipeline_overview(lake, beside, limit, before)
+        page = pipeline_overview(lake, host, limit, before)
         return json_response({"transactions": page["transactions"], "next": page["next"]})
 
     @router.get("/transactions/{transaction}", summary="Show the inputs and the results of a transaction")
@@ -175,7 +175,7 @@ def pipeline_api(beside: PipelineHost | None) -> APIRouter:
     return router
 
 
-def pipeline_pages(beside: PipelineHost | None, templates: Jinja2Templates) -> APIRouter:
+def pipeline_pages(host: PipelineHost | None, templates: Jinja2Templates) -> APIRouter:
     """Return the routes of the pipeline's pages over `lake`."""
     router = APIRouter(include_in_schema=False)
     page = page_maker(templates)
@@ -184,7 +184,7 @@ def pipeline_pages(beside: PipelineHost | None, templates: Jinja2Templates) -> A
     def pipeline(
         lake: RequestLake, request: Request, limit: Limit = limits.PAGE_ROWS_DEFAULT, before: Number = None
     ) -> Response:
-        view = pipeline_overview(lake, beside, limit, before)
+        view = pipeline_overview(lake, host, limit, before)
         next_url = with_query(request, before=view["next"]) if view["next"] is not None else None
         return page(request, "pipeline.html", PIPELINE, view=view, next_url=next_url)
 

@@ -107,12 +107,12 @@ class _Channel(logging.Handler):
 
 def _document_of(record: logging.LogRecord) -> dict[str, Any]:
     message = record.getMessage()[:_PIPELINE_LOG_MAX_CHARS]
-    told: dict[str, Any] = {"name": record.name, "levelno": record.levelno, "msg": message}
-    told["levelname"] = record.levelname
+    document: dict[str, Any] = {"name": record.name, "levelno": record.levelno, "msg": message}
+    document["levelname"] = record.levelname
     if record.exc_info:
         text = logging.Formatter().formatException(record.exc_info)
-        told["exc_text"] = text[-_PIPELINE_LOG_MAX_CHARS:]
-    return told
+        document["exc_text"] = text[-_PIPELINE_LOG_MAX_CHARS:]
+    return document
 
 
 def main() -> None:
@@ -162,7 +162,7 @@ def _run(lake: Lake, job: PipelineJob, channel: _Channel, stopped: Sequence[int]
             raise RuntimeError("the pipeline thread has ended; see standard error")
         if time.monotonic() - told_s >= limits.PIPELINE_TOLD_EACH_S:
             told_s = time.monotonic()
-            rested += pipeline.rests()
+            rested += pipeline.is_idle()
             channel.tell(
                 asdict(PipelineStatus(pipeline.problem(), pipeline.replica(), pipeline.steps() + rested))
             )

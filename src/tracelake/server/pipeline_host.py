@@ -29,9 +29,9 @@ class PipelineHost(Protocol):
         """Return the number of unexpected exits after which a restart was due."""
 
 
-def host_error(beside: PipelineHost | None) -> str | None:
+def host_error(host: PipelineHost | None) -> str | None:
     """Return the error that blocks the server's pipeline; None if it works or the server has no pipeline."""
-    return None if beside is None else beside.problem()
+    return None if host is None else host.problem()
 
 
 class PipelineThread:
@@ -72,9 +72,9 @@ class PipelineThread:
         """Return the number of steps done so far."""
         return self._pipeline.steps()
 
-    def rests(self) -> bool:
+    def is_idle(self) -> bool:
         """Return whether the loop waits for its next run."""
-        return self._loop.rests()
+        return self._loop.is_waiting()
 
     def has_died(self) -> bool:
         """Return whether the thread died. An error that is not an `Exception`, such as a library's panic, ends it."""

@@ -105,18 +105,18 @@ _SERVERS_OWN: Final = ("TRACELAKE_OIDC_CLIENT_SECRET", "TRACELAKE_OIDC_CLIENT_SE
 
 
 @dataclass(frozen=True, slots=True)
-class _Heard:
+class _LastReport:
     """Last report of a process, or its start."""
 
     pid: int
     at_s: float
     """Time of the report by this process's monotonic clock."""
-    told: PipelineStatus | None = None
+    status: PipelineStatus | None = None
 
     def silence_s(self) -> float | None:
         """Return the seconds since the last report if they exceed the limit, otherwise None."""
         silent_s = time.monotonic() - self.at_s
-        bound_s = PIPELINE_FIRST_TOLD_S if self.told is None else limits.REPLICA_GONE_S
+        bound_s = PIPELINE_FIRST_TOLD_S if self.status is None else limits.REPLICA_GONE_S
         return silent_s if silent_s > bound_s else None
 
 
@@ -148,7 +148,7 @@ class PipelineProcess:
         self._stopping = Event()
         self._lock = Lock()
         self._process: subprocess.Popen[bytes] | None = None
-        self._heard: _Heard | None = None
+        self._report: _LastReport | None = None
         self._ended: str | None = None
         self._restarts = 0
         self._thread = Thread(target=self._run, name="tracelake-pipeline", daemon=True)
@@ -179,22 +179,22 @@ class PipelineProcess:
         """Return the error that blocks the pipeline, or None: it exited, it is silent, or its last run failed."""
         if self._thread.ident is not None and not self.is_alive() and not self._stopping.is_set():
             return "the thread that runs the pipeline's process has ended; restart the server"
-        heard = self._heard
-        if heard is not None and (silence_s := heard.silence_s()) is not None:
+        report = self._report
+        if report is not None and (silence_s := report.silence_s()) is not None:
             return (
                 f"the pipeline's process has sent no heartbeat for {silence_s:.0f} s: it is paused or hangs; "
                 f"after {self._hang_s:g} s the server restarts it. To restart it now, run `kill -9 "
-                f"{heard.pid}`"
+                f"{report.pid}`"
             )
-        return self._ended if heard is None or heard.told is None else heard.told.problem
+        return self._ended if report is None or report.status is None else report.status.problem
 
     def replica(self) -> ReplicaInfo | None:
         """Return the replica's last report; None if the process is down, silent, or has not reported yet."""
-        heard = self._heard
+        report = self._report
         return (
             None
-            if heard is None or heard.told is None or heard.silence_s() is not None
-            else heard.told.replica
+            if report is None or report.status is None or report.silence_s() is not None
+            else report.status.replica
         )
 
     def restarts(self) -> int:
@@ -226,7 +226,7 @@ class PipelineProcess:
                     f"the pipeline's process {how}; it restarts within {pause_s:g} s, and received input "
                     "waits for it. See the log of the server"
                 )
-            self._heard = None
+            self._report = None
             if stopping:
                 return
             with _whatever_handlers_raise():
@@ -246,7 +246,7 @@ class PipelineProcess:
                 # Ctrl-C reaches only the server, which stops both in order.
                 process_group=0,
             )
-        self._heard = _Heard(process.pid, time.monotonic())
+        self._report = _LastReport(process.pid, time.monotonic())
         # The `with` block waits for the process, and would wait forever after an error here. Therefore an
         # error kills it.
         watch = Watchdog(process, self._steps, self._stopping.is_set, self._hang_s)
@@ -266,8 +266,8 @@ class PipelineProcess:
         )
 
     def _steps(self) -> int | None:
-        heard = self._heard
-        return None if heard is None or heard.told is None else heard.told.steps
+        report = self._report
+        return None if report is None or report.status is None else report.status.steps
 
     def _listen(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stdin is not None
@@ -278,12 +278,12 @@ class PipelineProcess:
         except BrokenPipeError:
             return  # it ended before it read its job
         while line := process.stdout.readline(limits.PIPELINE_LINE_MAX_BYTES):
-            told = status_of(line)
-            if isinstance(told, PipelineStatus):
-                self._heard = _Heard(process.pid, time.monotonic(), told)
-            elif told is not None and logging.getLogger(told.name).isEnabledFor(told.levelno):
+            status = status_of(line)
+            if isinstance(status, PipelineStatus):
+                self._report = _LastReport(process.pid, time.monotonic(), status)
+            elif status is not None and logging.getLogger(status.name).isEnabledFor(status.levelno):
                 with _whatever_handlers_raise():
-                    logging.getLogger(told.name).handle(told)
+                    logging.getLogger(status.name).handle(status)
 
 
 @contextmanager
@@ -298,10 +298,10 @@ def _whatever_handlers_raise() -> Iterator[None]:
 def _environment() -> dict[str, str]:
     """Return the environment for the process, with this process's import path and without the server's secrets."""
     # Setting names are case-insensitive.
-    kept = {name: value for name, value in os.environ.items() if name.upper() not in _SERVERS_OWN}
+    environment = {name: value for name, value in os.environ.items() if name.upper() not in _SERVERS_OWN}
     # Python ignores entries that are not text.
     places = [place for place in sys.path if isinstance(place, str) and place]
-    return kept | {"PYTHONPATH": os.pathsep.join(places)}
+    return environment | {"PYTHONPATH": os.pathsep.join(places)}
 
 
 def _signal_name(number: int) -> str:

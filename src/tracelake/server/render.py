@@ -116,16 +116,16 @@ def outcome(operation: Row) -> str:
         return str(operation["error"])
     match operation["kind"]:
         case "pass":
-            fates = sorted(result.get("traces", {}).items())
-            told = ", ".join(f"{number:,} {fate}" for fate, number in fates) or "nothing was due"
+            counts = sorted(result.get("traces", {}).items())
+            text = ", ".join(f"{number:,} {kind}" for kind, number in counts) or "nothing was due"
             failed = result.get("failures", {})
         case "restore":
-            told, failed = f"{sum(result.get('restored', {}).values()):,} restored", result.get("failed", {})
+            text, failed = f"{sum(result.get('restored', {}).values()):,} restored", result.get("failed", {})
         case "deletion":
-            told, failed = f"{len(result.get('deleted', ())):,} deleted", result.get("failed", {})
+            text, failed = f"{len(result.get('deleted', ())):,} deleted", result.get("failed", {})
         case _:
-            told, failed = f"{result.get('deleted_objects', 0):,} objects deleted", {}
-    return "\n".join([told, *_reasons(failed)])
+            text, failed = f"{result.get('deleted_objects', 0):,} objects deleted", {}
+    return "\n".join([text, *_reasons(failed)])
 
 
 def _reasons(failed: dict[str, str]) -> list[str]:

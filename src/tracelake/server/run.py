@@ -189,9 +189,9 @@ class HotIndexWarmer:
     """Background thread that indexes uncommitted spans, as a context manager. It logs and retries failures, because
     searches also work without it."""
 
-    def __init__(self, index_ahead: Callable[[], bool]) -> None:
-        """Set the step. `index_ahead` does one step, and returns whether more work remains."""
-        self._index_ahead = index_ahead
+    def __init__(self, index_newest: Callable[[], bool]) -> None:
+        """Set the step. `index_newest` does one step, and returns whether more work remains."""
+        self._index_newest = index_newest
         self._stopping = Event()
         self._thread = Thread(target=self._run, name="tracelake-indexing", daemon=True)
 
@@ -210,13 +210,13 @@ class HotIndexWarmer:
             )
 
     def _run(self) -> None:
-        told = ""
+        logged = ""
         while not self._stopping.is_set():
             try:
-                is_more = self._index_ahead()
+                is_more = self._index_newest()
             except Exception as error:  # no error may end the thread
-                if str(error) != told:
-                    told = str(error)
+                if str(error) != logged:
+                    logged = str(error)
                     logger.warning(
                         "the in-memory index cannot be warmed, so searches build it themselves: %s",
                         error,
@@ -224,7 +224,7 @@ class HotIndexWarmer:
                     )
                 pause_s = UNCOMMITTED_AHEAD_FAILED_S
             else:
-                told = ""
+                logged = ""
                 pause_s = UNCOMMITTED_AHEAD_TURN_S if is_more else limits.UNCOMMITTED_AHEAD_EVERY_S
             self._stopping.wait(pause_s)
 
@@ -284,20 +284,24 @@ def serve(
         stack.enter_context(once_per_second())
         stack.enter_context(HeapTrimmer())
         stack.callback(listener.close)
-        beside = _beside(lake, watch, interval_s, pipeline_hang_s if apart else None) if pipeline else None
-        if beside is not None:
-            beside.start()
-            stack.callback(beside.stop)
+        pipeline_host = (
+            _pipeline_host(lake, watch, interval_s, pipeline_hang_s if apart else None) if pipeline else None
+        )
+        if pipeline_host is not None:
+            pipeline_host.start()
+            stack.callback(pipeline_host.stop)
         archiving = ArchiveService(lake, archive_interval_s)
         stack.callback(archiving.stop)
-        stack.enter_context(HotIndexWarmer(lake.hot.index_ahead))
+        stack.enter_context(HotIndexWarmer(lake.hot.index_newest))
         # Closed after the inbox is drained, so that a locked database does not delay draining.
         after_drain = stack.enter_context(ExitStack())
         # Entered last, so it is drained first. A run of the pipeline may take long to finish.
         queue = stack.enter_context(closing(_queue(lake, hot_tier, segment_max_bytes)))
         archiving.start()
         allowed, demanded = allowed_of(host, exposure), not is_loopback(host)
-        app = create_app(lake, queue, beside, segment_wait_s, archiving, allowed, demanded, exposure.openid)
+        app = create_app(
+            lake, queue, pipeline_host, segment_wait_s, archiving, allowed, demanded, exposure.openid
+        )
         after_drain.callback(app.state.auditing.close)
         grpc_door = None if grpc_port is None else _grpc_door(app.state.otlp, host, grpc_port, exposure.tls)
         server = _Server(
@@ -359,7 +363,9 @@ class _Server(uvicorn.Server):
             await asyncio.gather(self._grpc_door.stop(), super().shutdown(sockets))
 
 
-def _beside(lake: Lake, watch: Sequence[str] | None, interval_s: float, hang_s: float | None) -> PipelineHost:
+def _pipeline_host(
+    lake: Lake, watch: Sequence[str] | None, interval_s: float, hang_s: float | None
+) -> PipelineHost:
     """Return the pipeline host: a process that may hang for `hang_s` seconds, or a thread if that is None."""
     if hang_s is None:
         return PipelineThread(lake, watch, interval_s)
@@ -370,7 +376,7 @@ def _queue(lake: Lake, hot_tier: bool | None, segment_max_bytes: int) -> Request
     """Return the store for requests: the tracking store or the inbox."""
     if lake.hot.has_place() if hot_tier is None else hot_tier:
         return TrackingDoor(lake.hot.set_up(), group_max_bytes=segment_max_bytes)
-    return Inbox(lake.objects, set_aside=lake.quarantine.paths, segment_max_bytes=segment_max_bytes)
+    return Inbox(lake.objects, quarantined=lake.quarantine.paths, segment_max_bytes=segment_max_bytes)
 
 
 def _config(app: FastAPI, tls: Tls | None) -> uvicorn.Config:
@@ -389,7 +395,7 @@ def _config(app: FastAPI, tls: Tls | None) -> uvicorn.Config:
 
 
 def _grpc_door(door: OtlpDoor, host: str, port: int, tls: Tls | None) -> OtlpGrpcServer:
-    counted = (door.requests.count_call, door.requests.count_not_kept)
+    counted = (door.requests.count_call, door.requests.count_ignored)
     return OtlpGrpcServer(
         door.traces, f"{authority_of(host)}:{port}", *counted, door.ring, tls, door.auditing
     )

@@ -93,7 +93,7 @@ def search_pages(templates: Jinja2Templates) -> APIRouter:
                 results = search(lake, q, None, limit, sort, FACETS, page, mode)
         except (QueryError, EmbeddingError, UsageError) as error:
             problem = error
-        asked = SearchPageRequest(q, sort, mode)
+        page_request = SearchPageRequest(q, sort, mode)
         # The lake has checked that the token belongs to this search and workspace.
         token = token_of(page) if page and not problem else None
         first = token.offset if token is not None else 0
@@ -112,10 +112,10 @@ def search_pages(templates: Jinja2Templates) -> APIRouter:
             # The unexpected character of the query, and the text before and after it.
             broken=_parted(q, character) if character else None,
             samples=SAMPLES,
-            facets=list(_facets(asked, results)),
-            orders=[] if mode != "text" else asked.orders(),
-            modes=asked.modes() if results.vectors or mode != "text" else [],
-            newest_url=asked.url() if page else None,
+            facets=list(_facets(page_request, results)),
+            orders=[] if mode != "text" else page_request.orders(),
+            modes=page_request.modes() if results.vectors or mode != "text" else [],
+            newest_url=page_request.url() if page else None,
             previous_url=_before(request, token, limit) if token is not None and first else None,
             next_url=with_query(request, page=results.next_page) if results.next_page else None,
         )
@@ -171,20 +171,20 @@ def _parted(query: str, character: int) -> tuple[str, str, str]:
     return query[:at], query[at : at + 1] or " ", query[at + 1 :]
 
 
-def _facets(asked: SearchPageRequest, results: SearchResults) -> Iterator[FacetShown]:
+def _facets(page_request: SearchPageRequest, results: SearchResults) -> Iterator[FacetShown]:
     """Yield the facets that have values, in the requested order."""
     for name, facet in results.facets.items():
         clauses = {value.value: clause_of(name, value.value) for value in facet.values}
-        wider = widened(asked.query, list(clauses.values()))
+        wider = widened(page_request.query, list(clauses.values()))
         choices = []
         for value in facet.values:
             clause = clauses[value.value]
-            leads_to = wider.get(clause) or narrowed(asked.query, clause)
+            leads_to = wider.get(clause) or narrowed(page_request.query, clause)
             choices.append(
                 FacetChoice(
                     value.value,
                     value.spans,
-                    replace(asked, query=leads_to).url()
+                    replace(page_request, query=leads_to).url()
                     if len(value.value) < limits.LIST_TEXT_MAX_CHARS
                     else None,
                     clause in wider,

@@ -86,8 +86,8 @@ class _RowGroup:
 class MergeSources:
     """Parts from which rows are gathered."""
 
-    def __init__(self, parts: Sequence[Part], file: FileOf, kept_max_bytes: int) -> None:
-        """Read the row ids of the parts. If all parts have at most `kept_max_bytes` Arrow bytes, keep their rows in
+    def __init__(self, parts: Sequence[Part], file: FileOf, memory_max_bytes: int) -> None:
+        """Read the row ids of the parts. If all parts have at most `memory_max_bytes` Arrow bytes, keep their rows in
         memory."""
         self._file = file
         self._groups: list[_RowGroup] = []
@@ -96,8 +96,8 @@ class MergeSources:
         ids: list[Numbers] = []
         self.schema = pa.schema([])
         """The schema of the first part, without the column that only history has."""
-        first, room = 0, kept_max_bytes
-        kept: list[pa.Table] = []
+        first, room = 0, memory_max_bytes
+        in_memory: list[pa.Table] = []
         for part in parts:
             with pq.ParquetFile(file(part.path)) as opened:
                 footer = opened.metadata
@@ -115,25 +115,27 @@ class MergeSources:
                     ids.append(rows[ROW_ID.name].to_numpy() + (part.first_row_id if part.relative else 0))
                     self._groups.append(_RowGroup(part, number, first, len(rows), arrow_bytes))
                     first += len(rows)
-                    kept = [*kept, rows] if few else []
+                    in_memory = [*in_memory, rows] if few else []
         self._ids = np.concatenate(ids)
-        self._whole = self._numbered(pa.concat_tables(kept), self._ids) if room >= 0 and kept else None
+        self._rows_in_memory = (
+            self._numbered(pa.concat_tables(in_memory), self._ids) if room >= 0 and in_memory else None
+        )
         self._by_id: Numbers = np.argsort(self._ids, kind="stable")
 
-    def gather(self, ids: Numbers, gone: Numbers | None, max_bytes: int) -> Iterator[pa.Table]:
+    def gather(self, ids: Numbers, retracted_at: Numbers | None, max_bytes: int) -> Iterator[pa.Table]:
         """Yield the rows with these ids, in this order, in tables of about `max_bytes` Arrow bytes, or of one row.
 
         No table of several rows has more than twice as many bytes. The size of a row is only known as the mean of its
         group, and the large rows of many groups may be adjacent here. So a table that turns out larger is read again
         with fewer rows.
 
-        For history, `gone` is the time at which each row was retracted.
+        For history, `retracted_at` is the time at which each row was retracted.
         """
         rows: Numbers = self._by_id[np.searchsorted(self._ids, ids, sorter=self._by_id)]
         firsts = np.array([group.first for group in self._groups], np.int64)
-        if self._whole is not None and self._whole.nbytes <= max_bytes:
+        if self._rows_in_memory is not None and self._rows_in_memory.nbytes <= max_bytes:
             if len(rows):
-                yield _with_gone(self._whole.take(rows).combine_chunks(), gone)
+                yield _with_retraction_times(self._rows_in_memory.take(rows).combine_chunks(), retracted_at)
             return
         groups: Numbers = np.searchsorted(firsts, rows, "right") - 1
         row_bytes: Sizes = np.array([group.arrow_bytes / group.rows for group in self._groups], np.float64)
@@ -144,7 +146,7 @@ class MergeSources:
             end = max(start + 1, int(np.searchsorted(end_bytes, before + max_bytes, "right")))
             while not (tables := self._read(rows[start:end], groups[start:end], 2 * max_bytes)):
                 end = start + (end - start) // 2
-            times = None if gone is None else gone[start:end]
+            times = None if retracted_at is None else retracted_at[start:end]
             yield _in_order(tables, groups[start:end], times)  # unnamed, to be freed early
             start = end
 
@@ -172,21 +174,21 @@ class MergeSources:
         return rows.set_column(place, ROW_ID, pa.array(ids)).cast(self.schema)
 
 
-def _in_order(tables: list[pa.Table], groups: Numbers, gone: Numbers | None) -> pa.Table:
+def _in_order(tables: list[pa.Table], groups: Numbers, retracted_at: Numbers | None) -> pa.Table:
     """Combine tables read by group into one table in order. Clears `tables` to free memory."""
     rows = pa.concat_tables(tables)
     tables.clear()
     table = rows.take(np.argsort(np.argsort(groups, kind="stable"))).combine_chunks()
-    return _with_gone(table, gone)
+    return _with_retraction_times(table, retracted_at)
 
 
-def _with_gone(rows: pa.Table, gone: Numbers | None) -> pa.Table:
-    return rows if gone is None else rows.append_column(GONE, pa.array(gone))
+def _with_retraction_times(rows: pa.Table, retracted_at: Numbers | None) -> pa.Table:
+    return rows if retracted_at is None else rows.append_column(GONE, pa.array(retracted_at))
 
 
 def _group_bytes(part: Part, footer: pq.FileMetaData) -> list[int]:
-    told = (footer.metadata or {}).get(GROUP_BYTES, b"")
-    sizes = [int(size) for size in told.split(b",") if size]
+    value = (footer.metadata or {}).get(GROUP_BYTES, b"")
+    sizes = [int(size) for size in value.split(b",") if size]
     if len(sizes) != footer.num_row_groups:
         raise DamageError(f"part {part.path} lacks the sizes of its row groups. Restore it from a backup.")
     return sizes
@@ -336,15 +338,17 @@ class _Compaction:
         with self._db:
             self._split_retractions()
             lost = self._lost_rows()
-            kept = {part.path: part for part in task.parts if part.path not in lost and self._may_stay(part)}
-            rewritten = [part for part in task.parts if part.path not in kept]
-            receipt.parts = [*kept.values(), *self._write(rewritten, self._live_sql(rewritten))]
+            unchanged = {
+                part.path: part for part in task.parts if part.path not in lost and self._may_stay(part)
+            }
+            rewritten = [part for part in task.parts if part.path not in unchanged]
+            receipt.parts = [*unchanged.values(), *self._write(rewritten, self._live_sql(rewritten))]
             if task.retractions or task.history:
                 sources = [*rewritten, *task.history]
-                receipt.history = self._write(sources, self._history_sql(rewritten), gone=True)
+                receipt.history = self._write(sources, self._history_sql(rewritten), is_history=True)
         receipt.parts.sort(key=lambda part: part.first_key)
         now = (*receipt.parts, *receipt.retractions, *receipt.history)
-        receipt.written_bytes = sum(part.size_bytes for part in now if part.path not in kept)
+        receipt.written_bytes = sum(part.size_bytes for part in now if part.path not in unchanged)
         return receipt
 
     def _may_stay(self, part: Part) -> bool:
@@ -406,12 +410,12 @@ class _Compaction:
     def _order(self) -> str:
         return ", ".join(map(quoted, dict.fromkeys((*self._task.order, ROW_ID.name))))
 
-    def _write(self, parts: Sequence[Part], query: str, *, gone: bool = False) -> list[Part]:
-        """Write the rows of a query on these parts into a few parts of bounded size; `gone` marks history."""
+    def _write(self, parts: Sequence[Part], query: str, *, is_history: bool = False) -> list[Part]:
+        """Write the rows of a query on these parts into a few parts of bounded size; `is_history` marks history."""
         if not parts:
             return []
         task = self._task
-        columns = [ROW_ID.name, *([GONE.name] if gone else [])]
+        columns = [ROW_ID.name, *([GONE.name] if is_history else [])]
         ids_and_times = self._db.sql(
             f"select {', '.join(columns)} from ({query}) order by {self._order()}"
         ).to_arrow_table()
@@ -455,7 +459,7 @@ class CollectedParts:
 
     objects: int = 0
     size_bytes: int = 0
-    held: int = 0
+    leased: int = 0
     """Replaced batches that stay because a reader's lease holds them."""
 
 
@@ -479,22 +483,26 @@ class Collector:
             ended = expired_leases(name, self._key_value, self._now)
         else:
             drop_expired_leases(name, self._key_value, self._now)
-        with Lease(self._shard, self._key_value) as own:  # so that live objects stay during the collection
-            state = own.state
+        with Lease(self._shard, self._key_value) as lease:  # so that live objects stay during the collection
+            state = lease.state
             # Safety: the leases of others are read after the state, never before (see `leases`).
-            held = leases(name, self._key_value)
-            gone = collectable(state, [held[key] for key in held if key not in ended])
-            if not gone:  # before reading any record, because a long lease may hold many batches
-                return CollectedParts(held=len(state.retired))
-            left = [retired for retired in state.retired if retired not in gone]
-            needed = {part.path for part in (*self._live(state.batches), *self._passing(left))}
-            doomed = {part.path: part.size_bytes for part in self._passing(gone) if part.path not in needed}
-            records = [ref.path for retired in gone for ref in retired.batches]
+            current_leases = leases(name, self._key_value)
+            unreferenced = collectable(
+                state, [current_leases[key] for key in current_leases if key not in ended]
+            )
+            if not unreferenced:  # before reading any record, because a long lease may hold many batches
+                return CollectedParts(leased=len(state.retired))
+            remaining = [retired for retired in state.retired if retired not in unreferenced]
+            needed = {part.path for part in (*self._live(state.batches), *self._passing(remaining))}
+            doomed = {
+                part.path: part.size_bytes for part in self._passing(unreferenced) if part.path not in needed
+            }
+            records = [ref.path for retired in unreferenced for ref in retired.batches]
             if not dry_run:
                 delete_all(self._objects, doomed)
                 delete_all(self._objects, records)  # last, because they lead to the parts
-                self._shard.change(partial(drop_retired, gone=gone))
-        return CollectedParts(len(doomed) + len(records), sum(doomed.values()), held=len(left))
+                self._shard.change(partial(drop_retired, deleted=unreferenced))
+        return CollectedParts(len(doomed) + len(records), sum(doomed.values()), leased=len(remaining))
 
     def orphans(self, *, epoch_min_s: float = EPOCH_MIN_S, dry_run: bool = False) -> CollectedParts:
         """Delete objects that no state names and that were written two epochs ago or earlier; begin an epoch if it is

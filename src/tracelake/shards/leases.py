@@ -78,7 +78,7 @@ class Lease:
             return
         if not now and started_s <= self._renewed_s + self.seconds / 2:
             return
-        if not self._write_anew():
+        if not self._rewrite():
             raise ExpiredError(
                 f"the lease on table {self.shard.name} has ended, and its parts may have been collected. "
                 "Open the table again."
@@ -118,7 +118,7 @@ class Lease:
             return False
         return True
 
-    def _write_anew(self) -> bool:
+    def _rewrite(self) -> bool:
         """Change the version of the record. Return False if the lease was dropped, because it must not be recreated."""
         for _ in range(CONDITIONAL_WRITE_TRIES_MAX):  # another thread may renew it at the same time
             entry = self.key_value.get(LEASES_PARTITION, self.key)
@@ -208,33 +208,33 @@ def moment(shard: str, objects: ObjectStore, machine: str) -> Moment:
 def expired_leases(shard: str, key_value: KeyValueStore, now: Callable[[], Moment]) -> set[str]:
     """Return the keys of expired leases, without changing anything."""
     leases = entries(LEASES_PARTITION, shard, key_value)
-    seen = _sightings(shard, key_value)
-    if not seen:
+    sightings = _sightings(shard, key_value)
+    if not sightings:
         return set()
     moment = now()
-    return {entry.key for entry in leases if _is_left_behind(entry, seen.get(entry.key), moment)}
+    return {entry.key for entry in leases if _is_left_behind(entry, sightings.get(entry.key), moment)}
 
 
 def drop_expired_leases(shard: str, key_value: KeyValueStore, now: Callable[[], Moment]) -> int:
     """Delete expired leases and record sightings of the others. Returns the number of deleted leases."""
     leases = entries(LEASES_PARTITION, shard, key_value)
-    seen = _sightings(shard, key_value)
-    if not leases and not seen:
+    sightings = _sightings(shard, key_value)
+    if not leases and not sightings:
         return 0
     moment = now()  # after the listing, so that every listed version is older than this moment
-    left = {entry.key for entry in leases}
+    remaining = {entry.key for entry in leases}
     for entry in leases:
-        sighting = seen.get(entry.key)
+        sighting = sightings.get(entry.key)
         if _is_left_behind(entry, sighting, moment):
             # unless its reader has just renewed it
             key_value.delete_if(LEASES_PARTITION, entry.key, entry.version)
-            left.discard(entry.key)
+            remaining.discard(entry.key)
         elif sighting is None or sighting.lease != entry.version:
             key_value.set(SIGHTINGS_PARTITION, entry.key, to_bytes(Sighting(entry.version, moment)))
     for entry in entries(SIGHTINGS_PARTITION, shard, key_value):
-        if entry.key in seen and entry.key not in left:
+        if entry.key in sightings and entry.key not in remaining:
             key_value.delete_if(SIGHTINGS_PARTITION, entry.key, entry.version)
-    return len(leases) - len(left)
+    return len(leases) - len(remaining)
 
 
 def _is_left_behind(entry: Entry, sighting: Sighting | None, now: Moment) -> bool:

@@ -55,12 +55,12 @@ _TABLE_BYTES: Final = 2_048
 """Memory of a table of one column in addition to its buffers, which are smaller if it has only a few rows."""
 
 
-def kept_columns() -> Columns:
+def column_cache() -> Columns:
     """Return a column cache for callers that look up the same row groups repeatedly."""
     return ByteLRU(_size, lambda: _COLUMNS_KEPT_MAX_BYTES)
 
 
-def _kept(column: pa.Table) -> pa.Table:
+def _without_metadata(column: pa.Table) -> pa.Table:
     """Return a column without the metadata of its part, which contains a summary of all keys."""
     return column.replace_schema_metadata(None)
 
@@ -77,16 +77,16 @@ class Lookup:
         objects: ObjectStore,
         snapshot: Snapshot,
         key: str,
-        kept: Columns | None = None,
+        column_cache: Columns | None = None,
         *,
         buckets: int | None = None,
     ) -> None:
         self._objects = objects
-        self._kept = kept
+        self._column_cache = column_cache
         self._buckets = buckets
         self._snapshot = snapshot
         self._key = key
-        self._gone: dict[str, Numbers] = {}
+        self._retracted_ids: dict[str, Numbers] = {}
 
     def rows(self, keys: list[str], columns: Sequence[str]) -> Iterator[pa.Table]:
         """Yield columns, and `_row_id`, of the live rows of these keys (sorted and distinct), group by group.
@@ -103,16 +103,16 @@ class Lookup:
             and _has_between(candidates.of(part).keys, part.first_key, part.last_key)
         ]
         past = {part.path for part in snapshot.history}
-        asked = [
+        to_read = [
             (part, wanted)
             for part, summary in summaries(self._objects, parts)
             if (wanted := candidates.of(part).that_may_be(summary))
         ]
         order = {part.path: number for number, part in enumerate(parts)}
         # the order of rows must not depend on which summaries are cached
-        asked.sort(key=lambda each: order[each[0].path])
-        read = footers(self._objects, [part for part, _ in asked])
-        for (part, wanted), footer in zip(asked, read, strict=True):
+        to_read.sort(key=lambda each: order[each[0].path])
+        read = footers(self._objects, [part for part, _ in to_read])
+        for (part, wanted), footer in zip(to_read, read, strict=True):
             extra = [ROW_ID.name, GONE.name] if part.path in past else [ROW_ID.name]
             for rows in self._matching(part, footer, self._key, wanted, [*columns, *extra]):
                 live = rows.filter(pa.array(self._is_live(part, rows)))
@@ -138,13 +138,13 @@ class Lookup:
         several: list[Numbers] = [np.empty(0, np.int64)]
         for part, footer in zip(parts, footers(self._objects, parts), strict=True):
             few = part.rows <= limits.ROW_GROUP_ROWS
-            if part.path in self._gone:
-                several.append(self._gone[part.path])
+            if part.path in self._retracted_ids:
+                several.append(self._retracted_ids[part.path])
                 continue
             retracted = self._retracted_in(part, footer, None if few else wanted)
             several.append(retracted)
             if few:
-                self._gone[part.path] = retracted
+                self._retracted_ids[part.path] = retracted
         return np.concatenate(several)
 
     def _retracted_in(self, part: Part, footer: Footer, wanted: list[int] | None) -> Numbers:
@@ -166,18 +166,18 @@ class Lookup:
         columns: Sequence[str],
     ) -> Iterator[pa.Table]:
         """Yield columns of the rows of a part whose key is in `wanted` (sorted), or of all rows if it is None."""
-        told = footer.metadata
-        place = next(n for n in range(told.num_columns) if told.schema.column(n).path == key)
+        metadata = footer.metadata
+        place = next(n for n in range(metadata.num_columns) if metadata.schema.column(n).path == key)
         groups = [
             number
-            for number in range(told.num_row_groups)
+            for number in range(metadata.num_row_groups)
             if wanted is None
-            or (wanted and _group_may_hold(told.row_group(number).column(place).statistics, wanted))
+            or (wanted and _group_may_hold(metadata.row_group(number).column(place).statistics, wanted))
         ]
         if not groups:
             return
         others = [name for name in columns if name != key]
-        reader = _PartReader(self._objects, part, footer, self._kept)
+        reader = _PartReader(self._objects, part, footer, self._column_cache)
         for number in groups:
             if wanted is None:
                 yield reader.read(number, columns)
@@ -240,26 +240,28 @@ def _has_between(wanted: list[Any], low: Any, high: Any) -> bool:
 class _PartReader:
     """Reader of some column chunks of a part. One request reads chunks that are close together."""
 
-    def __init__(self, objects: ObjectStore, part: Part, footer: Footer, kept: Columns | None) -> None:
+    def __init__(
+        self, objects: ObjectStore, part: Part, footer: Footer, column_cache: Columns | None
+    ) -> None:
         self._objects = objects
-        self._kept = kept
+        self._column_cache = column_cache
         self._part = part
         self._footer = footer
 
     def read(self, number: int, columns: Sequence[str]) -> pa.Table:
         """Return columns of one row group. Raises DamageError if they differ from what was written."""
-        if self._kept is None:
+        if self._column_cache is None:
             return self._read(number, columns)
         part, single = self._part, dict[str, pa.Table]()
         keys = {name: (part.path, part.footer_xxh3, number, name) for name in columns}
         for name, key in keys.items():
-            if (column := self._kept.get(key)) is not None:
+            if (column := self._column_cache.get(key)) is not None:
                 single[name] = column
         if missing := [name for name in columns if name not in single]:
             rows = self._read(number, missing)
             for name in missing:
-                single[name] = _kept(rows.select([name]))
-                self._kept.put(keys[name], single[name])
+                single[name] = _without_metadata(rows.select([name]))
+                self._column_cache.put(keys[name], single[name])
         fields = pa.schema([single[name].schema.field(0) for name in columns])
         return pa.Table.from_arrays([single[name].column(0) for name in columns], schema=fields)
 

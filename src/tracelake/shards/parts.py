@@ -42,7 +42,7 @@ class ByteLRU(Generic[Key, Value]):
 
     def __init__(self, size_of: Callable[[Value], int], max_bytes: Callable[[], int]) -> None:
         self._lock = threading.Lock()
-        self._kept: OrderedDict[Key, Value] = OrderedDict()
+        self._entries: OrderedDict[Key, Value] = OrderedDict()
         self._size_bytes = 0
         self._size_of = size_of
         self._max_bytes = max_bytes
@@ -50,26 +50,26 @@ class ByteLRU(Generic[Key, Value]):
     def get(self, key: Key) -> Value | None:
         """Return the cached value of a key, or None."""
         with self._lock:
-            value = self._kept.get(key)
+            value = self._entries.get(key)
             if value is not None:
-                self._kept.move_to_end(key)
+                self._entries.move_to_end(key)
             return value
 
     def put(self, key: Key, value: Value) -> None:
         """Cache a value and evict the least recently used ones. A value beyond the limit is not cached."""
         size_bytes, max_bytes = self._size_of(value), self._max_bytes()
         with self._lock:
-            if key in self._kept or size_bytes > max_bytes:
+            if key in self._entries or size_bytes > max_bytes:
                 return
-            self._kept[key] = value
+            self._entries[key] = value
             self._size_bytes += size_bytes
             while self._size_bytes > max_bytes:
-                self._size_bytes -= self._size_of(self._kept.popitem(last=False)[1])
+                self._size_bytes -= self._size_of(self._entries.popitem(last=False)[1])
 
     def clear(self) -> None:
         """Remove all values."""
         with self._lock:
-            self._kept.clear()
+            self._entries.clear()
             self._size_bytes = 0
 
 
@@ -142,10 +142,10 @@ def write_part(
         for group in cut(rows, limits.ROW_GROUP_MAX_BYTES, limits.ROW_GROUP_ROWS):
             writer.write_table(group)
             group_bytes.append(group.nbytes)
-        told = {GROUP_BYTES: ",".join(map(str, group_bytes)).encode()}
+        metadata = {GROUP_BYTES: ",".join(map(str, group_bytes)).encode()}
         if looked_up and key is not None:
-            told[KEY_FILTER] = b64encode(key_filter(hashes_of(rows[key].unique())))
-        writer.add_key_value_metadata(told)  # type: ignore[arg-type]  # it takes bytes
+            metadata[KEY_FILTER] = b64encode(key_filter(hashes_of(rows[key].unique())))
+        writer.add_key_value_metadata(metadata)  # type: ignore[arg-type]  # it takes bytes
     data, footer = _with_hashes(memoryview(sink.getvalue()), written[0])
     path = part_path(shard, epoch, bucket, folder)
     objects.put(path, data)
@@ -358,8 +358,8 @@ def summaries(objects: ObjectStore, parts: Sequence[Part]) -> Iterator[tuple[Par
         else:
             yield part, summary
     for part, footer in zip(missing, footers(objects, missing), strict=True):
-        told = (footer.metadata.metadata or {}).get(KEY_FILTER)
-        summary = Summary(None if told is None else b64decode(told))
+        encoded = (footer.metadata.metadata or {}).get(KEY_FILTER)
+        summary = Summary(None if encoded is None else b64decode(encoded))
         _summaries.put((part.path, part.footer_xxh3), summary)
         yield part, summary
 
@@ -381,9 +381,9 @@ def damage(part: Part, what: str) -> DamageError:
 
 def _size(footer: Footer) -> int:
     """Return the approximate memory of a footer, usually nine times its bytes."""
-    told = footer.metadata
-    of_columns = told.num_columns * (_COLUMN_BYTES + _CHUNK_BYTES * told.num_row_groups)
-    return int(of_columns + told.serialized_size + len(footer.hashes))
+    metadata = footer.metadata
+    of_columns = metadata.num_columns * (_COLUMN_BYTES + _CHUNK_BYTES * metadata.num_row_groups)
+    return int(of_columns + metadata.serialized_size + len(footer.hashes))
 
 
 def _size_of_summary(summary: Summary) -> int:

@@ -182,13 +182,13 @@ def replace(state: ShardState, run: Sequence[BatchRef], batch: BatchRef, epoch: 
     """Decide whether to replace a run of adjacent batches by `batch`, which holds the same rows."""
     if _was_there(state, batch.id):
         return AlreadyThere()
-    ids = [known.id for known in state.batches]
+    ids = [ref.id for ref in state.batches]
     try:
         start = ids.index(run[0].id)
     except ValueError:
         return LostAppend()
     stop = start + len(run)
-    if ids[start:stop] != [known.id for known in run]:
+    if ids[start:stop] != [ref.id for ref in run]:
         return LostAppend()
     if not may_append(state, epoch):
         return TooLate()
@@ -205,13 +205,14 @@ def forget(state: ShardState, since: int) -> Swap | None:
     return next_state(state, since=since) if since > state.since else None
 
 
-def is_lease_expired(lease: LeaseRecord, seen: Moment, now: Moment) -> bool:
-    """Whether a lease was not renewed for longer than its duration. Its version at `seen` must be the same at `now`.
+def is_lease_expired(lease: LeaseRecord, sighted_at: Moment, now: Moment) -> bool:
+    """Whether a lease was not renewed for longer than its duration. Its version must not have
+    changed from `sighted_at` to `now`.
 
     Only equal clocks are compared: the steady clock of one machine, or the store's clock.
     """
-    is_same = now.machine == seen.machine
-    passed_s = now.steady_s - seen.steady_s if is_same else now.store_s - seen.store_s
+    is_same = now.machine == sighted_at.machine
+    passed_s = now.steady_s - sighted_at.steady_s if is_same else now.store_s - sighted_at.store_s
     return passed_s >= lease.seconds + LEASE_MARGIN_S
 
 
@@ -225,11 +226,11 @@ def collectable(state: ShardState, leases: Iterable[LeaseRecord]) -> tuple[Retir
     return tuple(retired for retired in state.retired if retired.seq <= oldest)
 
 
-def drop_retired(state: ShardState, gone: Sequence[Retired]) -> Swap | None:
+def drop_retired(state: ShardState, deleted: Sequence[Retired]) -> Swap | None:
     """Decide to drop retired batches whose objects are deleted; None if they are already dropped."""
-    seqs = {retired.seq for retired in gone}
-    left = tuple(retired for retired in state.retired if retired.seq not in seqs)
-    return next_state(state, retired=left) if left != state.retired else None
+    seqs = {retired.seq for retired in deleted}
+    remaining = tuple(retired for retired in state.retired if retired.seq not in seqs)
+    return next_state(state, retired=remaining) if remaining != state.retired else None
 
 
 def next_epoch(state: ShardState, now_s: float, epoch_min_s: float) -> Swap | None:

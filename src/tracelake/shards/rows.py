@@ -80,11 +80,11 @@ def relative(part: Part, first: int) -> Part:
     return changed(part, first_row_id=first, last_row_id=first + part.rows - 1, relative=True)
 
 
-def retractions_by_bucket(gone: pa.Table, buckets: int) -> Iterator[tuple[int, pa.Table]]:
+def retractions_by_bucket(retractions: pa.Table, buckets: int) -> Iterator[tuple[int, pa.Table]]:
     """Yield (bucket, its retractions) for each bucket that has any, by the buckets of row ids."""
-    of_row = buckets_of_ids(gone["row_id"].to_numpy(), buckets)
+    of_row = buckets_of_ids(retractions["row_id"].to_numpy(), buckets)
     for bucket in np.unique(of_row):
-        yield int(bucket), gone.filter(pa.array(of_row == bucket))
+        yield int(bucket), retractions.filter(pa.array(of_row == bucket))
 
 
 def rows_by_time(part: Part, rows: pa.Table) -> dict[tuple[int, int], int]:
@@ -108,12 +108,12 @@ def retracted(snapshot: Snapshot, file: FileOf) -> dict[int, Numbers]:
     return {bucket: np.sort(np.concatenate(ids)) for bucket, ids in by_bucket.items()}
 
 
-def lost_rows(part: Part, gone: dict[int, Numbers]) -> bool:
+def lost_rows(part: Part, retracted_ids: dict[int, Numbers]) -> bool:
     """Whether a part may hold retracted rows."""
     bounds = [part.first_row_id, part.last_row_id + 1]
     return any(
         int(np.diff(np.searchsorted(ids, bounds))[0]) > 0
-        for bucket, ids in gone.items()
+        for bucket, ids in retracted_ids.items()
         if may_share(bucket, part.bucket)
     )
 
@@ -126,23 +126,23 @@ def time_sql() -> str:
 def rows_sql(snapshot: Snapshot, file: FileOf, columns: Sequence[str], schema: pa.Schema) -> str:
     """Return a query for columns of the snapshot's rows, which may include `_row_id`."""
     end = first_row_id(snapshot.as_of + 1)
-    gone = retracted(snapshot, file)
+    retracted_ids = retracted(snapshot, file)
     names = ", ".join(quoted(name) for name in columns)
-    whole: list[Part] = []
-    rest: list[Part] = []
+    complete: list[Part] = []
+    filtered: list[Part] = []
     for part in snapshot.parts:
         if part.first_row_id < end:
-            is_whole = part.last_row_id < end and not lost_rows(part, gone)
-            (whole if is_whole else rest).append(part)
+            is_complete = part.last_row_id < end and not lost_rows(part, retracted_ids)
+            (complete if is_complete else filtered).append(part)
     history = [part for part in snapshot.history if part.first_row_id < end]
-    absent = _absent(snapshot, file, {part.bucket for part in (*rest, *history)})
+    absent = _absent(snapshot, file, {part.bucket for part in (*filtered, *history)})
     mine = _of_buckets(snapshot)
     branches = []
-    if whole:
-        branches.append(f"select {names} from {parquet(whole, file)} where {mine}")
-    if rest:
+    if complete:
+        branches.append(f"select {names} from {parquet(complete, file)} where {mine}")
+    if filtered:
         branches.append(
-            f"select {names} from {parquet(rest, file)} {absent} where {ROW_ID.name} < {end} and {mine}"
+            f"select {names} from {parquet(filtered, file)} {absent} where {ROW_ID.name} < {end} and {mine}"
         )
     if history:
         branches.append(

@@ -77,7 +77,7 @@ class States:
         self._shard = shard
         self._key_value = key_value
         self._objects = objects
-        self._known: tuple[Rolled, Beginning] | None = None  # last read or written
+        self._cached: tuple[Rolled, Beginning] | None = None  # last read or written
 
     def read(self) -> tuple[ShardState, Version | None]:
         """Return the complete state and its version. A shard without any write is empty."""
@@ -116,22 +116,22 @@ class States:
         return None if isinstance(outcome, Indeterminate) else False
 
     def _beginning(self, rolled: Rolled) -> Beginning:
-        known = self._known
-        if known is None or known[0] != rolled:
+        cached = self._cached
+        if cached is None or cached[0] != rolled:
             data = self._objects.get(rolled.path)
             if hashlib.sha256(data).hexdigest() != rolled.sha256:
                 raise DamageError(
                     f"shard {self._shard}: {rolled.path} is damaged: its checksum does not match. Restore it "
                     "from a backup."
                 )
-            self._known = known = rolled, from_bytes(Beginning, data, rolled.path)
-        return known[1]
+            self._cached = cached = rolled, from_bytes(Beginning, data, rolled.path)
+        return cached[1]
 
     def _shortened(self, state: ShardState) -> ShardState:
         """Roll up the beginning of a long state into an object, or reuse the last such object."""
-        known = self._known
-        if known is not None and known[0] == state.rolled:  # any other object may have been collected
-            rolled, beginning = known
+        cached = self._cached
+        if cached is not None and cached[0] == state.rolled:  # any other object may have been collected
+            rolled, beginning = cached
             batches, retired = len(beginning.batches), len(beginning.retired)
             if (state.batches[:batches], state.retired[:retired]) == (beginning.batches, beginning.retired):
                 short = replace(
@@ -139,14 +139,14 @@ class States:
                 )
                 if len(to_bytes(short)) <= SHARD_STATE_INLINE_MAX_BYTES:
                     return short
-        if len(to_bytes(whole := replace(state, rolled=None))) <= SHARD_STATE_INLINE_MAX_BYTES:
-            return whole
+        if len(to_bytes(inline := replace(state, rolled=None))) <= SHARD_STATE_INLINE_MAX_BYTES:
+            return inline
         beginning = Beginning(state.batches[:-_SHARD_STATE_INLINE_BATCHES], state.retired)
         data = to_bytes(beginning)
         path = f"shards/{self._shard}/states/{state.epoch:06d}/{state.seq:010d}-{uuid.uuid4().hex}.json"
         self._objects.put(path, data)
         rolled = Rolled(path, hashlib.sha256(data).hexdigest())
-        self._known = rolled, beginning
+        self._cached = rolled, beginning
         return replace(state, batches=state.batches[-_SHARD_STATE_INLINE_BATCHES:], retired=(), rolled=rolled)
 
 
@@ -163,8 +163,8 @@ class Writes:
     def find(self, state: ShardState, name: str, number: int) -> Write | None:
         """Return the write of this name from a state, read before, or from a record; None if it is new."""
         recorded = self._record(self._key_value.get(WRITES_PARTITION, self._key(name)))
-        known = state.written if recorded is None else (*state.written, recorded)
-        return next((write for write in known if is_written(write, name, number)), None)
+        writes = state.written if recorded is None else (*state.written, recorded)
+        return next((write for write in writes if is_written(write, name, number)), None)
 
     def put_away(self, writes: Iterable[Write]) -> None:
         """Write separate records for writes. The record of a later write of the same series is kept."""
@@ -274,16 +274,16 @@ class Shard:
                 f"references: {error}. Restore it from a backup."
             ) from error
         batches = [self.batch(ref) for ref in refs]
-        whole = not refs or refs[-1].upper <= as_of + 1
+        is_complete = not refs or refs[-1].upper <= as_of + 1
         return Snapshot(
             as_of,
             tuple(part for batch in batches for part in batch.parts),
             tuple(part for batch in batches for part in batch.retractions),
-            () if whole else batches[-1].history,
-            sum(ref.rows for ref in refs) if whole else None,
+            () if is_complete else batches[-1].history,
+            sum(ref.rows for ref in refs) if is_complete else None,
             tuple(
                 (batch.upper, part)
-                for batch in (batches if whole else batches[:-1])
+                for batch in (batches if is_complete else batches[:-1])
                 for part in batch.history
             ),
         )
@@ -330,15 +330,15 @@ class Shard:
                 followed to determine whether the batch was appended.
         """
         ref = None if batch.is_empty else self._write_record(batch, 0)
-        attempted = told = False
+        attempted = is_conclusive = False
 
         def decide(state: ShardState) -> AppendDecision:
-            nonlocal attempted, told
-            told = remembers(state, batch.lower)
+            nonlocal attempted, is_conclusive
+            is_conclusive = remembers(state, batch.lower)
             away = batches_to_roll(state.written, self.written_max) if write is not None else ()
             self._writes.put_away(away)
             decision = append(state, batch.lower, batch.upper, ref, batch.epoch, write, away)
-            if isinstance(decision, UpperMismatch) and attempted and not told:
+            if isinstance(decision, UpperMismatch) and attempted and not is_conclusive:
                 raise IndeterminateError(
                     f"shard {self.name}: it is unknown whether the batch at {batch.lower} was appended; read "
                     "the table to find out."
@@ -348,7 +348,7 @@ class Shard:
 
         decision, _ = self._change(decide)
         if isinstance(decision, UpperMismatch):
-            if ref is not None and told:  # otherwise, an earlier call may have appended it
+            if ref is not None and is_conclusive:  # otherwise, an earlier call may have appended it
                 self._objects.delete(ref.path)
             return decision
         self._refuse_if_late(decision)

@@ -52,10 +52,10 @@ class ShardCheck:
         rows = self._inserted[transaction]
         return sum(count for bucket, count in rows.items() if buckets is None or bucket in buckets)
 
-    def read_batches(self, held: Leases, transactions: int) -> Iterator[Finding]:
+    def read_batches(self, leases: Leases, transactions: int) -> Iterator[Finding]:
         """Read the records of the batches, which exist as long as the leases are valid."""
         try:
-            state = held.take(self.shard, self._key_value).state
+            state = leases.take(self.shard, self._key_value).state
         except DamageError as error:
             yield Finding("damaged", "table", self.shard.name, str(error))
             self.unknown.update(range(transactions))
@@ -132,5 +132,5 @@ def _check_ref(ref: BatchRef, batch: Batch) -> Iterator[Finding]:
 
 def check_shards(key_value: KeyValueStore, checked: Collection[str]) -> Iterator[Finding]:
     """Yield the damaged records, except the states of tables that were already checked."""
-    told = {f"{states.SHARDS_PARTITION}/{name}" for name in checked}
-    return (finding for finding in check_records(key_value, _PARTITIONS) if finding.path not in told)
+    checked_paths = {f"{states.SHARDS_PARTITION}/{name}" for name in checked}
+    return (finding for finding in check_records(key_value, _PARTITIONS) if finding.path not in checked_paths)

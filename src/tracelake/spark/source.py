@@ -199,20 +199,20 @@ def condition_of(filters: Iterable[Filter]) -> str | None:
     return " and ".join(filter(None, map(_sql, filters))) or None
 
 
-def _sql(given: Filter) -> str | None:
-    attribute: tuple[str, ...] = getattr(given, "attribute", ())
+def _sql(condition: Filter) -> str | None:
+    attribute: tuple[str, ...] = getattr(condition, "attribute", ())
     if len(attribute) != 1:
         return None  # a field of a struct, or a negation
     column = quoted(attribute[0])
-    if isinstance(given, IsNull | IsNotNull):
-        return f"{column} is {'null' if isinstance(given, IsNull) else 'not null'}"
-    if isinstance(given, StringStartsWith):
-        prefix = _constant(given.value)
+    if isinstance(condition, IsNull | IsNotNull):
+        return f"{column} is {'null' if isinstance(condition, IsNull) else 'not null'}"
+    if isinstance(condition, StringStartsWith):
+        prefix = _constant(condition.value)
         return prefix and f"starts_with({column}, {prefix})"
-    if isinstance(given, In):
-        options = [_constant(value) for value in given.value]
+    if isinstance(condition, In):
+        options = [_constant(value) for value in condition.value]
         return f"{column} in ({', '.join(map(str, options))})" if options and None not in options else None
-    operator, value = _OPERATORS.get(type(given)), _constant(getattr(given, "value", None))
+    operator, value = _OPERATORS.get(type(condition)), _constant(getattr(condition, "value", None))
     return None if operator is None or value is None else f"{column} {operator} {value}"
 
 
@@ -343,7 +343,7 @@ class Writer(DataSourceArrowWriter):
 
     def __init__(
         self,
-        told: Options,
+        connector_options: Options,
         objects_url: str,
         spec: TableSpec,
         epoch: int,
@@ -351,7 +351,7 @@ class Writer(DataSourceArrowWriter):
         order: RowOrder,
         write_id: WriteId | None,
     ) -> None:
-        self._told = told
+        self._connector_options = connector_options
         self._objects_url = objects_url
         self._spec = spec
         self._epoch = epoch
@@ -371,7 +371,7 @@ class Writer(DataSourceArrowWriter):
     def publish(self, messages: Sequence[WriterCommitMessage | None], write_id: WriteId | None) -> None:
         """Append and commit the parts of tasks, once per `write_id`."""
         staged = [message.staged for message in messages if isinstance(message, StagedMessage)]
-        with self._told.opened() as lake:
+        with self._connector_options.opened() as lake:
             if self._spec.name not in table_names(lake.objects):
                 check_first(lake.stores, self._spec, staged)
             spec = create_spec(lake.objects, self._spec)
@@ -404,7 +404,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 
 def make_stream_writer(
-    told: Options, options: Mapping[str, str], schema: StructType, *, overwrite: bool
+    connector_options: Options, options: Mapping[str, str], schema: StructType, *, overwrite: bool
 ) -> StreamWriter:
     """Return the writer of a streaming query. Raises UsageError if the options do not allow it."""
     if not (query := options.get("writeId")):
@@ -412,12 +412,14 @@ def make_stream_writer(
             "a streaming query needs option writeId, a unique name that stays with its checkpoint: it and the "
             "batch number identify a micro-batch, so that each is written once."
         )
-    return StreamWriter(make_writer(told, options, schema, overwrite=overwrite), query)
+    return StreamWriter(make_writer(connector_options, options, schema, overwrite=overwrite), query)
 
 
-def make_writer(told: Options, options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> Writer:
+def make_writer(
+    connector_options: Options, options: Mapping[str, str], schema: StructType, *, overwrite: bool
+) -> Writer:
     """Return the writer of a frame. Raises UsageError if the options do not allow it."""
-    table = told.table
+    table = connector_options.table
     check_name(table)
     if overwrite:
         raise UsageError(
@@ -434,13 +436,13 @@ def make_writer(told: Options, options: Mapping[str, str], schema: StructType, *
     if order.column is not None and order.column not in columns.names:
         raise UsageError(f"there is no column {order.column!r} to order rows by.")
     key = tuple(name.strip() for name in options.get("key", "").split(",") if name.strip())
-    with told.opened() as lake:
+    with connector_options.opened() as lake:
         spec = _spec(lake, table, columns, key, tombstone, number(options, "buckets", lake.config.buckets))
         if tombstone is not None and not spec.key:
             raise UsageError(f"table {table} has no key, so its rows cannot be deleted by key.")
         order.check(spec)
         epoch = lake.shard(table).state().epoch
-        return Writer(told, lake.objects.url, spec, epoch, tombstone, order, write_id)
+        return Writer(connector_options, lake.objects.url, spec, epoch, tombstone, order, write_id)
 
 
 def _spec(

@@ -95,8 +95,8 @@ def explain_obstore(error: Exception) -> str:
         return "the environment has no credentials, and this machine has no role; set credentials"
     if code := re.search(r"status code: 40[13] \w+|<Code>(?:InvalidAccessKeyId|SignatureDoesNotMatch)", text):
         codes = re.findall(r"<Code>(\w+)</Code>", text)
-        said = codes[0] if codes else code[0].removeprefix("status code: ")
-        return f"the store refuses these credentials ({said}); correct them or their permissions"
+        reason = codes[0] if codes else code[0].removeprefix("status code: ")
+        return f"the store refuses these credentials ({reason}); correct them or their permissions"
     if address := re.search(r"performing \w+ (\w+://[^/ ]+)\S* in .*HTTP error: (.*)", text):
         why = address[2].strip(" :")
         return f"{address[1]} does not answer ({why}); check that address and the network, then try again"

@@ -436,13 +436,13 @@ def low_space(directories: Sequence[Path]) -> list[str]:
 
 def is_disk_full(error: BaseException) -> bool:
     """Return whether an error, or one that caused it, is of a full file system or quota."""
-    seen: BaseException | None = error
-    while seen is not None:
-        if isinstance(seen, OSError) and seen.errno in _FULL:
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.errno in _FULL:
             return True
-        if any(words in str(seen).lower() for words in _WORDS):
+        if any(words in str(cause).lower() for words in _WORDS):
             return True
-        seen = seen.__cause__ or seen.__context__
+        cause = cause.__cause__ or cause.__context__
     return False
 
 

@@ -215,13 +215,13 @@ def scan_records(
     first, end = encode_text("start", start), None if stop is None else encode_text("stop", stop)
     records = (
         entry
-        for entry in _in_key_order(_whole(read(partition_path(partition), first, end), problems))
+        for entry in _in_key_order(_readable(read(partition_path(partition), first, end), problems))
         if first <= entry.key.encode() and (end is None or entry.key.encode() < end)
     )
-    whole = list(islice(records, limit))
+    entries = list(islice(records, limit))
     if problems:
-        raise DamagedRecordsError(whole, problems)
-    return whole
+        raise DamagedRecordsError(entries, problems)
+    return entries
 
 
 def key_in(path: str) -> str:
@@ -234,7 +234,7 @@ def spells_out(path: str) -> bool:
     return "~" not in path.rpartition("/")[2]
 
 
-def _whole(
+def _readable(
     read: Iterable[tuple[str, Entry | DamageError]], problems: list[tuple[str, DamageError]]
 ) -> Iterator[tuple[str, Entry]]:
     for path, record in read:
@@ -283,17 +283,17 @@ class NoteObjects:
         # The prefix excludes listed files that are no notes (see `may_hold`).
         listed = self._objects.list(f"{notes_path(partition)}k{beginning.encode().hex()}")
         bodies = read_all(self._objects, [info.path for info in listed])
-        whole: list[Entry] = []
+        entries: list[Entry] = []
         problems: list[tuple[str, DamageError]] = []
         for path, body in bodies.items():
             try:
-                whole.append(decode(path, body).entry)
+                entries.append(decode(path, body).entry)
             except DamageError as error:
                 problems.append((key_in(path), error))
-        whole.sort(key=lambda entry: entry.key.encode())
+        entries.sort(key=lambda entry: entry.key.encode())
         if problems:
-            raise DamagedRecordsError(whole, problems)
-        return whole
+            raise DamagedRecordsError(entries, problems)
+        return entries
 
     def forget(self, partition: str, keys: Collection[str]) -> None:
         """Delete notes, if they exist."""

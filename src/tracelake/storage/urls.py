@@ -48,12 +48,12 @@ def open_objects(url: str) -> ObjectStore:
     process, `memory://name` is the same store for the same name. Raises UsageError for another URL, and StorageError
     if the directory cannot be created.
     """
-    scheme, _, rest = url.partition("://")
+    scheme, _, location = url.partition("://")
     if scheme == "file":
-        return FileObjectStore(_absolute(url, rest))
+        return FileObjectStore(_absolute(url, location))
     if scheme == "memory":
         with _lock:
-            return _memory_objects.setdefault(rest, MemoryObjectStore(url))
+            return _memory_objects.setdefault(location, MemoryObjectStore(url))
     if scheme in BUCKET_SCHEMES:
         return BucketObjectStore(url)
     raise UsageError(
@@ -69,12 +69,12 @@ def open_key_value(url: str) -> KeyValueStore:
     process, `memory://name` is the same store for the same name. Raises UsageError for another URL, and the errors of
     each store.
     """
-    scheme, _, rest = url.partition("://")
+    scheme, _, location = url.partition("://")
     if scheme == "sqlite":
-        return SqliteKeyValueStore(_absolute(url, rest))
+        return SqliteKeyValueStore(_absolute(url, location))
     if scheme == "memory":
         with _lock:
-            return _memory_key_values.setdefault(rest, MemoryKeyValueStore())
+            return _memory_key_values.setdefault(location, MemoryKeyValueStore())
     if scheme in ("postgresql", "postgres"):
         # The client takes a tenth of a second to import, so only its users should pay for it.
         from tracelake.storage.postgres import PostgresKeyValueStore  # noqa: PLC0415
@@ -83,7 +83,7 @@ def open_key_value(url: str) -> KeyValueStore:
     if scheme in BUCKET_SCHEMES:
         return BucketKeyValueStore(url)
     if scheme == "file":
-        return VersionedKeyValueStore(FileObjectStore(_absolute(url, rest)))
+        return VersionedKeyValueStore(FileObjectStore(_absolute(url, location)))
     raise UsageError(
         f"{url!r} is not the URL of a key-value store; use sqlite:///absolute/file, "
         "postgresql://host/database, file:///absolute/directory, s3://bucket/prefix, gs://bucket/prefix, "
@@ -91,8 +91,8 @@ def open_key_value(url: str) -> KeyValueStore:
     )
 
 
-def _absolute(url: str, rest: str) -> str:
-    path = unquote(rest.removeprefix("localhost"))
+def _absolute(url: str, location: str) -> str:
+    path = unquote(location.removeprefix("localhost"))
     if not path.startswith("/") or path == "/" or "\0" in path:
         raise UsageError(
             f"{url!r} has no absolute path; write three slashes, as in {url.partition(':')[0]}:///var/lake"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from tracelake._errors import TracelakeError
-from tracelake.formats import is_whole
+from tracelake.formats import is_intact
 from tracelake.results import Finding
 from tracelake.storage.object_records import whole_of
 from tracelake.storage.ports import Entry, KeyValueStore, ObjectStore
@@ -16,8 +16,8 @@ from tracelake.storage.ports import Entry, KeyValueStore, ObjectStore
 
 def object_finding(objects: ObjectStore, what: str, path: str, problem: TracelakeError | str) -> Finding:
     """Return the finding for an unreadable object: missing or damaged."""
-    gone = objects.head(path) is None
-    return Finding("missing" if gone else "damaged", what, path, str(problem))
+    is_missing = objects.head(path) is None
+    return Finding("missing" if is_missing else "damaged", what, path, str(problem))
 
 
 def whole_records(
@@ -31,16 +31,16 @@ def whole_records(
     def damaged(key: str, problem: object) -> None:
         findings.append(Finding("damaged", "record", f"{partition}/{key}", str(problem)))
 
-    whole = []
+    readable = []
     for entry in whole_of(scan, partition, damaged):
-        if is_whole(entry.value):
-            whole.append(entry)
+        if is_intact(entry.value):
+            readable.append(entry)
         else:
             damaged(
                 entry.key,
                 f"its checksum does not match its {len(entry.value)} bytes; restore it from a backup",
             )
-    return whole
+    return readable
 
 
 def check_records(key_value: KeyValueStore, partitions: Iterable[str]) -> Iterator[Finding]:

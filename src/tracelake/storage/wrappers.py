@@ -273,8 +273,8 @@ class ScopedKeyValueStore:
         try:
             return [self._turned(partition, entry) for entry in read(self._prefix + partition)]
         except DamagedRecordsError as error:
-            whole = [self._turned(partition, entry) for entry in error.whole]
-            raise DamagedRecordsError(whole, error.problems) from error
+            entries = [self._turned(partition, entry) for entry in error.whole]
+            raise DamagedRecordsError(entries, error.problems) from error
 
 
 _PART_COPY_LOCKS: Final = 64
@@ -307,8 +307,8 @@ class LocalFiles:
         self._folder = folder
         self._max_bytes = max_bytes
         self._until_sweep_bytes = 0
-        self._held: set[Path] = set()
-        weakref.finalize(self, _end, self._held)
+        self._pinned: set[Path] = set()
+        weakref.finalize(self, _end, self._pinned)
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
@@ -354,7 +354,7 @@ class LocalFiles:
         """Count a copy as in use before looking for it, so that no sweep removes it in between."""
         copy = self._copy(path)
         uses = _uses.get()
-        uses = self._held if uses is None else uses
+        uses = self._pinned if uses is None else uses
         with _lock:
             _count_ended()
             if copy not in uses:
@@ -388,8 +388,8 @@ class LocalFiles:
             self._until_sweep_bytes -= added_bytes
             if self._until_sweep_bytes > 0:
                 return
-            left = max_bytes - _sweep(self._folder, max_bytes)
-            self._until_sweep_bytes = max(min(left, max_bytes // 16), 1)
+            free_bytes = max_bytes - _sweep(self._folder, max_bytes)
+            self._until_sweep_bytes = max(min(free_bytes, max_bytes // 16), 1)
 
 
 def _touch(copy: Path) -> bool:

@@ -116,7 +116,7 @@ def _repeated_sql(spans: str) -> str:
     """
     has_usage = "(input_tokens is not null or output_tokens is not null)"
     tokens = ", ".join(_USAGE)
-    given = ", ".join(f"sum({name}::hugeint) as {name}" for name in _USAGE)
+    sums = ", ".join(f"sum({name}::hugeint) as {name}" for name in _USAGE)
     both = ", ".join(
         f"sum(greatest(least(coalesce(above.{name}, 0), coalesce(given.{name}, 0)), 0))::hugeint as {repeated}"
         for name, repeated in zip(_USAGE, ("repeated_input", "repeated_output"), strict=True)
@@ -148,7 +148,7 @@ def _repeated_sql(spans: str) -> str:
             where p.input_tokens is null and p.output_tokens is null and p.parent_span_id is not null
                 and s.step < {TRACE_USAGE_MAX_STEPS}
         ), given as (
-            select trace_id, workspace, above_id as span_id, {given} from steps
+            select trace_id, workspace, above_id as span_id, {sums} from steps
             where above_id <> span_id group by all
         ), repeated as (
             select above.trace_id, {both}
@@ -162,7 +162,7 @@ def _repeated(spans: Sequence[Mapping[str, Any]], name: str) -> int:
     ids = _placed(spans)
     by_id = {key: span for (key, _), span in zip(ids, spans, strict=True)}
     above_of = dict(ids)
-    given: dict[_Id, int] = {}
+    nested_usage: dict[_Id, int] = {}
     for (key, parent), span in zip(ids, spans, strict=True):
         if not _has_usage(span):
             continue
@@ -172,8 +172,8 @@ def _repeated(spans: Sequence[Mapping[str, Any]], name: str) -> int:
                 break
             above = above_of[above]
         if above != key and above in by_id and _has_usage(by_id[above]):
-            given[above] = given.get(above, 0) + (span[name] or 0)
-    return sum(max(0, min(by_id[key][name] or 0, number)) for key, number in given.items())
+            nested_usage[above] = nested_usage.get(above, 0) + (span[name] or 0)
+    return sum(max(0, min(by_id[key][name] or 0, number)) for key, number in nested_usage.items())
 
 
 def _placed(spans: Sequence[Mapping[str, Any]]) -> list[tuple[_Id, _Id]]:
@@ -216,7 +216,7 @@ def summed(spans: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
     def total(name: str) -> int | None:
         numbers = [span[name] for span in spans if span[name] is not None]
-        return _within(sum(numbers) - _repeated(spans, name)) if numbers else None
+        return _clamp(sum(numbers) - _repeated(spans, name)) if numbers else None
 
     return {
         "trace_id": root["trace_id"],
@@ -225,7 +225,7 @@ def summed(spans: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "service": root["service"],
         "start_ns": start_ns,
         "end_ns": end_ns,
-        "duration_ns": _within(end_ns - start_ns),
+        "duration_ns": _clamp(end_ns - start_ns),
         "span_count": len(spans),
         "error_count": sum(span["status"] == "ERROR" for span in spans),
         "input_tokens": total("input_tokens"),
@@ -235,7 +235,7 @@ def summed(spans: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _within(number: int) -> int:
+def _clamp(number: int) -> int:
     return min(max(number, _INT64_MIN), _INT64_MAX)
 
 
@@ -305,7 +305,7 @@ BUILT_IN: Final[dict[str, BuiltInTable]] = {table.name: table for table in (TABL
 """The tables by name, in append order. The first one decides whether a transaction was published or quarantined."""
 
 
-def within(rows: pa.Table, workspace: str | None) -> pa.Table:
+def in_workspace(rows: pa.Table, workspace: str | None) -> pa.Table:
     """Return the rows of one workspace, or all rows for None."""
     return rows if workspace is None else rows.filter(pc.equal(rows["workspace"], pa.scalar(workspace)))
 
@@ -321,14 +321,14 @@ def workspace_token(workspace: str | None) -> tuple[str, ...]:
     return () if workspace is None else ("workspace", workspace)
 
 
-def table_within(name: str, rows: str, workspace: str | None) -> str:
+def workspace_table_sql(name: str, rows: str, workspace: str | None) -> str:
     """Return the SQL of a table in one workspace, or in all for None.
 
     The row of a shared trace in `traces` describes the spans of all its workspaces, so for one workspace it is
     aggregated anew.
     """
-    is_made = workspace is not None and name == TABLE_TRACES.name
-    return aggregate_sql(TABLE_SPANS.name, 0) if is_made else workspace_sql(rows, workspace)
+    is_aggregated = workspace is not None and name == TABLE_TRACES.name
+    return aggregate_sql(TABLE_SPANS.name, 0) if is_aggregated else workspace_sql(rows, workspace)
 
 
 def base_tables(names: set[str], workspace: str | None) -> set[str]:

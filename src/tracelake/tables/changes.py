@@ -70,15 +70,19 @@ class ChangeLog:
         refs = up_to(state, until)
         batches = [self._shard.batch(ref) for ref in later_than(refs, after)]
         changed = changed_parts(batches, range(first_row_id(after + 1), first_row_id(until + 1)))
-        told = retractions is Retractions.TELL
+        has_change_columns = retractions is Retractions.TELL
         scans = []
         if changed.has_insertions:
             snapshot = Snapshot(until, changed.inserted, (), changed.inserted_history)
-            scans.append(replace(scan, snapshot=snapshot, changed=Changed(after, until, True, told)))
+            scans.append(
+                replace(scan, snapshot=snapshot, changed=Changed(after, until, True, has_change_columns))
+            )
         if changed.has_retractions and retractions is not Retractions.LEAVE_OUT:
             snapshot = self._retracted(scan, refs, changed, until)
-            retracted = replace(scan, snapshot=snapshot, changed=Changed(after, until, False, told))
-            if told:
+            retracted = replace(
+                scan, snapshot=snapshot, changed=Changed(after, until, False, has_change_columns)
+            )
+            if has_change_columns:
                 scans.append(retracted)
             else:
                 self._refuse(retracted)
@@ -122,8 +126,8 @@ class ChangeLog:
                     yield Changes(transaction, pa.concat_tables(tables))
                     quiet_since = time.monotonic()
             since = max(since, newest)
-            left = _LISTEN_POLL_S
+            wait_s = _LISTEN_POLL_S
             if timeout_s is not None:
-                left = min(left, quiet_since + timeout_s - time.monotonic())
-            if left <= 0 or stop.wait(left):
+                wait_s = min(wait_s, quiet_since + timeout_s - time.monotonic())
+            if wait_s <= 0 or stop.wait(wait_s):
                 return

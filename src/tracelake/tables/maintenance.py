@@ -102,9 +102,9 @@ class Maintainer:
             _tell(shard, error)
         else:
             if behind.has_passed:
-                again.left(upper)
+                again.skipped(upper)
             else:
-                again.went_well()
+                again.succeeded()
         return reports
 
     def _compact_or_pass_by(
@@ -163,7 +163,9 @@ class Maintainer:
                 self._runner,
                 run_compact_task,
                 tasks,
-                lambda done: progress(Progress("compacting", done, len(tasks), "buckets")),
+                lambda finished_tasks: progress(
+                    Progress("compacting", finished_tasks, len(tasks), "buckets")
+                ),
             )
             merged = _merged(run, receipts, epoch)
             before = {part.path for batch in batches for part in batch.objects()}
@@ -194,13 +196,13 @@ class _Behind:
         self._tried = due([batch for batch in batches if batch.lower >= self._lower], self._until)
         return self._tried
 
-    def pass_by(self, shard: Shard, said: str) -> bool:
+    def pass_by(self, shard: Shard, message: str) -> bool:
         """Continue after the batch whose parts an error named, or after all due batches. Return False if nothing was
         due."""
         if not self._tried:
             return False
-        spoken_of = [ref for ref in self._tried if _is_told(shard, ref, said)]
-        self._lower, self._tried = (spoken_of or self._tried)[-1].upper, ()
+        mentioned = [ref for ref in self._tried if _is_mentioned(shard, ref, message)]
+        self._lower, self._tried = (mentioned or self._tried)[-1].upper, ()
         self.has_passed = True
         return True
 
@@ -209,10 +211,10 @@ def _tell(shard: Shard, error: TracelakeError) -> None:
     logger.warning("table %s was not compacted: %s. The compaction will be retried.", shard.name, error)
 
 
-def _is_told(shard: Shard, ref: BatchRef, said: str) -> bool:
+def _is_mentioned(shard: Shard, ref: BatchRef, message: str) -> bool:
     """Return whether an error names a batch's record, which cannot be read then, or one of its objects."""
     with suppress(DamageError):
-        return ref.path in said or any(part.path in said for part in shard.batch(ref).objects())
+        return ref.path in message or any(part.path in message for part in shard.batch(ref).objects())
     return False
 
 
@@ -232,7 +234,7 @@ def collect(
     replaced = collector.retired(dry_run=dry_run)
     orphans = collector.orphans(epoch_min_s=epoch_min_s, dry_run=dry_run)
     freed = replaced.size_bytes + orphans.size_bytes
-    return GcReport(shard.name, replaced.objects, orphans.objects, freed, replaced.held)
+    return GcReport(shard.name, replaced.objects, orphans.objects, freed, replaced.leased)
 
 
 def _all(shard: Shard, batches: Sequence[BatchRef], *, forgets: bool) -> Sequence[BatchRef]:

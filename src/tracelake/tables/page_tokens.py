@@ -76,9 +76,9 @@ def read_list_token(text: str, name: str, keys: int) -> ListToken:
     return token
 
 
-def name_of_search(*asked: str | None) -> str:
+def name_of_search(*request_parts: str | None) -> str:
     """Return a short hash of a request, so that a token is refused for another search."""
-    return hashlib.sha256(repr(asked).encode(errors="replace")).hexdigest()[:16]
+    return hashlib.sha256(repr(request_parts).encode(errors="replace")).hexdigest()[:16]
 
 
 def token_of(text: str) -> PageToken:

@@ -81,9 +81,9 @@ def order(text: str) -> str:
     """Return an order for use after `order by`. Raises QueryError if it is not an order."""
     node = _node(f"select * from rows order by\n{text}\n", "order", text)
     modifiers = [modifier["type"] for modifier in node.pop("modifiers")]
-    rest = _node("select * from rows order by\n1\n", "order", "1")
-    rest.pop("modifiers")
-    if node != rest or modifiers != ["ORDER_MODIFIER"]:
+    template = _node("select * from rows order by\n1\n", "order", "1")
+    template.pop("modifiers")
+    if node != template or modifiers != ["ORDER_MODIFIER"]:
         raise _refused("order", text, "it is more than an order")
     return f"\n{text}\n"
 
@@ -105,9 +105,9 @@ def parsed(text: str) -> Any:
 @cache
 def _without_condition() -> Any:
     """Return the syntax tree of the query around a condition; do not modify it."""
-    rest = _node("select * from rows where (\ntrue\n)", "condition", "true")
-    rest.pop("where_clause")
-    return rest
+    template = _node("select * from rows where (\ntrue\n)", "condition", "true")
+    template.pop("where_clause")
+    return template
 
 
 def reading(query: str) -> str:
@@ -186,14 +186,14 @@ def _node(query: str, what: str, text: str) -> dict[str, Any]:
     """Return the syntax tree of a query that must be a single SELECT without subqueries."""
     serialized = _serialized(query, what, text)
     try:
-        said = json.loads(serialized)
+        parsed = json.loads(serialized)
     except RecursionError as error:
         raise _refused(what, text, str(error)) from error
-    if said["error"]:
-        raise _refused(what, text, said["error_message"])
+    if parsed["error"]:
+        raise _refused(what, text, parsed["error_message"])
     if _SUBQUERY in serialized:
         raise _refused(what, text, "it contains a query; use `sql` for that")
-    nodes = [statement["node"] for statement in said["statements"]]
+    nodes = [statement["node"] for statement in parsed["statements"]]
     if len(nodes) != 1 or nodes[0].get("type") != "SELECT_NODE":
         raise _refused(what, text, f"it is more than one {what}")
     node: dict[str, Any] = nodes[0]
@@ -369,15 +369,15 @@ def _overlaps(bounds: tuple[Bound, Bound], comparison: Comparison, error: float)
             )
 
 
-def _less(left: Bound, right: Bound, error: float) -> bool:
-    """Return whether `left` is surely less than `right`."""
-    if isinstance(left, str) or isinstance(right, str):
-        assert isinstance(left, str), "a text is compared with a text"
-        assert isinstance(right, str), "a text is compared with a text"
-        return left < right
+def _less(first_bound: Bound, second_bound: Bound, error: float) -> bool:
+    """Return whether `first_bound` is surely less than `second_bound`."""
+    if isinstance(first_bound, str) or isinstance(second_bound, str):
+        assert isinstance(first_bound, str), "a text is compared with a text"
+        assert isinstance(second_bound, str), "a text is compared with a text"
+        return first_bound < second_bound
     if not error:
-        return left < right
-    one, other = _float(left), _float(right)
+        return first_bound < second_bound
+    one, other = _float(first_bound), _float(second_bound)
     return one + max(abs(one), abs(other)) * error + _LEAST_ERROR < other
 
 

@@ -254,10 +254,10 @@ def _worker(stderr: IO[bytes]) -> Iterator[subprocess.Popen[bytes]]:
                 stream.close()
 
 
-def _error_of(said: bytes) -> Exception:
+def _error_of(stderr: bytes) -> Exception:
     """Return the error of a process by what it wrote to stderr. One that ended by itself ran out of memory."""
     try:
-        error = json.loads(said)
+        error = json.loads(stderr)
         name, message = str(error["type"]), str(error["message"])
     except (ValueError, KeyError, TypeError):
         return too_much_memory("")

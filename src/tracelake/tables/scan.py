@@ -24,7 +24,7 @@ from tracelake._errors import DamageError, LimitError, NotFoundError, QueryError
 from tracelake.limits import PART_COPIES_MAX_BYTES
 from tracelake.limits.input import MIB
 from tracelake.search.model import PartRef, RowIds
-from tracelake.shards.lookup import Columns, Lookup, kept_columns
+from tracelake.shards.lookup import Columns, Lookup, column_cache
 from tracelake.shards.model import Part
 from tracelake.shards.partitioning import may_share
 from tracelake.shards.parts import check_part, is_checked
@@ -64,7 +64,7 @@ _QUERY_DATABASES_MAX: Final = 4
 """Databases, each locked to its files, that a process keeps for user queries."""
 
 
-_columns: Final[Columns] = kept_columns()
+_columns: Final[Columns] = column_cache()
 _NO_OTHER_CODE: Final = ("autoinstall_known_extensions", "autoload_known_extensions")
 CHANGE: Final = pa.field("_change", pa.int8(), nullable=False)
 """+1 for an inserted row, -1 for a retracted row."""
@@ -80,7 +80,7 @@ class Changed:
     until: int
     inserted: bool
     """Whether it selects inserted rows; otherwise retracted rows."""
-    told: bool
+    has_change_columns: bool
     """Whether the rows have the columns `_change` and `_transaction`."""
 
 
@@ -99,8 +99,8 @@ class Scan:
     @property
     def schema(self) -> pa.Schema:
         """The columns of its rows."""
-        told = self.changed is not None and self.changed.told
-        return pa.schema([*self.layout.schema, *((CHANGE, CHANGED_AT) if told else ())])
+        has_change_columns = self.changed is not None and self.changed.has_change_columns
+        return pa.schema([*self.layout.schema, *((CHANGE, CHANGED_AT) if has_change_columns else ())])
 
     @property
     def is_empty(self) -> bool:
@@ -113,15 +113,15 @@ class Scan:
 
     def of_parts(self, parts: Iterable[Part]) -> Scan:
         """Return the scan of some of the parts, with the retractions that may concern them."""
-        kept = {part.path for part in parts}
-        buckets = {part.bucket for part in self._parts if part.path in kept}
+        paths = {part.path for part in parts}
+        buckets = {part.bucket for part in self._parts if part.path in paths}
         snapshot = self.snapshot
         return replace(
             self,
             snapshot=replace(
                 snapshot,
-                parts=tuple(part for part in snapshot.parts if part.path in kept),
-                history=tuple(part for part in snapshot.history if part.path in kept),
+                parts=tuple(part for part in snapshot.parts if part.path in paths),
+                history=tuple(part for part in snapshot.history if part.path in paths),
                 retractions=tuple(
                     part
                     for part in snapshot.retractions
@@ -174,7 +174,7 @@ class Scan:
                 rows: pa.Table = reader.read_all()
                 return rows
             batches = (_only(pa.Table.from_batches([each]), row_ids) for each in reader)
-            return pa.concat_tables([reader.schema.empty_table(), *_within(batches, max_bytes)])
+            return pa.concat_tables([reader.schema.empty_table(), *_limit_memory(batches, max_bytes)])
 
     def is_sorted_by(self, key: str) -> bool:
         """Return whether `lookup` can find rows by a text column: the column sorts the parts, and the parts are
@@ -211,7 +211,7 @@ class Scan:
         others = [name for name in columns if name != ROW_ID.name]  # the lookup adds it itself
         looked_up = (_only(each, row_ids) for each in lookup.rows(wanted, others))
         groups = (each.select(list(columns)).cast(fields) for each in looked_up)
-        rows = list(_within(groups, max_bytes))
+        rows = list(_limit_memory(groups, max_bytes))
         return pa.concat_tables(rows) if rows else fields.empty_table()
 
     def batches(
@@ -266,7 +266,7 @@ def _only(rows: pa.Table, row_ids: RowIds | None) -> pa.Table:
     return rows if row_ids is None else rows.filter(pc.is_in(rows[ROW_ID.name], pa.array(row_ids)))
 
 
-def _within(tables: Iterable[pa.Table], max_bytes: int | None) -> Iterator[pa.Table]:
+def _limit_memory(tables: Iterable[pa.Table], max_bytes: int | None) -> Iterator[pa.Table]:
     """Yield tables while their total size is within `max_bytes`. Raises LimitError beyond."""
     total_bytes = 0
     for table in tables:
@@ -285,8 +285,8 @@ def changes_sql(snapshot: Snapshot, file: FileOf, schema: pa.Schema, changed: Ch
     times = f"between {changed.after + 1} and {changed.until}"
 
     def columns(change: int, time: str) -> str:
-        told = f", {change}::tinyint as {CHANGE.name}, {time}::bigint as {CHANGED_AT.name}"
-        return names + (told if changed.told else "")
+        change_columns = f", {change}::tinyint as {CHANGE.name}, {time}::bigint as {CHANGED_AT.name}"
+        return names + (change_columns if changed.has_change_columns else "")
 
     branches = []
     if changed.inserted:
@@ -498,7 +498,7 @@ class TableRows:
         """The number of rows, None if it is unknown without reading."""
         return self.scan.snapshot.rows
 
-    def gone(self, parts: Sequence[PartRef]) -> RowIds:
+    def removed_rows(self, parts: Sequence[PartRef]) -> RowIds:
         """Return ids of retracted rows: all those in these index parts, as far as the table remembers them.
 
         Most are in the retractions. Rows that were inserted and retracted within a compacted batch are only in its
@@ -510,8 +510,8 @@ class TableRows:
         history = [*snapshot.history, *self._swallowed(parts)]
         with self.files.in_use():
             check_parts(self.files, (*snapshot.retractions, *history))
-            known = [*retracted(snapshot, self.files.file).values(), *map(self._gone_of, history)]
-        ids = np.concatenate(known) if known else np.array([], np.int64)
+            id_arrays = [*retracted(snapshot, self.files.file).values(), *map(self._retracted_in, history)]
+        ids = np.concatenate(id_arrays) if id_arrays else np.array([], np.int64)
         return np.unique(ids[ids < first_row_id(snapshot.as_of + 1)])
 
     def live(self) -> RowIds:
@@ -535,8 +535,8 @@ class TableRows:
                     yield part
                     break
 
-    def _gone_of(self, part: Part) -> RowIds:
+    def _retracted_in(self, part: Part) -> RowIds:
         table = pq.read_table(self.files.file(part.path), columns=[ROW_ID.name, GONE.name])
         ids, times = (table[field.name].to_numpy() for field in (ROW_ID, GONE))
-        gone: RowIds = ids[times <= self.scan.snapshot.as_of] + (part.first_row_id if part.relative else 0)
-        return gone
+        row_ids: RowIds = ids[times <= self.scan.snapshot.as_of] + (part.first_row_id if part.relative else 0)
+        return row_ids

@@ -69,14 +69,14 @@ def check_columns(table: str, schema: pa.Schema) -> None:
 def check_types(table: str, schema: pa.Schema) -> None:
     """Raise UsageError if a column has a type that cannot be written, sorted and read."""
     for field in schema:
-        if (problem := _why_not_kept(field)) is not None:
+        if (problem := _unsupported_reason(field)) is not None:
             raise UsageError(
                 f"table {table}: column {field.name!r} is {field.type}, which cannot be stored ({problem}); "
                 "convert it to another type, such as float32 or string."
             )
 
 
-def _why_not_kept(field: pa.Field[Any]) -> str | None:
+def _unsupported_reason(field: pa.Field[Any]) -> str | None:
     """Return the error of Parquet, Arrow or DuckDB for a type that it cannot write, sort or read; None for most
     types."""
     empty = pa.schema([field]).empty_table()

@@ -27,7 +27,7 @@ from tracelake.results import Row, TableInfo
 from tracelake.search.model import RowIds
 from tracelake.shards.leases import Leases
 from tracelake.shards.rows import ROW_ID, literal, quoted
-from tracelake.tables.builtin import within
+from tracelake.tables.builtin import in_workspace
 from tracelake.tables.scan import Scan, connection
 
 if TYPE_CHECKING:
@@ -339,26 +339,26 @@ class LargeReads:
 
     def __init__(self, answers: ReadGate, making: ReadGate) -> None:
         self._answers, self._making = answers, making
-        self._is_answered = self._is_made = False
+        self._is_answered = self._is_built = False
 
     def begin(self) -> None:
         """Wait until this request may build a large answer, unless it may already. Raises BackPressureError."""
         if not self._is_answered:
             self._answers.begin()
             self._is_answered = True
-        if not self._is_made:
+        if not self._is_built:
             self._making.begin()
-            self._is_made = True
+            self._is_built = True
 
-    def made(self) -> None:
+    def end_build(self) -> None:
         """Record that the answer is built, so that only its bytes are left."""
-        if self._is_made:
-            self._is_made = False
+        if self._is_built:
+            self._is_built = False
             self._making.end()
 
     def sent(self) -> None:
         """Record that the answer was sent, so that nothing of it is left."""
-        self.made()
+        self.end_build()
         if self._is_answered:
             self._is_answered = False
             self._answers.end()
@@ -396,11 +396,13 @@ def read_trace(spans: Table, trace_id: str, workspace: str | None = None) -> pa.
     """
     few_bytes = min(LARGE_TRACE_ROWS_BYTES, TRACE_ROWS_MAX_BYTES)
     with suppress(LimitError):
-        return within(spans.lookup([trace_id], SPANS.names, few_bytes), workspace)
+        return in_workspace(spans.lookup([trace_id], SPANS.names, few_bytes), workspace)
     columns, own = SPANS.names, None
     if workspace is not None:
         columns = [*SPANS.names, ROW_ID.name]
-        own = within(spans.lookup([trace_id], ["workspace", ROW_ID.name]), workspace)[ROW_ID.name].to_numpy()
+        own = in_workspace(spans.lookup([trace_id], ["workspace", ROW_ID.name]), workspace)[
+            ROW_ID.name
+        ].to_numpy()
         with suppress(LimitError):
             return spans.lookup([trace_id], columns, few_bytes, own).select(SPANS.names)
     acquire_read()

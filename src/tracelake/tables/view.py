@@ -52,9 +52,9 @@ from tracelake.tables.builtin import (
     TRACES,
     base_tables,
     entry_of,
-    table_within,
-    within,
+    in_workspace,
     workspace_sql,
+    workspace_table_sql,
     workspace_token,
 )
 from tracelake.tables.page_tokens import PageToken, name_of_search, nanoseconds, read_token
@@ -217,7 +217,7 @@ class UncommittedRows:
     def rows_of(self, row_ids: Sequence[int], columns: Sequence[str]) -> pa.Table:
         """Return the rows with these ids, without the hidden ones."""
         wanted = np.setdiff1d(np.array(row_ids, np.int64), self.hidden)
-        return self._taken(columns, lambda rows: np.isin(rows[ROW_ID.name].to_numpy(), wanted))
+        return self._select(columns, lambda rows: np.isin(rows[ROW_ID.name].to_numpy(), wanted))
 
     def of_span(self, trace_id: str, span_id: str, columns: Sequence[str]) -> pa.Table:
         """Return the winning rows of a span, one for each workspace."""
@@ -228,9 +228,9 @@ class UncommittedRows:
             )
             return np.asarray(same, np.bool_) & ~np.isin(rows[ROW_ID.name].to_numpy(), self.hidden)
 
-        return self._taken(columns, is_it)
+        return self._select(columns, is_it)
 
-    def _taken(
+    def _select(
         self, columns: Sequence[str], are_wanted: Callable[[pa.Table], npt.NDArray[np.bool_]]
     ) -> pa.Table:
         names = [name for name in columns if name != TRANSACTION_FIELD.name]
@@ -252,8 +252,10 @@ def texts_of(
     If a client and a server span share the id, the texts of both are returned.
     """
     columns = ["span_id", "workspace", *TEXT_COLUMNS]
-    rows = [] if newer is None else to_rows(within(newer.of_span(trace_id, span_id, columns), workspace))
-    rows = rows or to_rows(within(spans.lookup([trace_id], columns), workspace))
+    rows = (
+        [] if newer is None else to_rows(in_workspace(newer.of_span(trace_id, span_id, columns), workspace))
+    )
+    rows = rows or to_rows(in_workspace(spans.lookup([trace_id], columns), workspace))
     its = [row for row in rows if row["span_id"] == span_id]
     if not its:
         return None
@@ -403,7 +405,9 @@ class CommitView:
                     f"select * from ({rows}) anti join newer_{table.name} using (trace_id)"
                     f" union all by name select * from newer_{table.name}"
                 )
-            views.append(f'create temp view "{table.name}" as {table_within(table.name, rows, workspace)}')
+            views.append(
+                f'create temp view "{table.name}" as {workspace_table_sql(table.name, rows, workspace)}'
+            )
         if not is_bounded and produces_large_values(query=query):
             statements = [*([] if allow_files else locked_settings(files)), *views]
             with limited_process(statements, query, registered) as reader:
@@ -418,7 +422,7 @@ class CommitView:
     def trace(self, trace_id: str) -> Trace:
         """Return a trace by its id or a unique prefix of it. Raises NotFoundError, LimitError."""
         full = self.full_id(trace_id)
-        spans = self.whole(full).sort_by(IN_ORDER)
+        spans = self.trace_spans(full).sort_by(IN_ORDER)
         summary = self._tables[TABLE_TRACES.name].lookup([full], TRACES.names[:-1]).to_pylist()
         if not summary or not len(spans):
             raise no_trace(trace_id)
@@ -431,7 +435,7 @@ class CommitView:
         """
         return self._tables[TABLE_SPANS.name].lookup(trace_ids, SPANS.names, max_bytes)
 
-    def whole(self, trace_id: str, workspace: str | None = None) -> pa.Table:
+    def trace_spans(self, trace_id: str, workspace: str | None = None) -> pa.Table:
         """Return the spans of one trace, as `spans_of`. Raises LimitError if they take too much memory."""
         return read_trace(self._tables[TABLE_SPANS.name], trace_id, workspace)
 
@@ -448,7 +452,7 @@ class CommitView:
             )
         except LimitError as error:
             raise too_large(trace_id) from error
-        return within(rows, workspace)
+        return in_workspace(rows, workspace)
 
     def rows(self, trace_id: str, row_ids: RowIds) -> pa.Table:
         """Return spans of a trace by their row ids. Raises LimitError, BackPressureError."""
@@ -465,15 +469,15 @@ class CommitView:
             return trace_id
         begins = f"starts_with(trace_id, '{trace_id}')"
         enough = 2 if workspace is None else LOOKED_UP_TRACES_MAX + 1
-        begun = self._tables[TABLE_TRACES.name].to_arrow(["trace_id"], begins, limit=enough)
-        if workspace is not None and len(begun):
-            begun = self._begun_in(workspace, begins, [*map(str, begun["trace_id"].to_pylist())])
-        matching = {*map(str, begun["trace_id"].to_pylist()), *others}
+        matches = self._tables[TABLE_TRACES.name].to_arrow(["trace_id"], begins, limit=enough)
+        if workspace is not None and len(matches):
+            matches = self._matches_in(workspace, begins, [*map(str, matches["trace_id"].to_pylist())])
+        matching = {*map(str, matches["trace_id"].to_pylist()), *others}
         if len(matching) > 1:
             raise NotFoundError(f"several traces begin with {trace_id!r}; give more digits.")
         return matching.pop() if matching else trace_id
 
-    def _begun_in(self, workspace: str, begins: str, ids: list[str]) -> pa.Table:
+    def _matches_in(self, workspace: str, begins: str, ids: list[str]) -> pa.Table:
         """Return at most two of the traces with spans in a workspace. The row of a shared trace may name another
         workspace."""
         if len(ids) <= LOOKED_UP_TRACES_MAX:
@@ -511,17 +515,17 @@ class CommitView:
                 "facets count the hits of the index, which cannot apply a condition; write it in the query, "
                 "such as service:checkout, or leave facets out."
             )
-        name = name_of_search(query, where, service, sort, *by.told, *workspace_token(workspace))
+        name = name_of_search(query, where, service, sort, *by.token_key, *workspace_token(workspace))
         token = read_token(page, name) if page is not None else None
         asked_ns = time.time_ns() if now is None else nanoseconds(now)
         offset, now_ns = (token.offset, token.now_ns) if token is not None else (0, asked_ns)
-        searcher, beside = self._searcher_with(newer), "" if newer is None else newer.name
+        searcher, uncommitted_name = self._searcher_with(newer), "" if newer is None else newer.name
         if searcher is None:
             check_request(query, sort, facets, now_ns, by)
             return SearchResults(commit=self.commit_id)
         hits, size = list[tuple[int, Hit]](), limit
-        asked = make_request(searcher, query, service, sort, now_ns, by, workspace)
-        while len(hits) < limit and (raw_hits := asked.hits(size, offset)):
+        request = make_request(searcher, query, service, sort, now_ns, by, workspace)
+        while len(hits) < limit and (raw_hits := request.hits(size, offset)):
             hits += [
                 (offset + place, hit)
                 for place, hit in self._rows_of(raw_hits, where, query, searcher.analyzer, newer, workspace)
@@ -530,7 +534,7 @@ class CommitView:
             if len(raw_hits) < size:
                 break
             offset, size = offset + size, min(size * 4, SEARCH_HITS_MAX)
-        counted = asked.count(facets) if not where else None
+        counted = request.count(facets) if not where else None
         total = None if counted is None else counted.total
         following = hits[limit - 1][0] + 1 if len(hits) >= limit else None
         if following is not None and service is workspace is None and following >= (total or following + 1):
@@ -540,11 +544,13 @@ class CommitView:
             total,
             {} if counted is None else {facet: _facet(raw) for facet, raw in counted.facets.items()},
             self.commit_id,
-            None if following is None else str(PageToken(self.commit_id, following, now_ns, name, beside)),
+            None
+            if following is None
+            else str(PageToken(self.commit_id, following, now_ns, name, uncommitted_name)),
             searcher.analyzer.public_name,
-            asked.parts,
+            request.parts,
             searcher.vectors,
-            _NOT_BY_MEANING if beside and by.mode == "semantic" else None,
+            _NOT_BY_MEANING if uncommitted_name and by.mode == "semantic" else None,
             None if hits or page else _hint(query, by, searcher.analyzer),
         )
 
@@ -621,8 +627,8 @@ class CommitView:
     ) -> list[tuple[int, Hit]]:
         """Join hits with their rows, in order, each with its position. A hit without a row is dropped."""
         table = self._tables[TABLE_SPANS.name]
-        told = [*_TOLD_COLUMNS, *TEXT_COLUMNS] if not where else table.schema.names
-        columns, ids = [ROW_ID.name, *told], [hit.row for hit in raw_hits]
+        names = [*_TOLD_COLUMNS, *TEXT_COLUMNS] if not where else table.schema.names
+        columns, ids = [ROW_ID.name, *names], [hit.row for hit in raw_hits]
         committed = {hit.trace_id for hit in raw_hits if hit.transaction < FIRST_UNCOMMITTED}
         check_cancelled()  # tantivy cannot be interrupted
         # Load only the hits' rows, because a trace may have very many spans.

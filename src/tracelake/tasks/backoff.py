@@ -71,7 +71,7 @@ class Backoff(Generic[KeyT]):
         self._failures[key] = failure = _Failure(reason, pause_s, now_s + pause_s)
         self._first_over_s = min(self._first_over_s, failure.over_s)
 
-    def went_well(self, key: KeyT) -> None:
+    def succeeded(self, key: KeyT) -> None:
         """Forget an item's failures."""
         self._failures.pop(key, None)
 
@@ -87,7 +87,7 @@ class RetrySchedule:
         self._transactions = transactions
         self._tries = tries
         self._pauses = Backoff[str](longest_s=MAINTENANCE_PAUSE_MAX_S)
-        self._has_left = False
+        self._has_skipped = False
         """Whether the last call that did work skipped failed items."""
         self._ended = 0
         """Number of calls that a failure ended since the last call that skipped nothing."""
@@ -96,7 +96,7 @@ class RetrySchedule:
 
     def is_time(self) -> bool:
         """Return whether an item has failed and the pause is over."""
-        return self._has_left and self._pauses.failing(_LEFT) is None
+        return self._has_skipped and self._pauses.failing(_LEFT) is None
 
     def passes_by(self, error: Exception) -> bool:
         """Return whether to skip the item that failed with this error; otherwise the error ends the call."""
@@ -105,18 +105,18 @@ class RetrySchedule:
     def ended(self, transaction: int) -> None:
         """Record that a failure ended a call at a transaction."""
         self._ended += 1
-        self.left(transaction)
+        self.skipped(transaction)
 
-    def left(self, transaction: int) -> None:
+    def skipped(self, transaction: int) -> None:
         """Record that a call skipped failed items."""
         self.not_before = transaction + self._transactions
-        self._has_left = True
+        self._has_skipped = True
         self._pauses.failed(_LEFT, "")
 
-    def went_well(self) -> None:
+    def succeeded(self) -> None:
         """Record that a call skipped nothing."""
-        self._ended, self._has_left = 0, False
-        self._pauses.went_well(_LEFT)
+        self._ended, self._has_skipped = 0, False
+        self._pauses.succeeded(_LEFT)
 
 
 def is_damage(error: Exception) -> bool:

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from tracelake._errors import TaskError, UsageError
 from tracelake.limits import SPARK_IDLE_TIMEOUT_S
-from tracelake.tasks.runners import ReceiptT, TaskT, nobody_works, task_error
+from tracelake.tasks.runners import ReceiptT, TaskT, no_workers_error, task_error
 from tracelake.tasks.spark import SPARK_POLL_S, OnWorker, version_here
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ class SparkConnect:
         try:
             with watch:
                 frame = session.createDataFrame(pa.table({"number": numbers, "task": pickled}))
-                done = (
+                result = (
                     frame.repartitionById(len(tasks), "number")
                     .mapInArrow(_carry_out(sent), _SCHEMA)
                     .toArrow()
@@ -118,7 +118,7 @@ class SparkConnect:
                 self._forget(session)
             raise watch.gave_up or task_error(error, ended=lost) from error
         on_done(len(tasks))
-        receipts: dict[int, Any] = dict(zip(*(column.to_pylist() for column in done.columns), strict=True))
+        receipts: dict[int, Any] = dict(zip(*(column.to_pylist() for column in result.columns), strict=True))
         return [pickle.loads(receipts[number]) for number in range(len(tasks))]  # noqa: S301  of our own workers
 
     def stop(self) -> None:
@@ -175,13 +175,13 @@ class _Watch:
     """Reports how many tasks of this thread's job are done, and cancels a job that no executor runs."""
 
     def __init__(
-        self, session: SparkSession, at_work: _AtWork, total: int, on_done: Callable[[int], None]
+        self, session: SparkSession, at_work: _AtWork, total: int, report_count: Callable[[int], None]
     ) -> None:
         self._session = session
         self._at_work = at_work
         self._tag = uuid.uuid4().hex
         self._total = total
-        self._on_done = on_done
+        self._report_count = report_count
         self._of = threading.get_ident()
         self._idle_since_s: float | None = None
         """None also if the server reports no progress, because then idleness is unknown."""
@@ -214,7 +214,7 @@ class _Watch:
         elif self._idle_since_s is None:
             self._idle_since_s = time.monotonic()
         if stages:
-            self._on_done(min(max(stage.num_completed_tasks for stage in stages), self._total))
+            self._report_count(min(max(stage.num_completed_tasks for stage in stages), self._total))
 
     def _watch(self) -> None:
         while not self._end.wait(SPARK_POLL_S):
@@ -222,6 +222,6 @@ class _Watch:
             if since_s is None:
                 continue
             if time.monotonic() - max(since_s, self._at_work.last_s) > SPARK_IDLE_TIMEOUT_S:
-                self.gave_up = nobody_works("the cluster behind Spark Connect", SPARK_IDLE_TIMEOUT_S)
+                self.gave_up = no_workers_error("the cluster behind Spark Connect", SPARK_IDLE_TIMEOUT_S)
                 self._session.interruptTag(self._tag)
                 return

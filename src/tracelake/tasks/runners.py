@@ -67,25 +67,25 @@ _MEMORY: Final = (
 
 def task_error(error: Exception, *, ended: bool = False) -> TaskError:
     """Return the error of a failed job, in one line; `ended` if Spark failed and not a task."""
-    said, kind = _cause(error)
+    message, kind = _cause(error)
     for pattern, advice in _WORKERS:
-        if match := pattern.search(said) or pattern.search(str(error)):
+        if match := pattern.search(message) or pattern.search(str(error)):
             text = match.expand(advice).strip().rstrip(".")
             return TaskError(f"{text}. Nothing was published; run again once that is fixed.", ended=True)
     if kind is None and (died := _DIED.search(str(error))):
-        said = f"{died[0]}: {_MEMORY}"
-    return TaskError(task_message(said), kind=None if ended else kind, ended=ended)
+        message = f"{died[0]}: {_MEMORY}"
+    return TaskError(task_message(message), kind=None if ended else kind, ended=ended)
 
 
-def task_message(said: str) -> str:
+def task_message(reason: str) -> str:
     """Return the message of a task that failed for this reason."""
     return (
-        f"a task failed on an executor: {said.strip().rstrip('.')}. Nothing was published; run again once "
+        f"a task failed on an executor: {reason.strip().rstrip('.')}. Nothing was published; run again once "
         "that is fixed."
     )
 
 
-def nobody_works(master: str, idle_s: float) -> TaskError:
+def no_workers_error(master: str, idle_s: float) -> TaskError:
     """Return the error of a job that was cancelled because no executor took a task."""
     return TaskError(
         f"no executor of {master} has accepted a task for {idle_s:g} s: the cluster has no free worker, or "
@@ -105,17 +105,17 @@ def _cause(error: Exception) -> tuple[str, str | None]:
     marks = [number for number, line in enumerate(lines) if "Traceback (most recent call last)" in line]
     if marks:
         after = lines[marks[-1] + 1 :]
-        said = next(
+        message = next(
             (line for line in after if line and not line.startswith((" ", "\t"))),
             str(error)[:PROBLEM_MAX_CHARS],
         )
-        return said, said.split(":", 1)[0].strip()
+        return message, message.split(":", 1)[0].strip()
     driver = lines.index("Driver stacktrace:") if "Driver stacktrace:" in lines else 0
     causes = [line for line in lines[driver:] if line.startswith("Caused by: ")]
     # The first line of the gateway's error only names the method that was called.
-    told = [line for line in lines if line and not line.startswith("An error occurred while calling")]
-    said = (causes or told or lines or [type(error).__name__])[0][:PROBLEM_MAX_CHARS]
-    return said.removeprefix("Caused by: ").removeprefix(": "), None
+    candidates = [line for line in lines if line and not line.startswith("An error occurred while calling")]
+    message = (causes or candidates or lines or [type(error).__name__])[0][:PROBLEM_MAX_CHARS]
+    return message.removeprefix("Caused by: ").removeprefix(": "), None
 
 
 TaskT = TypeVar("TaskT")
@@ -192,9 +192,9 @@ class SizedRunner:
     """Runs small work in this process, and everything else on another runner, because a Spark job costs 100 to 300 ms
     and starting Spark takes some seconds."""
 
-    def __init__(self, far: TaskRunner) -> None:
-        self._far = far
-        self._near = InProcess()
+    def __init__(self, remote: TaskRunner) -> None:
+        self._remote = remote
+        self._in_process = InProcess()
         self._starting: threading.Thread | None = None
 
     def start(self) -> None:
@@ -212,14 +212,16 @@ class SizedRunner:
     def _start(self) -> None:
         # The same error occurs again, and is reported, when the other runner is needed.
         with contextlib.suppress(Exception):
-            self._far.start()
+            self._remote.start()
 
-    def of(self, tasks: Sequence[object], *, may_be_near: bool = True) -> TaskRunner:
+    def of(self, tasks: Sequence[object], *, may_run_in_process: bool = True) -> TaskRunner:
         """Return the runner for these tasks together."""
-        left = limits.NEAR_WORK_MAX_BYTES
+        remaining_bytes = limits.NEAR_WORK_MAX_BYTES
         for task in tasks:
-            left -= task.work_bytes if isinstance(task, SizedTask) else limits.NEAR_WORK_MAX_BYTES + 1
-        return self._near if may_be_near and left >= 0 else self._far
+            remaining_bytes -= (
+                task.work_bytes if isinstance(task, SizedTask) else limits.NEAR_WORK_MAX_BYTES + 1
+            )
+        return self._in_process if may_run_in_process and remaining_bytes >= 0 else self._remote
 
     def run(
         self, function: Callable[[TaskT], ReceiptT], tasks: Sequence[TaskT], on_done: Callable[[int], None]
@@ -232,7 +234,7 @@ class SizedRunner:
         if self._starting is not None:
             self._starting.join()
             self._starting = None
-        self._far.stop()
+        self._remote.stop()
 
 
 Stage: TypeAlias = Literal[

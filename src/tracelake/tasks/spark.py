@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Final, Generic
 from tracelake._errors import TaskError
 from tracelake.limits import SPARK_IDLE_TIMEOUT_S
 from tracelake.tasks.java import gateway_ended, hide_gateway, owns_gateway, start_gateway, stop_gateway
-from tracelake.tasks.runners import JVM_ENDED, ReceiptT, TaskT, nobody_works, task_error
+from tracelake.tasks.runners import JVM_ENDED, ReceiptT, TaskT, no_workers_error, task_error
 
 if TYPE_CHECKING:
     from py4j.java_gateway import JVMView
@@ -452,12 +452,14 @@ class _Watch:
     """Reports how many tasks of this thread's job are done, and cancels a job that no executor runs; in a separate
     thread."""
 
-    def __init__(self, context: SparkContext, group: str, total: int, on_done: Callable[[int], None]) -> None:
+    def __init__(
+        self, context: SparkContext, group: str, total: int, report_count: Callable[[int], None]
+    ) -> None:
         self._context = context
         self._tracker = context.statusTracker()
         self._group = group
         self._total = total
-        self._on_done = on_done
+        self._report_count = report_count
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="spark-progress", daemon=True)
         self.gave_up: TaskError | None = None
@@ -482,13 +484,13 @@ class _Watch:
             try:
                 jobs = map(self._tracker.getJobInfo, self._tracker.getJobIdsForGroup(self._group))
                 stages = [self._tracker.getStageInfo(stage) for job in jobs if job for stage in job.stageIds]
-                done = sum(stage.numCompletedTasks for stage in stages if stage is not None)
+                finished = sum(stage.numCompletedTasks for stage in stages if stage is not None)
                 if self._is_at_work():
                     busy_s = time.monotonic()
                 elif time.monotonic() - busy_s > SPARK_IDLE_TIMEOUT_S:
-                    self.gave_up = nobody_works(str(self._context.master), SPARK_IDLE_TIMEOUT_S)
+                    self.gave_up = no_workers_error(str(self._context.master), SPARK_IDLE_TIMEOUT_S)
                     self._context.cancelJobGroup(self._group)
                     return
             except (Py4JError, ConnectionError):
                 return  # The JVM has ended; the job reports it.
-            self._on_done(min(done, self._total))
+            self._report_count(min(finished, self._total))

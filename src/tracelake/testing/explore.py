@@ -234,13 +234,13 @@ def _back(path: list[_Node]) -> bool:
 def _choices(run: Run) -> Sleeping:
     """Return all choices of a state with the keys that they touch, those without a fault first."""
     choices: Sleeping = {}
-    for fate in _INSTANT:
+    for outcome in _INSTANT:
         for index in run.active():
-            choice = Choice(index, fate)
+            choice = Choice(index, outcome)
             if run.may(choice):
                 pending = run.processes[index].pending
                 assert pending is not None
-                choices[choice] = () if fate is Fate.KILL else pending.touches
+                choices[choice] = () if outcome is Fate.KILL else pending.touches
     for index in run.landing():
         choices[Choice(index, Fate.LAND)] = run.landing_touches(index)
     return choices
@@ -248,13 +248,13 @@ def _choices(run: Run) -> Sleeping:
 
 def _sleep_after(node: _Node) -> Sleeping:
     """Return the sleep set after a node's choice: sleeping choices that commute with it."""
-    taken = node.choice
-    touches = node.touches[taken]
+    chosen = node.choice
+    touches = node.touches[chosen]
     return {
         choice: theirs
         for choice, theirs in node.sleep.items()
-        if choice.actor != taken.actor
-        and not (_is_fault(choice) and _is_fault(taken))
+        if choice.actor != chosen.actor
+        and not (_is_fault(choice) and _is_fault(chosen))
         and commute(touches, theirs)
     }
 
@@ -310,9 +310,11 @@ def _pick(run: Run, rng: random.Random, temper: _Temper, active: list[int]) -> C
         return Choice(rng.choice(landing), Fate.LAND)
     actor = _actor(run, rng, temper, active)
     if temper.fault_rate and rng.random() < temper.fault_rate:
-        possible = [fate for fate in Fate if fate is not Fate.LAND and run.may(Choice(actor, fate))]
-        fate = rng.choice(possible)
-        return Choice(actor, fate, rng.choice(_WAITS_MS) if fate in _CLOCKED else 0)
+        possible = [
+            outcome for outcome in Fate if outcome is not Fate.LAND and run.may(Choice(actor, outcome))
+        ]
+        outcome = rng.choice(possible)
+        return Choice(actor, outcome, rng.choice(_WAITS_MS) if outcome in _CLOCKED else 0)
     return Choice(actor)
 
 
@@ -344,10 +346,10 @@ def search(
     failing run is reported as found, which saves hundreds of replays.
     """
     report = Report()
-    seen: set[int] = set()
+    states: set[int] = set()
     began = time.perf_counter()
     while report.schedules < schedules_max and time.perf_counter() - began < seconds:
-        run = run_once(scenario, faults, seed + report.schedules, seen)
+        run = run_once(scenario, faults, seed + report.schedules, states)
         report.schedules += 1
         report.steps += len(run.choices)
         report.faults += run.injected
@@ -359,7 +361,7 @@ def search(
             )
             if stop_at_first:
                 break
-    report.states = len(seen)
+    report.states = len(states)
     report.seconds = time.perf_counter() - began
     return report
 
@@ -484,17 +486,17 @@ def find_contradiction(history: list[Operation]) -> str | None:
     for key in sorted({operation.key for operation in history}):
         calls = sorted((call for call in history if call.key == key), key=lambda call: call.began)
         if not _explained(calls):
-            told = "\n".join(
+            listing = "\n".join(
                 f"  {call.began:4}-{call.ended:<4} {call.caller:<12} {call.kind} {call.value!r} "
                 f"at {call.expected} → {call.result!r}"
                 for call in calls
             )
-            return f"no order of the calls on {'/'.join(key)} explains their results:\n{told}"
+            return f"no order of the calls on {'/'.join(key)} explains their results:\n{listing}"
     return None
 
 
 def _explained(calls: list[Operation]) -> bool:
-    known = frozenset(index for index, call in enumerate(calls) if call.ended != math.inf)
+    completed = frozenset(index for index, call in enumerate(calls) if call.ended != math.inf)
     been: set[tuple[frozenset[int], Entry | None]] = set()
     todo: list[tuple[frozenset[int], Entry | None]] = [(frozenset(), None)]
     while todo:
@@ -502,14 +504,14 @@ def _explained(calls: list[Operation]) -> bool:
         if place in been:
             continue
         been.add(place)
-        done, state = place
-        if known <= done:
+        applied, state = place
+        if completed <= applied:
             return True
-        left = [index for index in range(len(calls)) if index not in done]
-        first_end = min(calls[index].ended for index in left)
+        remaining = [index for index in range(len(calls)) if index not in applied]
+        first_end = min(calls[index].ended for index in remaining)
         todo += [
-            (done | {index}, after)
-            for index in left
+            (applied | {index}, after)
+            for index in remaining
             if calls[index].began < first_end
             for after in _apply(calls[index], state)
         ]
@@ -546,7 +548,7 @@ def _after_unknown(call: Operation, state: Entry | None) -> Entry | None:
     return Entry(call.key[1], call.value, version)
 
 
-def _same(state: Entry | None, seen: Entry | None) -> bool:
-    if state is None or seen is None:
-        return state is seen
-    return state.value == seen.value and state.version in (seen.version, _UNKNOWN_VERSION)
+def _same(state: Entry | None, observed: Entry | None) -> bool:
+    if state is None or observed is None:
+        return state is observed
+    return state.value == observed.value and state.version in (observed.version, _UNKNOWN_VERSION)

@@ -112,7 +112,7 @@ class Process:
         self.pending: Call | None = None
         self.ready_ms = 0
         self.cut_off_until_ms = 0
-        self.seen = 0
+        self.observations = 0
         self.key_value = SimulatedKeyValueStore(run.key_value, self)
         self.objects = SimulatedObjectStore(run.objects, self)
         self.notes = run.notes
@@ -259,8 +259,8 @@ class Simulated:
 def _either(
     source: TimeSource, inside: Callable[..., Any], outside: Callable[..., Any]
 ) -> Callable[..., Any]:
-    def answer(*given: Any, **others: Any) -> Any:
-        return inside(*given, **others) if source.is_inside() else outside(*given, **others)
+    def answer(*args: Any, **kwargs: Any) -> Any:
+        return inside(*args, **kwargs) if source.is_inside() else outside(*args, **kwargs)
 
     return answer
 
@@ -323,17 +323,17 @@ class Run:
 
     def may(self, choice: Choice) -> bool:
         """Return whether a choice is possible now."""
-        index, fate = choice.actor, choice.fate
-        if fate is Fate.LAND:
+        index, outcome = choice.actor, choice.fate
+        if outcome is Fate.LAND:
             return any(owner == index for owner, _ in self._in_flight)
         call = self.processes[index].pending if index < len(self.processes) else None
         if call is None:
             return False
-        if fate is Fate.DONE:
+        if outcome is Fate.DONE:
             return True
-        if self.budget[BUDGET_OF[fate]] <= 0:
+        if self.budget[BUDGET_OF[outcome]] <= 0:
             return False
-        return fate >= Fate.KILL or fate in call.fates
+        return outcome >= Fate.KILL or outcome in call.outcomes
 
     def step(self, choice: Choice) -> None:
         """Execute a possible choice, and check the invariant after a write."""
@@ -372,8 +372,8 @@ class Run:
     def state(self) -> int:
         """Return a hash of everything that determines the future: stores, actors' observations, remaining faults."""
         in_flight = tuple((owner, call.text) for owner, call in self._in_flight)
-        seen = tuple(process.seen for process in self.processes)
-        return hash((self.key_value.digest, self.objects.digest, seen, tuple(self.budget), in_flight))
+        observations = tuple(process.observations for process in self.processes)
+        return hash((self.key_value.digest, self.objects.digest, observations, tuple(self.budget), in_flight))
 
     def fingerprint(self) -> str:
         """Return a hash of the whole trace: equal for equal runs, in any process."""
@@ -382,15 +382,15 @@ class Run:
     def story(self) -> str:
         """Return the run as a readable interleaving, one line per step."""
         return "\n".join(
-            f"{number:4} {clock / 1000:9.3f} s  {name:<12} {text}  {MEANING[fate] or _brief(result)}"
-            for number, (clock, name, fate, text, result) in enumerate(self.trace, 1)
+            f"{number:4} {clock / 1000:9.3f} s  {name:<12} {text}  {MEANING[outcome] or _brief(result)}"
+            for number, (clock, name, outcome, text, result) in enumerate(self.trace, 1)
         )
 
     def fail(self, index: int, error: StorageError) -> None:
         """Record that a store failure ended an actor's body, which restarts from the beginning."""
         process = self.processes[index]
         process.attempt += 1
-        process.seen = hash((process.seen, str(error)))
+        process.observations = hash((process.observations, str(error)))
         self._to_start.append(index)
 
     # The methods that `Simulated` calls for an actor.
@@ -423,56 +423,56 @@ class Run:
         return next(process for process in self.processes if process.is_current())
 
     def _carry_out(self, choice: Choice) -> None:
-        index, fate, wait_ms = choice
+        index, outcome, wait_ms = choice
         process = self.processes[index]
-        if fate is Fate.LAND:
+        if outcome is Fate.LAND:
             position = next(at for at, (owner, _) in enumerate(self._in_flight) if owner == index)
             _, call = self._in_flight.pop(position)
-            self._note(process, fate, call.text, _effect(call))
+            self._note(process, outcome, call.text, _effect(call))
             return
         pending = process.pending
         assert pending is not None, choice
         self.now_ms = max(self.now_ms + self._step_ms, self.ready_ms(index))
-        if fate is Fate.KILL:
-            self._note(process, fate, pending.text, None)
+        if outcome is Fate.KILL:
+            self._note(process, outcome, pending.text, None)
             process.kill()
-            process.seen = hash((process.seen, "killed"))
+            process.observations = hash((process.observations, "killed"))
             if self._restart:
                 process.attempt += 1
                 process.ready_ms = self.now_ms + wait_ms
                 self._to_start.append(index)
-        elif fate in (Fate.DELAY, Fate.STALL, Fate.PARTITION):
-            self._note(process, fate, f"{wait_ms} ms at {pending.text}", None)
+        elif outcome in (Fate.DELAY, Fate.STALL, Fate.PARTITION):
+            self._note(process, outcome, f"{wait_ms} ms at {pending.text}", None)
             until = self.now_ms + wait_ms
-            if fate is Fate.DELAY:
+            if outcome is Fate.DELAY:
                 process.ready_ms = until
-            elif fate is Fate.STALL:
+            elif outcome is Fate.STALL:
                 self.stalled_until_ms = until
             else:
                 process.cut_off_until_ms = until
         else:
-            self._answer(process, index, pending, fate)
+            self._answer(process, index, pending, outcome)
 
-    def _answer(self, process: Process, index: int, call: Call, fate: Fate) -> None:
-        if call.touches and self.now_ms < process.cut_off_until_ms and fate is Fate.DONE:
-            fate = Fate.LOST_BEFORE
+    def _answer(self, process: Process, index: int, call: Call, outcome: Fate) -> None:
+        if call.touches and self.now_ms < process.cut_off_until_ms and outcome is Fate.DONE:
+            outcome = Fate.LOST_BEFORE
             process.ready_ms = self.now_ms + TIMEOUT_MS
-        happened = _effect(call) if fate in (Fate.DONE, Fate.LOST_AFTER) else None
-        if fate is Fate.DONE:
+        happened = _effect(call) if outcome in (Fate.DONE, Fate.LOST_AFTER) else None
+        if outcome is Fate.DONE:
             answer = happened
-        elif fate is Fate.REFUSED:
+        elif outcome is Fate.REFUSED:
             answer = StorageError(f"simulated: the store refused {call.text}")
         else:
             answer = call.answer_unknown()
-        if fate is Fate.LATE:
+        if outcome is Fate.LATE:
             self._in_flight.append((index, call))
         process.ready_ms = max(process.ready_ms, self.now_ms + call.wait_ms)
-        self._note(process, fate, call.text, answer)
-        process.seen = hash((process.seen, call.text, _frozen(answer)))
+        self._note(process, outcome, call.text, answer)
+        process.observations = hash((process.observations, call.text, _frozen(answer)))
         process.resume(answer)
 
-    def _note(self, process: Process, fate: Fate, text: str, result: object) -> None:
-        self.trace.append((self.now_ms, process.name, fate, text, _frozen(result)))
+    def _note(self, process: Process, outcome: Fate, text: str, result: object) -> None:
+        self.trace.append((self.now_ms, process.name, outcome, text, _frozen(result)))
 
     def _judge(self, rule: Any) -> None:
         try:

@@ -214,18 +214,18 @@ class Call:
     """The port's return value for an unknown outcome; None if the port raises StorageError."""
     conditional: bool = False
     wait_ms: int = 0
-    fates: tuple[Fate, ...] = field(init=False)
+    outcomes: tuple[Fate, ...] = field(init=False)
 
     def __post_init__(self) -> None:
         """Determine the faults that can hit this call."""
         if not self.touches:
-            self.fates = ()
+            self.outcomes = ()
         elif not any(touch.writes for touch in self.touches):
-            self.fates = (Fate.LOST_BEFORE,)
+            self.outcomes = (Fate.LOST_BEFORE,)
         elif self.conditional:
-            self.fates = (Fate.LOST_AFTER, Fate.LOST_BEFORE, Fate.REFUSED, Fate.LATE)
+            self.outcomes = (Fate.LOST_AFTER, Fate.LOST_BEFORE, Fate.REFUSED, Fate.LATE)
         else:
-            self.fates = (Fate.LOST_AFTER, Fate.LOST_BEFORE, Fate.LATE)
+            self.outcomes = (Fate.LOST_AFTER, Fate.LOST_BEFORE, Fate.LATE)
 
     def answer_unknown(self) -> object:
         """Return the caller's answer to a lost reply; an exception is raised in the caller."""

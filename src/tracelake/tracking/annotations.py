@@ -172,8 +172,8 @@ class Annotations:
         tags: dict[str, dict[str, str]] = {trace_id: {} for trace_id in trace_ids}
         with self._database.reading() as connection:
             for ids in at_once(tags):
-                told = select(trace_info.c.trace_id, *(trace_info.c[name] for name in OF_COLUMNS.values()))
-                for trace_id, *values in connection.execute(told.where(*self._of(trace_info, ids))):
+                columns = select(trace_info.c.trace_id, *(trace_info.c[name] for name in OF_COLUMNS.values()))
+                for trace_id, *values in connection.execute(columns.where(*self._of(trace_info, ids))):
                     of_columns = zip(OF_COLUMNS, values, strict=True)
                     tags[trace_id].update((key, str(value)) for key, value in of_columns if value is not None)
                 own = select(trace_tags.c.trace_id, trace_tags.c.key, trace_tags.c.value)
@@ -219,14 +219,14 @@ class Annotations:
                     .where(*self._of(trace_info, [trace_id]), trace_info.c.archival_failure.is_not(None))
                     .values(archival_failure=None)
                 )
-                gone = connection.execute(cleared).rowcount
+                deleted = connection.execute(cleared).rowcount
             elif key in OF_COLUMNS:
                 raise UsageError(f"tag {key} records the location of a trace; only the archive changes it.")
             else:
-                gone = connection.execute(
+                deleted = connection.execute(
                     delete(trace_tags).where(*self._of(trace_tags, [trace_id]), trace_tags.c.key == key)
                 ).rowcount
-        if not gone:
+        if not deleted:
             raise NotFoundError(f"trace {trace_id} has no tag {quoted(key)}.")
 
     def traces_with(self, tags: Mapping[str, str], limit: int) -> list[str]:
@@ -292,7 +292,7 @@ class Annotations:
         if is_shared or not any(self._workspace in (None, each.workspace) for each in here):
             raise NotFoundError(f"no experiment {quoted(experiment_id)}.")
 
-    def experiment_named(self, name: str, workspace: str = DEFAULT_WORKSPACE) -> Experiment:
+    def find_experiment(self, name: str, workspace: str = DEFAULT_WORKSPACE) -> Experiment:
         """Return an experiment by its name. Raises NotFoundError."""
         for each in self._experiments(and_(experiments.c.name == name, experiments.c.workspace == workspace)):
             return each
@@ -326,8 +326,8 @@ class Annotations:
         tags = experiment_tags.c
         here = (tags.lake == self._lake, tags.experiment_id == experiment_id, tags.key == key)
         with self._database.writing() as connection:
-            gone = connection.execute(delete(experiment_tags).where(*here)).rowcount
-        if not gone:
+            deleted = connection.execute(delete(experiment_tags).where(*here)).rowcount
+        if not deleted:
             raise NotFoundError(f"experiment {quoted(experiment_id)} has no tag {quoted(key)}.")
 
     def log_assessment(
@@ -364,10 +364,10 @@ class Annotations:
     def delete_assessment(self, trace_id: str, assessment_id: str) -> None:
         """Delete an assessment. Raises NotFoundError."""
         with self._database.writing() as connection:
-            gone = connection.execute(
+            deleted = connection.execute(
                 delete(assessments).where(*self._assessment(trace_id, assessment_id))
             ).rowcount
-        if not gone:
+        if not deleted:
             raise _no_assessment(trace_id, assessment_id)
 
     def assessments(self, trace_id: str) -> list[dict[str, Any]]:
@@ -491,18 +491,18 @@ class ClientTraceInfo:
         self._database, self._lake = store.database, store.lake
         self._insert = store.database.insert
 
-    def start(self, trace_id: str, told: StartedTrace) -> None:
+    def start(self, trace_id: str, trace: StartedTrace) -> None:
         """Store a client's annotations of a trace, which may exist or arrive later.
 
         Earlier annotations stay unless they are overwritten. Location tags are ignored, because only the archive sets
         them. Raises UsageError, LimitError.
         """
-        tags = {key: value for key, value in told.tags.items() if key not in OF_COLUMNS}
-        metadata = {key: value for key, value in told.metadata.items() if key != DELETED_KEY}
-        metadata |= {key: told.fields[name] for key, name in _OF_INFO.items() if name in told.fields}
+        tags = {key: value for key, value in trace.tags.items() if key not in OF_COLUMNS}
+        metadata = {key: value for key, value in trace.metadata.items() if key != DELETED_KEY}
+        metadata |= {key: trace.fields[name] for key, name in _OF_INFO.items() if name in trace.fields}
         for key, value in (*tags.items(), *metadata.items()):
             check_tag(key, value, limits.TRACKING_VALUE_MAX_CHARS)
-        rows = self._rows(trace_id, told.assessments)
+        rows = self._rows(trace_id, trace.assessments)
         here = (trace_info.c.lake == self._lake, trace_info.c.trace_id == trace_id)
         advanced = (
             update(trace_info)
@@ -519,13 +519,13 @@ class ClientTraceInfo:
         self, trace_ids: Collection[str], workspace: str | None = None
     ) -> dict[str, tuple[dict[str, str], dict[str, str]]]:
         """Return metadata and fields of traces by id; traces without any that the workspace may see are left out."""
-        told = () if workspace is None else (is_exclusive_to(trace_metadata, workspace),)
+        conditions = () if workspace is None else (is_exclusive_to(trace_metadata, workspace),)
         several: dict[str, tuple[dict[str, str], dict[str, str]]] = {}
         with self._database.reading() as connection:
             for ids in at_once(trace_ids):
                 of = trace_metadata.c
                 query = select(of.trace_id, of.key, of.value).where(
-                    of.lake == self._lake, of.trace_id.in_(ids), of.key != DELETED_KEY, *told
+                    of.lake == self._lake, of.trace_id.in_(ids), of.key != DELETED_KEY, *conditions
                 )
                 for trace_id, key, value in connection.execute(query.order_by(of.key)):
                     metadata, fields = several.setdefault(trace_id, ({}, {}))
@@ -534,7 +534,7 @@ class ClientTraceInfo:
 
     def deleted(self, trace_ids: Collection[str]) -> set[str]:
         """Return the given traces that were deleted and have received no spans since."""
-        gone: set[str] = set()
+        deleted_ids: set[str] = set()
         of, info = trace_metadata.c, trace_info.c
         exists_now = exists().where(info.lake == of.lake, info.trace_id == of.trace_id)
         with self._database.reading() as connection:
@@ -542,8 +542,8 @@ class ClientTraceInfo:
                 query = select(of.trace_id).where(
                     of.lake == self._lake, of.trace_id.in_(ids), of.key == DELETED_KEY, ~exists_now
                 )
-                gone.update(connection.execute(query).scalars())
-        return gone
+                deleted_ids.update(connection.execute(query).scalars())
+        return deleted_ids
 
     def _rows(self, trace_id: str, several: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """Return rows of assessments. Their ids are deterministic, so that a repeated request gives the same rows."""

@@ -119,13 +119,13 @@ class TrackingDatabase:
     def __init__(self, url: str) -> None:
         """Open `sqlite:///absolute/file`, created if absent, or `postgresql://…`. Raises UsageError for another URL,
         StorageError."""
-        scheme, _, rest = url.partition("://")
+        scheme, _, address = url.partition("://")
         self._queue = threading.Lock()
         self._searches = threading.BoundedSemaphore(limits.TRACKING_SEARCHES_MAX)
         self.is_sqlite = scheme == "sqlite"
         self._read_only: ReadOnlyFile | None = None
         if self.is_sqlite:
-            self.name = _path(url, rest)
+            self.name = _path(url, address)
             dialect, connect = "sqlite://", self._connect_sqlite
             try:
                 make_directory(Path(self.name).parent)
@@ -134,7 +134,7 @@ class TrackingDatabase:
                     f"cannot make {Path(self.name).parent}: {error.strerror}; check the path"
                 ) from error
         elif scheme in ("postgresql", "postgres"):
-            self.name = f"PostgreSQL at {rest.rpartition('@')[2].partition('?')[0]}"
+            self.name = f"PostgreSQL at {address.rpartition('@')[2].partition('?')[0]}"
             self._url = url
             dialect, connect = "postgresql+psycopg://", self._connect_postgres
         else:
@@ -293,8 +293,8 @@ class TrackingDatabase:
             raise UsageError(f"the tracking store cannot store such a value: {why}") from error
         except UnicodeDecodeError as error:
             # SQLite's error quotes the damaged bytes, and Python cannot decode them.
-            said = error.object.decode(errors="replace")[: limits.ERROR_MAX_CHARS]
-            raise StorageError(f"cannot {doing} {self.name}: {said}; restore it") from error
+            text = error.object.decode(errors="replace")[: limits.ERROR_MAX_CHARS]
+            raise StorageError(f"cannot {doing} {self.name}: {text}; restore it") from error
         except exc.DBAPIError as error:
             if isinstance(error.orig, sqlite3.DatabaseError) and type(error.orig) is sqlite3.DatabaseError:
                 raise StorageError(f"cannot {doing} {self.name}: {_text(error)}; restore it") from error
@@ -326,7 +326,7 @@ class TrackingDatabase:
             for pragma in _SQLITE_PRAGMAS:
                 # SQLite does not wait if another connection switches to a write-ahead log at the same time,
                 # so wait here.
-                while not _was_done(connection, pragma):
+                while not _run_pragma(connection, pragma):
                     if time.monotonic() > deadline:
                         busy = sqlite3.OperationalError("database is locked")
                         busy.sqlite_errorcode = sqlite3.SQLITE_BUSY
@@ -391,8 +391,8 @@ _Key = TypeVar("_Key", int, str, tuple[str, int])
 
 def at_once(keys: Collection[_Key]) -> Iterator[list[_Key]]:
     """Yield sorted keys in lists short enough for one statement."""
-    rest = iter(sorted(keys))
-    while some := list(islice(rest, limits.TRACKING_IDS_AT_ONCE)):
+    remaining = iter(sorted(keys))
+    while some := list(islice(remaining, limits.TRACKING_IDS_AT_ONCE)):
         yield some
 
 
@@ -405,7 +405,7 @@ def _carry_out(connection: Connection, do: Callable[[Any], _Done]) -> _Done:
         raise exc.DBAPIError.instance(None, None, error, of_driver, dialect=connection.dialect) from error
 
 
-def _was_done(connection: sqlite3.Connection, pragma: str) -> bool:
+def _run_pragma(connection: sqlite3.Connection, pragma: str) -> bool:
     try:
         connection.execute(pragma)
     except sqlite3.OperationalError as error:
@@ -427,8 +427,8 @@ def _roll_back(connection: Connection) -> None:
         connection.invalidate()  # closing the connection surely ends the transaction and its lock
 
 
-def _path(url: str, rest: str) -> str:
-    path = unquote(rest.removeprefix("localhost"))
+def _path(url: str, address: str) -> str:
+    path = unquote(address.removeprefix("localhost"))
     if not path.startswith("/") or path == "/" or "\0" in path:
         raise UsageError(
             f"{url!r} has no absolute path; write three slashes, as in sqlite:///var/tracking.db"

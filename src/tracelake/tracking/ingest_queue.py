@@ -246,9 +246,9 @@ SEGMENT_DIGITS: Final = 12
 """Digits of a segment number: enough for all segments of a server."""
 
 
-def inbox_info(objects: ObjectStore, set_aside: Collection[str] = ()) -> InboxInfo:
+def inbox_info(objects: ObjectStore, quarantined: Collection[str] = ()) -> InboxInfo:
     """Return the pending segments of a store's inbox, without quarantined ones."""
-    segments = [segment for segment in objects.list(PREFIX) if segment.path not in set_aside]
+    segments = [segment for segment in objects.list(PREFIX) if segment.path not in quarantined]
     oldest_s = max((time.time() - segment.modified_s for segment in segments), default=None)
     size_bytes = sum(segment.size_bytes for segment in segments)
     return InboxInfo(len(segments), size_bytes, None if oldest_s is None else max(0.0, oldest_s))
@@ -264,16 +264,16 @@ class Inbox(RequestGroups):
         self,
         objects: ObjectStore,
         ack_timeout_s: float = limits.INBOX_ACK_TIMEOUT_S,
-        set_aside: Callable[[], Collection[str]] = tuple,
+        quarantined: Callable[[], Collection[str]] = tuple,
         segment_max_bytes: int | None = None,
     ) -> None:
         """Open the inbox of a store. Existing segments stay and count towards the backlog.
 
-        Quarantined segments, whose paths `set_aside` returns, do not count, because they wait for the user.
+        Quarantined segments, whose paths `quarantined` returns, do not count, because they wait for the user.
         `segment_max_bytes` limits the requests of one segment; INBOX_SEGMENT_MAX_BYTES by default.
         """
         super().__init__(ack_timeout_s, segment_max_bytes)
-        self._set_aside = set_aside
+        self._quarantined = quarantined
         self._objects = objects
         self._segments_seen: int | None = None
         # The journal compresses consecutive numbers into ranges. Each opened inbox uses a new prefix.
@@ -300,8 +300,8 @@ class Inbox(RequestGroups):
         segments = self.segments()
         if len(segments) < limits.INBOX_SEGMENTS_MAX:
             return len(segments)  # below the limit even with quarantined ones
-        set_aside = set(self._set_aside())
-        return sum(segment.path not in set_aside for segment in segments)
+        quarantined = set(self._quarantined())
+        return sum(segment.path not in quarantined for segment in segments)
 
     def _check_backlog(self, segments: int) -> None:
         if segments >= limits.INBOX_SEGMENTS_MAX:
@@ -341,7 +341,7 @@ class _Group:
 
     until_s: float
     answers: list[tuple[int, asyncio.Future[RefusedSpans | None]]] = field(default_factory=list)
-    seen: int = 0
+    last_size: int = 0
     quiet_turns: int = 0
     deadline: asyncio.TimerHandle | None = None
 
@@ -398,8 +398,8 @@ class GroupCommitter:
             self._queue.release(group)
             return
         come = len(group.requests)
-        gathered.quiet_turns = 0 if come > gathered.seen else gathered.quiet_turns + 1
-        gathered.seen = come
+        gathered.quiet_turns = 0 if come > gathered.last_size else gathered.quiet_turns + 1
+        gathered.last_size = come
         if gathered.quiet_turns >= _GATHERING_QUIET_TURNS or loop.time() >= gathered.until_s:
             self._queue.release(group)
         else:
@@ -429,7 +429,7 @@ class GroupCommitter:
                 continue  # its request was cancelled
             if error is not None:
                 answer.set_exception(error())
-            elif isinstance(told := answers[place], Exception):
-                answer.set_exception(told)
+            elif isinstance(outcome := answers[place], Exception):
+                answer.set_exception(outcome)
             else:
-                answer.set_result(told)
+                answer.set_result(outcome)

@@ -50,7 +50,7 @@ def set_up(objects: ObjectStore, lake_id: str, metadata_url: str, url: str | Non
     UsageError if no place is available.
     """
     if (place := read_place(objects)) is None:
-        wanted = find_tracking_url(url) or _beside(objects, metadata_url)
+        wanted = find_tracking_url(url) or _require_default_database(objects, metadata_url)
         place = TrackingLocation(lake_id, without_password(wanted), secrets.token_hex(16))
         # the store must exist before its location is published
         open_store(objects.url, place, wanted, begins=True)
@@ -61,7 +61,7 @@ def set_up(objects: ObjectStore, lake_id: str, metadata_url: str, url: str | Non
 
 def has_place(objects: ObjectStore, metadata_url: str) -> bool:
     """Return whether a lake has a tracking store, or can have one without an explicit URL."""
-    return bool(read_place(objects) or find_tracking_url() or _database_beside(objects, metadata_url))
+    return bool(read_place(objects) or find_tracking_url() or _default_database(objects, metadata_url))
 
 
 def find_tracking(objects: ObjectStore) -> TrackingStore | None:
@@ -132,14 +132,14 @@ def _address(lake_url: str, place: TrackingLocation, setting: str | None) -> str
     return f"sqlite{lake_url.removeprefix('file')}/{DATABASE}" if place.url == SQLITE else place.url
 
 
-def _database_beside(objects: ObjectStore, metadata_url: str) -> str | None:
+def _default_database(objects: ObjectStore, metadata_url: str) -> str | None:
     if metadata_url.startswith(("postgresql://", "postgres://")):
         return metadata_url
     return SQLITE if objects.url.startswith("file://") else None
 
 
-def _beside(objects: ObjectStore, metadata_url: str) -> str:
-    if (database := _database_beside(objects, metadata_url)) is not None:
+def _require_default_database(objects: ObjectStore, metadata_url: str) -> str:
+    if (database := _default_database(objects, metadata_url)) is not None:
         return database
     raise UsageError(
         f"{objects.url} has no place for a tracking store: name a database with TRACELAKE_TRACKING, such as "

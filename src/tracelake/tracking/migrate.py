@@ -51,8 +51,8 @@ def migrate(database: TrackingDatabase, revision: str = HEAD) -> None:
         config = Config()
         config.set_main_option("script_location", str(_SCRIPTS).replace("%", "%%"))
         config.attributes["connection"] = connection
-        known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
-        if before is not None and before not in known:
+        revisions = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
+        if before is not None and before not in revisions:
             raise UsageError(
                 f"{database.name} has revision {before} of the tracking store, and this release reads up to "
                 f"{HEAD}; use the release that wrote it, or a newer one"

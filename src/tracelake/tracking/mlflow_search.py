@@ -179,14 +179,14 @@ def _condition(tokens: _Tokens) -> FilterCondition:
 
 def _identified(name: str) -> tuple[str, str]:
     """Return the kind and key of a name."""
-    first, _, rest = name.partition(".")
-    identifier, key = (first.lower(), rest) if rest else ("", name)
+    first, _, suffix = name.partition(".")
+    identifier, key = (first.lower(), suffix) if suffix else ("", name)
     kind = ALIASES.get(identifier)
     key = key[1:-1] if len(key) > 1 and key[0] == key[-1] and key[0] in '`"' else key
     if kind == "tag" and key:
         return kind, key
-    if kind == "attribute" and (known := {**NUMBERS, **TEXTS}.get(key.lower())):
-        return kind, known
+    if kind == "attribute" and (column := {**NUMBERS, **TEXTS}.get(key.lower())):
+        return kind, column
     if kind == "metadata" and key in METADATA:
         return kind, METADATA[key]
     if kind == "span" and key in ("name", "status"):
@@ -228,17 +228,17 @@ def _unquoted(text: str) -> str:
 _INFO: Final = trace_info.c
 
 
-def _said(
+def _annotation_or_column(
     table: Table, key: str, column: ColumnElement[Any], *of_its: ColumnElement[bool]
 ) -> ColumnElement[Any]:
     """Return a trace's annotation as SQL, or a column computed from its spans if it has none."""
     of = table.c
-    said = select(of.value).where(
+    annotation = select(of.value).where(
         of.lake == _INFO.lake, of.trace_id == _INFO.trace_id, of.key == key, *of_its
     )
     if table is trace_tags:  # a tag of the row's workspace overrides one for all
-        said = said.order_by(of.workspace == FOR_ALL).limit(1)
-    return func.coalesce(said.correlate(trace_info).scalar_subquery(), column)
+        annotation = annotation.order_by(of.workspace == FOR_ALL).limit(1)
+    return func.coalesce(annotation.correlate(trace_info).scalar_subquery(), column)
 
 
 _ENDED_NS: Final[ColumnElement[Any]] = func.nullif(_INFO.end_ns, 0, type_=BigInteger)
@@ -249,16 +249,21 @@ def _columns(
     of_tags: ColumnElement[bool], *of_metadata: ColumnElement[bool]
 ) -> dict[str, ColumnElement[Any]]:
     """Return the searchable columns of traces, with these conditions on tags and metadata."""
-    client_id = _said(trace_metadata, CLIENT_REQUEST_ID, _INFO.client_request_id, *of_metadata)
+    client_id = _annotation_or_column(
+        trace_metadata, CLIENT_REQUEST_ID, _INFO.client_request_id, *of_metadata
+    )
     return {
         "request_id": literal("tr-") + _INFO.trace_id,
         "timestamp_ms": _INFO.start_ns // 1_000_000,
         "end_time_ms": _ENDED_NS // 1_000_000,
         "execution_time_ms": (_ENDED_NS - _INFO.start_ns) // 1_000_000,
         "status": _INFO.state,
-        "name": _said(trace_tags, "mlflow.traceName", _INFO.name, of_tags),
+        "name": _annotation_or_column(trace_tags, "mlflow.traceName", _INFO.name, of_tags),
         "client_request_id": client_id,
-        **{name: _said(trace_metadata, key, _INFO[name], *of_metadata) for key, name in METADATA.items()},
+        **{
+            name: _annotation_or_column(trace_metadata, key, _INFO[name], *of_metadata)
+            for key, name in METADATA.items()
+        },
     }
 
 
@@ -312,15 +317,15 @@ class TraceSearch:
         column, kind = _ORDERS[key]
         if key == "name":
             column = func.coalesce(self._columns["name"], "")
-        asked = requested_name(experiment_ids, conditions, key, is_ascending, *self._told())
+        query_name = requested_name(experiment_ids, conditions, key, is_ascending, *self._workspace_key())
         query = select(trace_info, column.label("ordered_by")).where(
             _INFO.lake == self._lake,
-            *self._within(_INFO),
+            *self._workspace_condition(_INFO),
             _INFO.experiment_id.in_(list(experiment_ids)),
             *(self._holds(condition) for condition in conditions),
         )
         if page_token:
-            value, trace_id = read_token(page_token, asked, kind)
+            value, trace_id = read_token(page_token, query_name, kind)
             is_behind = column > value if is_ascending else column < value
             query = query.where(or_(is_behind, and_(column == value, _INFO.trace_id > trace_id)))
         query = query.order_by(column.asc() if is_ascending else column.desc(), _INFO.trace_id)
@@ -329,14 +334,14 @@ class TraceSearch:
         token = None
         if len(rows) > max_results:
             rows = rows[:max_results]
-            token = make_token(asked, rows[-1].ordered_by, rows[-1].trace_id)
+            token = make_token(query_name, rows[-1].ordered_by, rows[-1].trace_id)
         return FoundTraces(rows, token)
 
-    def _told(self) -> list[str]:
+    def _workspace_key(self) -> list[str]:
         """Return the part of a page token's name that identifies the workspace."""
         return [] if self._workspace is None else [self._workspace]
 
-    def _within(self, columns: Any) -> list[ColumnElement[bool]]:
+    def _workspace_condition(self, columns: Any) -> list[ColumnElement[bool]]:
         """Return the SQL condition that a row belongs to the workspace, if one is set."""
         return [] if self._workspace is None else [columns.workspace == self._workspace]
 
@@ -345,7 +350,11 @@ class TraceSearch:
         if condition.kind == "tag":
             return self._tag(condition)
         if condition.kind == "span":
-            of = (spans.c.lake == _INFO.lake, spans.c.trace_id == _INFO.trace_id, *self._within(spans.c))
+            of = (
+                spans.c.lake == _INFO.lake,
+                spans.c.trace_id == _INFO.trace_id,
+                *self._workspace_condition(spans.c),
+            )
             column = spans.c.name if condition.key == "name" else func.coalesce(spans.c.status, "UNSET")
             return exists().where(*of, self._compared(column, condition))
         return self._compared(self._columns[condition.key], condition)
@@ -423,8 +432,8 @@ def _order(order_by: Sequence[str]) -> tuple[str, bool]:
     key = {"timestamp": "timestamp_ms", "execution_time": "execution_time_ms", "end_time": "end_time_ms"}.get(
         key, key
     )
-    is_known = key in _ORDERS and ALIASES.get(identifier.lower()) == "attribute"
-    if not is_known or [each.upper() for each in direction] not in ([], ["ASC"], ["DESC"]):
+    is_sortable = key in _ORDERS and ALIASES.get(identifier.lower()) == "attribute"
+    if not is_sortable or [each.upper() for each in direction] not in ([], ["ASC"], ["DESC"]):
         raise QueryError(
             f"traces cannot be ordered by {wanted[0][:QUOTED_MAX_CHARS]!r}; use {', '.join(_ORDERS)}, "
             "with ASC or DESC."
@@ -437,19 +446,19 @@ def requested_name(*asked: object) -> str:
     return hashlib.sha256(repr(asked).encode()).hexdigest()[:16]
 
 
-def make_token(asked: str, value: object, behind: str) -> str:
+def make_token(query_name: str, value: object, behind: str) -> str:
     """Return a page token: the next page starts after this value, and among equal values after this id."""
-    return base64.urlsafe_b64encode(json.dumps([asked, value, behind]).encode()).decode()
+    return base64.urlsafe_b64encode(json.dumps([query_name, value, behind]).encode()).decode()
 
 
-def read_token(text: str, asked: str, kind: type) -> tuple[Any, str]:
+def read_token(text: str, query_name: str, kind: type) -> tuple[Any, str]:
     """Return the value and id in a page token. Raises QueryError if it is invalid or of another search."""
     try:
         name, value, trace_id = json.loads(base64.b64decode(text.encode(), altchars=b"-_", validate=True))
         is_one = (
             type(value) is kind
             and isinstance(trace_id, str)
-            and name == asked
+            and name == query_name
             and "\0" not in f"{value}{trace_id}"
             and bool(f"{value}{trace_id}".encode())  # no lone surrogate, because databases reject it
         )
@@ -496,12 +505,12 @@ class ExperimentSearch:
         """
         conditions = parse_filter(filter)
         column, kind, is_ascending = _experiment_order(order_by)
-        asked = requested_name("experiments", conditions, str(column), is_ascending)
+        query_name = requested_name("experiments", conditions, str(column), is_ascending)
         query = select(_OF.experiment_id, column.label("ordered_by")).where(
             *self._here, *map(self._holds, conditions)
         )
         if page_token:
-            value, behind = read_token(page_token, asked, kind)
+            value, behind = read_token(page_token, query_name, kind)
             is_behind = column > value if is_ascending else column < value
             query = query.where(or_(is_behind, and_(column == value, _OF.experiment_id > behind)))
         query = query.order_by(column.asc() if is_ascending else column.desc(), _OF.experiment_id)
@@ -511,9 +520,9 @@ class ExperimentSearch:
         token = None
         if len(rows) > size:
             rows = rows[:size]
-            token = make_token(asked, rows[-1].ordered_by, rows[-1].experiment_id)
-        known = Annotations(self._store, self._workspace).experiments_of([row.experiment_id for row in rows])
-        return [known[row.experiment_id] for row in rows if row.experiment_id in known], token
+            token = make_token(query_name, rows[-1].ordered_by, rows[-1].experiment_id)
+        by_id = Annotations(self._store, self._workspace).experiments_of([row.experiment_id for row in rows])
+        return [by_id[row.experiment_id] for row in rows if row.experiment_id in by_id], token
 
     def _holds(self, condition: FilterCondition) -> ColumnElement[bool]:
         """Return a condition as SQL. Raises QueryError."""

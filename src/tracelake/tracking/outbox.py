@@ -181,8 +181,8 @@ class Outbox:
                 parts.lake + 0 == self._lake, parts.sequence == sequence
             )
             counts = {row.trace_id: int(row.spans) for row in connection.execute(brought)}
-            told = select(of.trace_id).where(of.lake == self._lake, of.sequence == sequence).distinct()
-            traces = counts.keys() | set(connection.execute(told).scalars())
+            trace_ids = select(of.trace_id).where(of.lake == self._lake, of.sequence == sequence).distinct()
+            traces = counts.keys() | set(connection.execute(trace_ids).scalars())
         if segment is None:
             return None
         read = _spans_read(segment)
@@ -243,7 +243,7 @@ class Outbox:
         If an incomplete trace of it also has parts besides the row's payload, they become a new row. Other incomplete
         traces are flagged as in `give_up`.
         """
-        lost = [trace_id for trace_id, is_whole in traces.items() if not is_whole]
+        lost = [trace_id for trace_id, is_complete in traces.items() if not is_complete]
         of = trace_info.c
         mark = func.coalesce(of.archival_failure, INCOMPLETE)
         with self._database.writing() as connection:
@@ -366,7 +366,7 @@ class Uncommitted:
         with self._database.reading() as connection:
             return list(connection.execute(query).scalars())
 
-    def within(self, runs: Iterable[tuple[int, int]], limit: int) -> list[int]:
+    def in_ranges(self, runs: Iterable[tuple[int, int]], limit: int) -> list[int]:
         """Return the numbers in these ranges whose spans are still stored, the newest first. The outbox row itself
         may be gone."""
         in_runs = [
@@ -439,7 +439,7 @@ class Uncommitted:
         with self._database.reading() as connection:
             return bool(connection.execute(query).scalar())
 
-    def spans_known(self, trace_id: str, workspace: str | None = None) -> int:
+    def received_spans(self, trace_id: str, workspace: str | None = None) -> int:
         """Return the number of received spans of a trace, in one workspace or all, from the columns that are kept."""
         of = spans.c
         is_server = of.kind.in_(SERVER_KINDS)

@@ -138,8 +138,8 @@ def without(request: TracedRequest, refused: Collection[str]) -> tuple[Format, b
     """Return the payload of a request without refused traces, or None if nothing remains."""
     if not any(trace_id in refused for trace_id in request.traces):
         return request.format, request.payload
-    left = b"".join(trace.data for trace_id, trace in request.traces.items() if trace_id not in refused)
-    return ("protobuf", left) if left else None
+    remaining = b"".join(trace.data for trace_id, trace in request.traces.items() if trace_id not in refused)
+    return ("protobuf", remaining) if remaining else None
 
 
 def info_of(write: TraceWrite, workspace: str | None = None) -> dict[str, Any] | None:
@@ -313,29 +313,31 @@ class TrackingStore:
         with self.database.writing() as connection:
             hot = self._tell(connection, writes, now_ns, TRACKING_STORE)
             refused = self._refused(connection, [trace_id for trace_id in writes if trace_id not in hot])
-            taken = {trace_id: write for trace_id, write in writes.items() if trace_id not in refused}
-            if not taken:
+            accepted = {trace_id: write for trace_id, write in writes.items() if trace_id not in refused}
+            if not accepted:
                 return refusals(requests, refused, ARCHIVED)
-            if late := {trace_id: write for trace_id, write in taken.items() if trace_id not in hot}:
+            if late := {trace_id: write for trace_id, write in accepted.items() if trace_id not in hot}:
                 self._tell(connection, late, now_ns, ARCHIVE_REPO)
             if refused and not in_parts:
                 segment = _segment(requests, refused)
             size_bytes = (
-                segment_of_frames_bytes([len(packed[each]) for each in taken]) if in_parts else len(segment)
+                segment_of_frames_bytes([len(packed[each]) for each in accepted])
+                if in_parts
+                else len(segment)
             )
             [(sequence,)] = self._insert_outbox(connection, [(self.lake, segment, size_bytes, now_ns)])
             parts = [
                 (self.lake, trace_id, sequence, len(write.rows), sizes[trace_id], packed[trace_id])
-                for trace_id, write in taken.items()
+                for trace_id, write in accepted.items()
             ]
             self._insert_parts(connection, parts)
             rows = [
                 row
-                for trace_id, write in taken.items()
+                for trace_id, write in accepted.items()
                 for row in span_rows(self.lake, trace_id, sequence, write)
             ]
             self._insert_spans(connection, rows)
-            new = self._add_experiments(connection, taken)
+            new = self._add_experiments(connection, accepted)
         if len(self._experiments) > limits.EXPERIMENTS_SHOWN_MAX:  # clients choose the ids, so bound the set
             self._experiments = {DEFAULT_EXPERIMENT}
         self._experiments |= new
@@ -445,15 +447,15 @@ class TrackingStore:
                 for trace_id, info in infos.items()
             ]
 
-        told: dict[str, str] = dict(upsert(connection, rows(first, 1 if place == TRACKING_STORE else 0)))
+        changed: dict[str, str] = dict(upsert(connection, rows(first, 1 if place == TRACKING_STORE else 0)))
         others = {
             trace_id: info
-            for trace_id, of in told.items()
+            for trace_id, of in changed.items()
             if of != first[trace_id]["workspace"] and (info := info_of(writes[trace_id], of))
         }
         if others:
             upsert(connection, rows(others, 0))
-        return set(told)
+        return set(changed)
 
     def _add_experiments(self, connection: Connection, writes: Mapping[str, TraceWrite]) -> set[str]:
         """Create missing experiments that traces name; return the ids that exist now.
@@ -506,14 +508,15 @@ def _upsert(place: str) -> str:
     is_its = "excluded.workspace = known.workspace"  # spans of other workspaces do not affect the row
     # A version that says the root is running may arrive after the version that has ended, which wins.
     is_root = "excluded.name IS NOT NULL AND (excluded.state <> 'IN_PROGRESS' OR known.state = 'IN_PROGRESS')"
-    told = {
+    conditions = {
         "start_ns": f"{is_its} AND excluded.start_ns < known.start_ns",
         "end_ns": f"{is_its} AND excluded.end_ns > known.end_ns",
         **dict.fromkeys(_OF_ROOT, f"{is_its} AND {is_root}"),
         **{name: f"{is_its} AND known.{name} IS NULL" for name in _OF_ANY},
     }
     sets = [
-        f"{name} = CASE WHEN {when} THEN excluded.{name} ELSE known.{name} END" for name, when in told.items()
+        f"{name} = CASE WHEN {when} THEN excluded.{name} ELSE known.{name} END"
+        for name, when in conditions.items()
     ]
     return (
         f"ON CONFLICT (lake, trace_id) DO UPDATE SET {', '.join(sets)}, updated_ns = excluded.updated_ns,"
@@ -524,8 +527,8 @@ def _upsert(place: str) -> str:
 
 def _segment(requests: Sequence[TracedRequest], refused: Collection[str] = ()) -> bytes:
     """Return requests as a segment for the pipeline, without refused traces."""
-    left = (without(request, refused) for request in requests)
-    return write_segment([item for item in left if item is not None])
+    remaining = (without(request, refused) for request in requests)
+    return write_segment([item for item in remaining if item is not None])
 
 
 def unpacked(trace_id: str, payload: bytes, size_bytes: int) -> bytes:

@@ -97,8 +97,8 @@ def unchecked(store: TrackingStore) -> Iterator[str]:
 
 def _file_problems(connection: Connection) -> list[str]:
     """Return SQLite's integrity problems: pages, order and types of values, indexes that differ from their table."""
-    said = connection.exec_driver_sql(f"PRAGMA integrity_check({VERIFY_ALIKE_MAX})").scalars()
-    return [str(problem) for problem in said if problem != "ok"]
+    problems = connection.exec_driver_sql(f"PRAGMA integrity_check({VERIFY_ALIKE_MAX})").scalars()
+    return [str(problem) for problem in problems if problem != "ok"]
 
 
 def _kind_problems(connection: Connection) -> Iterator[str]:
@@ -162,8 +162,10 @@ def _check_traces(connection: Connection, lake: int, waiting: Collection[int]) -
             for problem in _trace_problems(info, parts[info.trace_id], claims[info.trace_id], waiting):
                 yield Finding("damaged", TRACE, info.trace_id, problem)
     for table, what in ((trace_parts, "a payload"), (spans, "columns of spans")):
-        known = exists().where(trace_info.c.lake == table.c.lake, trace_info.c.trace_id == table.c.trace_id)
-        query = select(table.c.trace_id).where(table.c.lake == lake, ~known).distinct()
+        has_info = exists().where(
+            trace_info.c.lake == table.c.lake, trace_info.c.trace_id == table.c.trace_id
+        )
+        query = select(table.c.trace_id).where(table.c.lake == lake, ~has_info).distinct()
         for trace_id in connection.execute(query.limit(VERIFY_ALIKE_MAX)).scalars():
             detail = f"the tracking store has its {what}, but no trace_info row; restore the database"
             yield Finding("missing", TRACE, trace_id, detail)

@@ -115,14 +115,14 @@ def winning_candidates(rows: pa.Table, key: Sequence[str], order: RowOrder) -> N
     names, content = (", ".join(map(quoted, columns)) for columns in (key, rows.column_names))
     with connection() as db:
         db.register("rows_to_write", rows.append_column("_number", pa.array(range(len(rows)), pa.int64())))
-        kept = db.sql(f"""
+        winners = db.sql(f"""
             select _number from rows_to_write
             qualify row_number() over (partition by row({content}) order by _number) = 1
                 and ({order.rank} is null or {order.rank} = max({order.rank}) over (partition by {names}))
         """).to_arrow_table()
-    is_kept = np.zeros(len(rows), dtype=np.bool_)
-    is_kept[kept["_number"].to_numpy()] = True
-    return places[is_kept[places]]
+    is_winner = np.zeros(len(rows), dtype=np.bool_)
+    is_winner[winners["_number"].to_numpy()] = True
+    return places[is_winner[places]]
 
 
 def untold_sql(claims: str, key: str) -> str:
@@ -142,9 +142,9 @@ def untold_sql(claims: str, key: str) -> str:
     """
 
 
-def untold(spec: TableSpec, order: RowOrder, keys: Sequence[dict[str, Any]]) -> InputError:
+def ambiguous_keys_error(spec: TableSpec, order: RowOrder, keys: Sequence[dict[str, Any]]) -> InputError:
     """Return the error that lists some of the keys."""
-    told = "; ".join(
+    keys_text = "; ".join(
         ", ".join(f"{column} = {_shortened(repr(key[column]))}" for column in spec.key)
         for key in keys[:_KEYS_TOLD_MAX]
     )
@@ -159,7 +159,7 @@ def untold(spec: TableSpec, order: RowOrder, keys: Sequence[dict[str, Any]]) -> 
         why = f"column {order.column!r} does not decide which row wins: its values are equal or null"
         way_out = f"Keep one row for each key, or give them different values of {order.column!r}"
     return InputError(
-        f"table {spec.name}: one write has different rows for the same key, and {why} ({told}{more}). Nothing "
+        f"table {spec.name}: one write has different rows for the same key, and {why} ({keys_text}{more}). Nothing "
         f"was written. {way_out}."
     )
 
@@ -235,8 +235,8 @@ def stage(
             continue
         rows = _last_of_each_key(incoming, spec) if order.of_caller else incoming
         is_deletion: pc.Expression = pc.field(tombstone) == pc.scalar(True)
-        kept = rows.filter(is_deletion.is_null() | ~is_deletion).drop_columns([tombstone])
-        _write(objects, spec, staged, _fitting(kept, spec.schema, spec.name), block.rows)
+        upserts = rows.filter(is_deletion.is_null() | ~is_deletion).drop_columns([tombstone])
+        _write(objects, spec, staged, _fitting(upserts, spec.schema, spec.name), block.rows)
         deleted = _only(rows.filter(is_deletion), spec, order.columns_of_deletions(spec))
         _write(objects, spec, staged, deleted, block.deleted)
     return staged
@@ -271,30 +271,30 @@ def staged_for(objects: ObjectStore, copies: str, spec: TableSpec, staged: Piece
         return staged
     files = LocalFiles(objects, Path(copies), PART_COPIES_MAX_BYTES)
     check_parts(files, (*staged.rows, *staged.deleted))
-    anew = Pieces(staged.epoch, spec.buckets, staged.order)
+    rewritten = Pieces(staged.epoch, spec.buckets, staged.order)
     for block in staged.blocks:
-        anew.blocks.append(Block())
-        for pieces, columns, into in (
-            (block.rows, spec.schema.names, anew.blocks[-1].rows),
-            (block.deleted, staged.order.columns_of_deletions(spec), anew.blocks[-1].deleted),
+        rewritten.blocks.append(Block())
+        for pieces, columns, target in (
+            (block.rows, spec.schema.names, rewritten.blocks[-1].rows),
+            (block.deleted, staged.order.columns_of_deletions(spec), rewritten.blocks[-1].deleted),
         ):
             for piece in pieces:
                 rows = pq.read_table(files.file(piece.path), columns=columns)
-                _write(objects, spec, staged, rows, into)
-    return anew
+                _write(objects, spec, staged, rows, target)
+    return rewritten
 
 
 def _blocks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    held: list[pa.RecordBatch] = []
+    buffered: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:
-        held.append(batch)
+        buffered.append(batch)
         size += batch.nbytes
         if size >= STAGED_ROWS_MAX_BYTES:
-            yield pa.Table.from_batches(held)
-            held, size = [], 0
-    if held:
-        yield pa.Table.from_batches(held)
+            yield pa.Table.from_batches(buffered)
+            buffered, size = [], 0
+    if buffered:
+        yield pa.Table.from_batches(buffered)
 
 
 def _fitting(rows: pa.Table, schema: pa.Schema, table: str) -> pa.Table:
@@ -323,8 +323,8 @@ def _fitting(rows: pa.Table, schema: pa.Schema, table: str) -> pa.Table:
 
 def _only(rows: pa.Table, spec: TableSpec, columns: Sequence[str]) -> pa.Table:
     """Return some columns of a table, including the key, converted to the table's types."""
-    given = rows.select([column for column in columns if column in rows.column_names])
-    return _fitting(given, pa.schema([spec.schema.field(column) for column in columns]), spec.name)
+    selected = rows.select([column for column in columns if column in rows.column_names])
+    return _fitting(selected, pa.schema([spec.schema.field(column) for column in columns]), spec.name)
 
 
 def _last_of_each_key(rows: pa.Table, spec: TableSpec) -> pa.Table:
@@ -345,7 +345,7 @@ def _check_keys(rows: pa.Table, spec: TableSpec) -> None:
             )
 
 
-def _write(objects: ObjectStore, spec: TableSpec, staged: Pieces, rows: pa.Table, into: list[Part]) -> None:
+def _write(objects: ObjectStore, spec: TableSpec, staged: Pieces, rows: pa.Table, target: list[Part]) -> None:
     """Write rows as pieces, one for each bucket with rows."""
     if not len(rows):
         return
@@ -353,17 +353,17 @@ def _write(objects: ObjectStore, spec: TableSpec, staged: Pieces, rows: pa.Table
     rows = rows.combine_chunks()
 
     def write(bucket: int, places: Numbers | None) -> Part:
-        taken = rows if places is None else rows.take(places)
+        bucket_rows = rows if places is None else rows.take(places)
         return write_part(
-            objects, spec.name, staged.epoch, bucket, with_relative_row_ids(taken), None, folder=STAGED
+            objects, spec.name, staged.epoch, bucket, with_relative_row_ids(bucket_rows), None, folder=STAGED
         )
 
     if not spec.key:
-        into.append(write(0, None))
+        target.append(write(0, None))
         return
     order = winning_candidates(rows, spec.key, staged.order)
     with ThreadPoolExecutor(min(MERGE_THREADS_MAX, os.cpu_count() or 1)) as threads:
-        into.extend(threads.map(lambda place: write(*place), _places(rows, order, spec)))
+        target.extend(threads.map(lambda place: write(*place), _places(rows, order, spec)))
 
 
 def _places(rows: pa.Table, order: Numbers, spec: TableSpec) -> Iterator[tuple[int, Numbers]]:
@@ -401,21 +401,21 @@ def _joined(*texts: Any) -> Any:
 
 
 def _one_array(column: pa.ChunkedArray[Any]) -> pa.StringArray:
-    whole = column.combine_chunks()
-    assert isinstance(whole, pa.StringArray), "a block is smaller than what one array holds"
-    return whole
+    combined = column.combine_chunks()
+    assert isinstance(combined, pa.StringArray), "a block is smaller than what one array holds"
+    return combined
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """Result of a key comparison.
 
-    Field `lost` maps a piece's path to the positions of its dropped rows. Field `gone` maps a bucket to the sorted
+    Field `lost` maps a piece's path to the positions of its dropped rows. Field `retracted` maps a bucket to the sorted
     ids of stored rows to retract.
     """
 
     lost: dict[str, Numbers] = field(default_factory=dict)
-    gone: dict[int, Numbers] = field(default_factory=dict)
+    retracted: dict[int, Numbers] = field(default_factory=dict)
 
 
 def compare(
@@ -442,7 +442,7 @@ def compare(
         )
         here.check(files)
         with connection() as db:
-            _KeyComparison(db, files, spec, order, number_of, pieces, tombs, here).into(outcome)
+            _KeyComparison(db, files, spec, order, number_of, pieces, tombs, here).add_to(outcome)
     return outcome
 
 
@@ -498,21 +498,21 @@ class _KeyComparison:
         self._stored = stored
         self._key = _names(spec.key)
 
-    def into(self, outcome: Outcome) -> None:
+    def add_to(self, outcome: Outcome) -> None:
         """Add the result to the outcome."""
         self._db.execute(f"create temp table incoming as {self._claims(_BY_BLOCK, _BY_BLOCK)}")
         lost = [self._beaten()]
         stored_rows = self._db.sql(f"""
-            select _piece, _place, _bucket, {ROW_ID.name} from ({self._held(self._stored, self._spec.key)})
+            select _piece, _place, _bucket, {ROW_ID.name} from ({self._stored_sql(self._stored, self._spec.key)})
             join incoming using ({self._key})
         """).to_arrow_table()
         same = self._same(stored_rows)
         lost.append(same)
-        gone = stored_rows.filter(
+        replaced = stored_rows.filter(
             pa.array(~np.isin(stored_rows[ROW_ID.name].to_numpy(), same[ROW_ID.name].to_numpy()))
         )
-        for bucket, ids in _grouped(gone["_bucket"].to_numpy(), gone[ROW_ID.name].to_numpy()):
-            outcome.gone[bucket] = ids
+        for bucket, ids in _grouped(replaced["_bucket"].to_numpy(), replaced[ROW_ID.name].to_numpy()):
+            outcome.retracted[bucket] = ids
         pieces, places = (
             np.concatenate([rows[name].to_numpy() for rows in lost]) for name in ("_piece", "_place")
         )
@@ -556,7 +556,7 @@ class _KeyComparison:
         if not self._order.of_caller:
             keys = self._db.sql(untold_sql("claims", self._key)).to_arrow_table().to_pylist()
             if keys:
-                raise untold(self._spec, self._order, keys)
+                raise ambiguous_keys_error(self._spec, self._order, keys)
         beaten: pa.Table = self._db.sql(f"""
             select _piece, _place from claims qualify row_number() over (
                 partition by {self._key} order by _rank desc nulls last, _piece, _place
@@ -583,7 +583,7 @@ class _KeyComparison:
             equal = " and ".join(f"i.{name} is not distinct from s.{name}" for name in map(quoted, columns))
             self._db.register("same", same)
             same = self._db.sql(f"""
-                select same.* from same join ({self._held(stored, columns)}) s using ({ROW_ID.name})
+                select same.* from same join ({self._stored_sql(stored, columns)}) s using ({ROW_ID.name})
                 join ({self._staged(self._pieces, columns)}) i using (_piece, _place) where {equal}
             """).to_arrow_table()
             self._db.unregister("same")
@@ -593,7 +593,7 @@ class _KeyComparison:
         ((count,),) = self._db.execute(f"select count(*) from {table}").fetchall()
         return int(count)
 
-    def _held(self, stored: Scan, columns: Sequence[str]) -> str:
+    def _stored_sql(self, stored: Scan, columns: Sequence[str]) -> str:
         return f"select {_names(columns)}, {ROW_ID.name} from ({stored.sql(self._files, [ROW_ID.name])})"
 
     def _staged(self, pieces: Sequence[Part], columns: Sequence[str]) -> str:

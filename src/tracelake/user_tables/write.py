@@ -112,11 +112,11 @@ class TableMerge:
         time = stored.snapshot.as_of + 1
         # DuckDB and Parquet release the GIL while they work.
         with ThreadPoolExecutor(min(MERGE_THREADS_MAX, os.cpu_count() or 1)) as threads:
-            taken = threads.map(lambda pieces: self._taken(pieces, outcome, epoch), self._groups())
-            parts = list(_numbered((part for part in taken if part is not None), first_row_id(time)))
+            written = threads.map(lambda pieces: self._write_winners(pieces, outcome, epoch), self._groups())
+            parts = list(_numbered((part for part in written if part is not None), first_row_id(time)))
             retractions = threads.map(
                 lambda bucket_ids: self._retraction(bucket_ids[0], bucket_ids[1], time, epoch),
-                outcome.gone.items(),
+                outcome.retracted.items(),
             )
             return MergedParts(parts, list(retractions))
 
@@ -142,31 +142,33 @@ class TableMerge:
             if group:
                 yield group
 
-    def _taken(self, pieces: Together, outcome: Outcome, epoch: int) -> Part | None:
+    def _write_winners(self, pieces: Together, outcome: Outcome, epoch: int) -> Part | None:
         """Return a part with the winning rows of the pieces, None if there are none."""
-        left = [piece for piece in pieces if len(outcome.lost.get(piece.path, ())) < piece.rows]
-        if not left:
+        with_winners = [piece for piece in pieces if len(outcome.lost.get(piece.path, ())) < piece.rows]
+        if not with_winners:
             return None
-        if len(left) == 1 and left[0].path not in outcome.lost:
-            return left[0]
-        check_parts(self._files, left)
-        rows = pa.concat_tables([self._kept(piece, outcome.lost.get(piece.path)) for piece in left])
-        if self._spec.key and len(left) > 1:
+        if len(with_winners) == 1 and with_winners[0].path not in outcome.lost:
+            return with_winners[0]
+        check_parts(self._files, with_winners)
+        rows = pa.concat_tables(
+            [self._winning_rows(piece, outcome.lost.get(piece.path)) for piece in with_winners]
+        )
+        if self._spec.key and len(with_winners) > 1:
             rows = rows.sort_by([(column, "ascending") for column in self._spec.key])
         numbered = with_relative_row_ids(rows)
         return write_part(self._objects, self._spec.name, epoch, pieces[0].bucket, numbered, None)
 
-    def _kept(self, piece: Part, lost: Numbers | None) -> pa.Table:
+    def _winning_rows(self, piece: Part, lost: Numbers | None) -> pa.Table:
         rows = pq.read_table(self._files.file(piece.path), columns=self._spec.schema.names)
         if lost is None:
             return rows
-        kept = np.ones(len(rows), dtype=np.bool_)
-        kept[lost] = False
-        return rows.filter(pa.array(kept))
+        mask = np.ones(len(rows), dtype=np.bool_)
+        mask[lost] = False
+        return rows.filter(pa.array(mask))
 
-    def _retraction(self, bucket: int, gone: Numbers, time: int, epoch: int) -> Part:
-        times = np.full(len(gone), time, dtype=np.int64)
-        rows = pa.table([pa.array(gone), pa.array(times)], schema=RETRACTIONS)
+    def _retraction(self, bucket: int, row_ids: Numbers, time: int, epoch: int) -> Part:
+        times = np.full(len(row_ids), time, dtype=np.int64)
+        rows = pa.table([pa.array(row_ids), pa.array(times)], schema=RETRACTIONS)
         return write_part(self._objects, self._spec.name, epoch, bucket, rows, None)
 
 
@@ -249,7 +251,7 @@ def check_first(stores: Stores, spec: TableSpec, staged: Sequence[Pieces]) -> No
     try:
         TableMerge(stores.objects, stores.copies, spec, staged).compared(nothing)
     except InputError:
-        _delete(stores, staged, kept=())
+        _delete(stores, staged, keep=())
         raise
 
 
@@ -264,7 +266,7 @@ def finish_writes(stores: Stores) -> list[str]:
     for name in table_names(stores.objects):
         shard = Shard(name, stores.key_value, stores.objects)
         as_of = shard.state().upper - 1
-        if as_of < 0 or _was_named(repository, name, as_of):
+        if as_of < 0 or _is_referenced(repository, name, as_of):
             continue
         batch = shard.batch_at(as_of)
         counts = batch.counts if batch is not None else {}
@@ -279,7 +281,7 @@ def finish_writes(stores: Stores) -> list[str]:
     return finished
 
 
-def _was_named(repository: Repository, table: str, as_of: int) -> bool:
+def _is_referenced(repository: Repository, table: str, as_of: int) -> bool:
     """Return whether a commit of the history references a table at this time or later. Nearly always, the newest
     does."""
     path = entry_of(table)
@@ -314,13 +316,13 @@ def _append(
                 merged = TableMerge(stores.objects, stores.copies, spec, staged).against(stored, state.epoch)
             except InputError:
                 # every append that was tried with these rows failed for certain
-                _delete(stores, staged, kept=())
+                _delete(stores, staged, keep=())
                 raise
         inserted = sum(part.rows for part in merged.parts)
         retracted = sum(part.rows for part in merged.retractions)
         counts = {"inserted": inserted, "retracted": retracted}
         if merged.is_empty and write_id is None:
-            _delete(stores, staged, kept=())
+            _delete(stores, staged, keep=())
             return as_of - 1, counts
         batch = Batch(
             lower=as_of,
@@ -333,7 +335,7 @@ def _append(
         )
         write = write_id.to_write(counts) if write_id is not None else None
         if shard.compare_and_append(batch, write) is None:
-            _delete(stores, staged, kept=merged.paths())
+            _delete(stores, staged, keep=merged.paths())
             return as_of, counts
         delete_all(stores.objects, merged.paths() - _paths(staged))
     raise ContentionError(
@@ -346,14 +348,14 @@ def _timely(stores: Stores, spec: TableSpec, staged: Pieces, state: ShardState) 
     """Return pieces of a current epoch: copies, if their task took too long."""
     if may_append(state, staged.epoch):
         return staged
-    anew = restage(stores.objects, spec, staged, state.epoch)
-    _delete(stores, [staged], kept=())
-    return anew
+    copies = restage(stores.objects, spec, staged, state.epoch)
+    _delete(stores, [staged], keep=())
+    return copies
 
 
-def _delete(stores: Stores, staged: Sequence[Pieces], kept: Collection[str]) -> None:
+def _delete(stores: Stores, staged: Sequence[Pieces], keep: Collection[str]) -> None:
     """Delete the pieces that no batch references."""
-    delete_all(stores.objects, _paths(staged).difference(kept))
+    delete_all(stores.objects, _paths(staged).difference(keep))
 
 
 def _paths(staged: Sequence[Pieces]) -> set[str]:

@@ -129,13 +129,13 @@ class Branch:
         """Return the commit requests that have begun and are not built yet, oldest first; usually none."""
         return [
             RequestInfo(
-                asked.id,
-                str(type(asked.operation).__struct_config__.tag),
-                asked.message,
-                asked.committer,
-                asked.created_at,
+                request.id,
+                str(type(request.operation).__struct_config__.tag),
+                request.message,
+                request.committer,
+                request.created_at,
             )
-            for asked in (sealed.request for sealed in self._repository.branch(self.name).sealed)
+            for request in (sealed.request for sealed in self._repository.branch(self.name).sealed)
         ]
 
     def drop_request(self, request_id: str, why: str | None = None) -> None:
@@ -283,9 +283,9 @@ def _plain(reference: Reference | None) -> Row | None:
     return plain
 
 
-def _request_id(given: str | None) -> str:
+def _request_id(request_id: str | None) -> str:
     """Return the given request id, or a random one. Answers are kept, so that the caller can ask again."""
-    return given or uuid.uuid4().hex
+    return request_id or uuid.uuid4().hex
 
 
 def _title(commit_id: str, commit: Commit) -> str:

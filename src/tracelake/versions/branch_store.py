@@ -67,7 +67,7 @@ Staged: TypeAlias = tuple[tuple[str, Layers], ...]
 class Under:
     """The entries staged under one token."""
 
-    whole: dict[str, Layers] = field(default_factory=dict)
+    readable: dict[str, Layers] = field(default_factory=dict)
     """Layers of each readable entry by path, in order: the entry and those staged there before it, newest first."""
     damaged: dict[str, DamageError] = field(default_factory=dict)
     """Errors of unreadable entries by path. Of a long path it may contain only the beginning."""
@@ -80,10 +80,10 @@ class Under:
 
 def damage_of(damaged: dict[str, DamageError]) -> DamageError:
     """Return the error that names unreadable staged entries."""
-    told = ", ".join(islice(sorted(damaged), _DAMAGED_ENTRIES_TOLD_MAX))
-    more = f" and {left} more" if (left := len(damaged) - _DAMAGED_ENTRIES_TOLD_MAX) > 0 else ""
+    paths = ", ".join(islice(sorted(damaged), _DAMAGED_ENTRIES_TOLD_MAX))
+    more = f" and {remaining} more" if (remaining := len(damaged) - _DAMAGED_ENTRIES_TOLD_MAX) > 0 else ""
     return DamageError(
-        f"the staged entry {told}{more} cannot be read. `tracelake discard PATH` removes only it; then stage "
+        f"the staged entry {paths}{more} cannot be read. `tracelake discard PATH` removes only it; then stage "
         f"it again. ({next(iter(damaged.values()))})"
     )
 
@@ -139,14 +139,14 @@ class StagedEntries:
         """Return the entries under a token with all their layers. Raises DamageError if some are unreadable."""
         under = self.under(token, start, stop)
         under.check()
-        return tuple(under.whole.items())
+        return tuple(under.readable.items())
 
     def under(self, token: str, start: str = "", stop: str | None = None) -> Under:
         """Return the layers of the entries staged under a token, and the errors of unreadable ones."""
         under = Under()
         for path, entry in self._entries(token, under.damaged, start, stop):
             try:
-                under.whole[path] = staged_layers(entry)
+                under.readable[path] = staged_layers(entry)
             except DamageError as error:
                 under.damaged[path] = error
         return under
@@ -206,8 +206,8 @@ class StagedEntries:
     def tokens(self) -> set[str]:
         """Return the tokens that have staged entries."""
         damaged: list[str] = []
-        whole = whole_of(self._key_value.scan, STAGED, lambda key, _: damaged.append(key))
-        return {token_of(key) for key in (*damaged, *(entry.key for entry in whole))}
+        entries = whole_of(self._key_value.scan, STAGED, lambda key, _: damaged.append(key))
+        return {token_of(key) for key in (*damaged, *(entry.key for entry in entries))}
 
     def _entries(
         self, token: str, damaged: dict[str, DamageError], start: str = "", stop: str | None = None
@@ -314,14 +314,14 @@ class BranchRecords(StagedEntries):
         self._key_value = key_value
         self._has_commits = has_commits
 
-    def read(self, branch: str, known: BranchSnapshot | None = None) -> BranchSnapshot:
-        """Return a branch, with an empty record if it does not exist; `known` itself if it has not changed.
+    def read(self, branch: str, cached: BranchSnapshot | None = None) -> BranchSnapshot:
+        """Return a branch, with an empty record if it does not exist; `cached` itself if it has not changed.
 
         Raises DamageError if `main` is lost.
         """
         entry = self._key_value.get(BRANCHES, branch)
-        if known is not None and entry is not None and entry.version == known.version:
-            return known
+        if cached is not None and entry is not None and entry.version == cached.version:
+            return cached
         return self._at(branch, entry)
 
     def all(self) -> dict[str, BranchSnapshot]:
@@ -418,7 +418,7 @@ class BranchRecords(StagedEntries):
         """Return the commit of each tag, by name."""
         return {name: tag.commit for name, tag in self._tags().items() if tag.claimed == CERTAIN}
 
-    def named(self) -> set[str]:
+    def referenced_commits(self) -> set[str]:
         """Return the commits of all branches, tags and name claims."""
         heads = {_branch(entry.key, entry).head for entry in self._key_value.scan(BRANCHES)}
         return (heads | {tag.commit for tag in self._tags().values()}) - {""}
@@ -474,8 +474,8 @@ class BranchRecords(StagedEntries):
         """
         keys: list[str] = []
         with suppress(StorageError):
-            noted = whole_of(self._key_value.notes, REQUESTS, lambda key, _: keys.append(key))
-            keys += [entry.key for entry in noted]
+            entries = whole_of(self._key_value.notes, REQUESTS, lambda key, _: keys.append(key))
+            keys += [entry.key for entry in entries]
         here = {_announced(scope) for scope in scopes()}
         self._forget([key for key in keys if key[: key.find("/") + 1] not in here])
 
@@ -498,11 +498,11 @@ class BranchRecords(StagedEntries):
     def record_answer(self, scope: str, answer: Answer) -> None:
         """Keep the answer to a request for later callers; durable on return."""
         recorded = OldAnswer(scope, answer, self.epoch().number)
-        self._create(ANSWERS, _asked(scope, answer.request), to_bytes(recorded))
+        self._create(ANSWERS, _request_key(scope, answer.request), to_bytes(recorded))
 
     def answer(self, scope: str, request: str) -> Answer | None:
         """Return the recorded answer to a request, or None."""
-        entry = self._key_value.get(ANSWERS, _asked(scope, request))
+        entry = self._key_value.get(ANSWERS, _request_key(scope, request))
         return None if entry is None else _recorded(entry).answer
 
     def forget_answers(self, is_over: Callable[[OldAnswer], bool]) -> None:
@@ -543,7 +543,7 @@ def _announced(scope: str, request: str | None = None) -> str:
     )
 
 
-def _asked(scope: str, request: str) -> str:
+def _request_key(scope: str, request: str) -> str:
     return content_id(f"{scope}\0{request}".encode())
 
 
@@ -555,7 +555,7 @@ def _recorded(entry: Entry) -> OldAnswer:
 class _Rounds:
     """Reads of one branch, one at a time. A thread waits at most for the current read and the next."""
 
-    begun: int = 0
+    started: int = 0
     ended: int = 0
     """Number of the newest successful read."""
     is_reading: bool = False
@@ -576,28 +576,28 @@ class BranchReader:
         self._looked = threading.local()
         """Per thread: the branch that it last read, and the number of writes to that branch at the time."""
 
-    def look(self, branch: str) -> BranchSnapshot:
+    def read(self, branch: str) -> BranchSnapshot:
         """Return the branch as it was at some moment after the call began."""
         self._looked.at = branch, self._writes[branch]
         with self._reading:
             rounds = self._rounds.setdefault(branch, _Rounds())
-            asked = rounds.begun + 1  # A read that is already running may be older than this call.
-            self._reading.wait_for(lambda: rounds.ended >= asked or not rounds.is_reading)
-            if rounds.ended >= asked:
+            round_number = rounds.started + 1  # A read that is already running may be older than this call.
+            self._reading.wait_for(lambda: rounds.ended >= round_number or not rounds.is_reading)
+            if rounds.ended >= round_number:
                 assert rounds.at is not None, "a round that ended has read something"
                 return rounds.at
             rounds.is_reading = True
-            rounds.begun += 1
+            rounds.started += 1
         try:
             at = self._records.read(branch, rounds.at)
-            rounds.at, rounds.ended = at, rounds.begun
+            rounds.at, rounds.ended = at, rounds.started
             return at
         finally:
             with self._reading:
                 rounds.is_reading = False
                 self._reading.notify_all()
 
-    def arrive(self, branch: str) -> BranchSnapshot:
+    def queue(self, branch: str) -> BranchSnapshot:
         """Return the current branch with a separate read.
 
         Newcomers are served in order of arrival, as a database serves connections. If a shared read released them all

@@ -199,9 +199,9 @@ class Commits:
         tree = Tree(self._contents.read)
         return ranges.differences(tree.ranges(before), tree.ranges(after), tree.range)
 
-    def merge_bases(self, left: str, right: str) -> tuple[str, ...]:
+    def merge_bases(self, ours: str, theirs: str) -> tuple[str, ...]:
         """Return the best common ancestors of two commits: none, one, or several after criss-cross merges."""
-        return history.merge_bases((left,), (right,), self.commit)
+        return history.merge_bases((ours,), (theirs,), self.commit)
 
     def parted(self, ours: str, theirs: str) -> list[Theirs]:
         """Return the changes of `theirs` since the merge base, in order of path, each with the base's entry."""
@@ -377,7 +377,7 @@ class Staging:
             return 0
         under = self._records.under(token)
         self._records.unstage(token)
-        return len(under.whole) + len(under.damaged)
+        return len(under.readable) + len(under.damaged)
 
     def discard_some(self, branch: str, paths: Collection[str]) -> None:
         """Discard the entries at these paths, damaged or not. A concurrent commit may still contain them.
@@ -402,7 +402,7 @@ class Staging:
         """Return the uncommitted entries in order of path, including those of sealed requests, and the errors of
         unreadable ones."""
         standing = self._looked(branch, lambda record: _merged(self._waiting(record)))
-        return {path: standing.whole[path][0] for path in sorted(standing.whole)}, standing.damaged
+        return {path: standing.readable[path][0] for path in sorted(standing.readable)}, standing.damaged
 
     def find(self, branch: str, paths: Sequence[str]) -> dict[str, Reference]:
         """Return the references at some paths including staged entries; of files that may be collected, only existing
@@ -412,7 +412,7 @@ class Staging:
             committed = self._commits.find(record.head, paths) if record.head else {}
             standing = _merged(self._waiting(record))
             _check(standing, paths)
-            return {**committed, **self._standing(record, standing.whole, paths)}
+            return {**committed, **self._standing(record, standing.readable, paths)}
 
         references = self._looked(branch, look)
         return {path: reference for path, reference in references.items() if reference is not None}
@@ -427,13 +427,13 @@ class Staging:
 
         def look(record: BranchRecord) -> dict[str, Reference | None]:
             waiting = self._waiting(record)
-            late = {path for under in waiting[:-1] for path in under.whole}
+            late = {path for under in waiting[:-1] for path in under.readable}
             standing = _merged(waiting)
             _check(standing, paths)
             return {
                 path: reference
-                for path, reference in self._standing(record, standing.whole, paths).items()
-                if path in late or not is_fresh(standing.whole[path][0], record.epoch)
+                for path, reference in self._standing(record, standing.readable, paths).items()
+                if path in late or not is_fresh(standing.readable[path][0], record.epoch)
             }
 
         doubtful = self._looked(branch, look)
@@ -468,7 +468,7 @@ class Staging:
         committed = self._commits.entries(record.head, start, stop) if record.head else {}
         standing = _merged(self._waiting(record, start, stop, with_requests=True))
         standing.check()
-        entries = {**committed, **self._standing(record, standing.whole, standing.whole)}
+        entries = {**committed, **self._standing(record, standing.readable, standing.readable)}
         return {path: reference for path in sorted(entries) if (reference := entries[path]) is not None}
 
     def _waiting(
@@ -483,8 +483,8 @@ class Staging:
             if sealed.token:
                 waiting.append(self._records.under(sealed.token, start, stop))
             if with_requests and isinstance(sealed.request.operation, Change):
-                asked = sealed.request.operation.entries
-                inside = (each for each in asked if each[0] >= start and (stop is None or each[0] < stop))
+                entries = sealed.request.operation.entries
+                inside = (each for each in entries if each[0] >= start and (stop is None or each[0] < stop))
                 waiting.append(Under({path: (reference,) for path, reference in inside}))
         return [*waiting, self._records.under(record.staging, start, stop)]
 
@@ -544,11 +544,11 @@ def _merged(waiting: Iterable[Under]) -> Under:
     """Merge the entries under several tokens, oldest first, as if they were under one."""
     merged = Under()
     for each in waiting:
-        for path, layers in each.whole.items():
-            merged.whole[path] = stacked((*layers, *merged.whole.get(path, ())))
+        for path, layers in each.readable.items():
+            merged.readable[path] = stacked((*layers, *merged.readable.get(path, ())))
             merged.damaged.pop(path, None)
         for path, error in each.damaged.items():
-            merged.whole.pop(path, None)
+            merged.readable.pop(path, None)
             merged.damaged[path] = error
     return merged
 

@@ -70,16 +70,16 @@ from tracelake.versions.protocol import (
     decide,
     effective,
     excerpt,
+    fit_texts,
     is_fresh,
-    kept,
     merged,
     next_act,
     requests_in,
     seal,
+    split_answers,
     state_of,
     sweep,
     token_after,
-    told,
     took,
     transaction_of,
 )
@@ -218,7 +218,7 @@ class _Building:
         staged = dict(self._staged(token) if token else ())
         newest = ((path, layers[0]) for path, layers in staged.items())
         changes = tree.latest((*newest, *listed, *change.entries))
-        there = self._named([path for path, _ in changes])
+        there = self._find([path for path, _ in changes])
         fresh = self._fresh(effective(change, changes, there), staged)
         return _BuiltCommit(effective(change, fresh, there))
 
@@ -289,19 +289,19 @@ class _Building:
 
     def _onto_head(self, theirs: list[Theirs], prefer: str = "") -> PathChanges:
         """Return the changes of the other side that apply to the head."""
-        changes, conflicts = merged(theirs, self._named([path for path, _, _ in theirs]), prefer)
+        changes, conflicts = merged(theirs, self._find([path for path, _, _ in theirs]), prefer)
         if conflicts:
-            raise _RequestRefusedError(Refusal.CONFLICT, told(conflict.path for conflict in conflicts))
+            raise _RequestRefusedError(Refusal.CONFLICT, fit_texts(conflict.path for conflict in conflicts))
         return changes
 
     def _add(self, request: Request, built: _BuiltCommit, *, is_last: bool) -> tuple[str, CommitTree]:
         """Build the commit; return its id and its tree."""
         parents = (self._head, *built.parents) if self._head else built.parents
-        is_whole = is_last or self._view.needs_metarange(built.changes)
-        metarange = self._metarange(built.changes) if is_whole else ""
+        has_metarange = is_last or self._view.needs_metarange(built.changes)
+        metarange = self._metarange(built.changes) if has_metarange else ""
         view = (
             CommitTree(self._read(Metarange, metarange).ranges)
-            if is_whole
+            if has_metarange
             else self._view.then(built.changes)
         )
         last = history.newest_transaction(self._head, self._commit)
@@ -315,7 +315,7 @@ class _Building:
                 created_at=request.created_at,
                 metadata={**request.metadata, **({AFTER: str(last)} if is_other else {})},
                 request=request.id,
-                changes=None if is_whole else built.changes,
+                changes=None if has_metarange else built.changes,
                 epoch=self._branch.epoch,
                 generation=max((self._commit(parent).generation + 1 for parent in parents), default=0),
             )
@@ -336,7 +336,7 @@ class _Building:
         self._records[record_id] = record
         return record_id
 
-    def _named(self, paths: Sequence[str]) -> dict[str, Reference]:
+    def _find(self, paths: Sequence[str]) -> dict[str, Reference]:
         return self._tree.find(self._view, paths)
 
     def _commit(self, commit_id: str) -> Commit:
@@ -357,40 +357,40 @@ class Committer:
         reaches: Reaches,
         *,
         patience_polls: int = COMMIT_PATIENCE_POLLS,
-        answers_kept: int = BRANCH_ANSWERS_KEPT,
+        answers_retained: int = BRANCH_ANSWERS_KEPT,
     ) -> None:
         """Use these stores. Poll `patience_polls` times for another committer to build what is sealed, then help.
 
-        The branch record keeps at least `answers_kept` answers.
+        The branch record keeps at least `answers_retained` answers.
         """
         self._records = records
         self._contents = contents
         self._reaches = reaches
         self._patience_polls = patience_polls
-        self._lookout = BranchReader(records)
+        self._branch_reader = BranchReader(records)
         self._look_s = 0.0
         """Moving average of the time that a read of the branch takes."""
         self._sealing = threading.Lock()
-        self._answers_kept = answers_kept
+        self._answers_retained = answers_retained
 
     def submit(self, branch: str, request: Request, at: BranchSnapshot | None = None) -> Answer:
         """Build a request, or find it built; return its answer.
 
         `at` is the branch as the caller last read it. A missing `main` is created.
         """
-        with self._lookout.joined():
+        with self._branch_reader.joined():
             return self._carry_out(branch, request, at)
 
     def _carry_out(self, branch: str, request: Request, at: BranchSnapshot | None) -> Answer:
-        at = at or self._lookout.arrive(branch)
+        at = at or self._branch_reader.queue(branch)
         here = scope(branch, at.record)
-        known = Submission(request.id, here, since=at.record.head)
+        submission = Submission(request.id, here, since=at.record.head)
         has_sought = False
         try:
             while True:
-                known = known.seen(at.record)
+                submission = submission.after_read(at.record)
                 act = next_act(
-                    known,
+                    submission,
                     at.record,
                     scope(branch, at.record),
                     is_there=not at.is_absent or branch == MAIN,
@@ -407,31 +407,35 @@ class Committer:
                     case Miss():
                         raise _lost(branch, request)
                     case Seek():
-                        answered = self._found(branch, at, request, known.since if known.is_known else None)
+                        answered = self._find_answer(
+                            branch, at, request, submission.since if submission.is_visible else None
+                        )
                         if answered is not None:
                             return answered
-                        known = known.not_found(at.record)
+                        submission = submission.after_search(at.record)
                     case Wait(looks):
                         head = at.record.head
-                        looked, at = self._wait(branch, at, known.looks, looks)
-                        known = known.waited(looked, head_moved=at.record.head != head)
+                        looked, at = self._wait(branch, at, submission.looks, looks)
+                        submission = submission.waited(looked, head_moved=at.record.head != head)
                     case Build():
                         at = self.finish(branch, at)
                     case PutOnList():
-                        was_sealed, at = self._seal(branch, at, request, is_announced=known.is_announced)
-                        if not was_sealed and not known.is_announced:
-                            known = known.announced()
-                            self._records.announce(here, Announcement(request, known.since))
-                        known = known.put_on_list(was_sealed=was_sealed)
+                        was_sealed, at = self._seal(branch, at, request, is_announced=submission.is_announced)
+                        if not was_sealed and not submission.is_announced:
+                            submission = submission.announced()
+                            self._records.announce(here, Announcement(request, submission.since))
+                        submission = submission.put_on_list(was_sealed=was_sealed)
         except BaseException as error:
-            self._end_in_error(branch, request, known, error)
+            self._end_in_error(branch, request, submission, error)
             raise
 
-    def _end_in_error(self, branch: str, request: Request, known: Submission, error: BaseException) -> None:
+    def _end_in_error(
+        self, branch: str, request: Request, submission: Submission, error: BaseException
+    ) -> None:
         """Withdraw an announcement. Raise IndeterminateError if a helper may still commit the request."""
-        if known.is_announced:
-            self._records.withdraw(known.scope, [request.id])
-        if isinstance(error, StorageError) and may_be_committed(known, error):
+        if submission.is_announced:
+            self._records.withdraw(submission.scope, [request.id])
+        if isinstance(error, StorageError) and may_be_committed(submission, error):
             raise _unknown(branch, request, error) from error
 
     def finish(self, branch: str, at: BranchSnapshot) -> BranchSnapshot:
@@ -444,7 +448,7 @@ class Committer:
         self._contents.write(built.records)
         count = len(built.answers)
         began = replace(at.record, sealed=at.record.sealed[:count])
-        stay, leave = kept(began.done, built.answers, self._answers_kept)
+        stay, leave = split_answers(began.done, built.answers, self._answers_retained)
         self._let_go(scope(branch, began), leave)
         carried: list[list[Entry]] = []
         while (record := cut(at.record, replace(began, epoch=built.epoch), built.head, stay)) is not None:
@@ -460,7 +464,7 @@ class Committer:
                 is_mine=lambda there: state_of(there, built.answers[0].request) is RequestState.DONE,
             )
             if published:
-                self._lookout.wake(branch)
+                self._branch_reader.wake(branch)
                 self._forget(branch, stale, announced, at.record)
                 # Not earlier, because readers of staged entries trust that a token in the record is complete.
                 for answer in leave:
@@ -480,7 +484,7 @@ class Committer:
         if not is_announced:
             return self._seal_now(branch, at, request)
         with self._sealing:  # One of the waiting threads seals the requests of all.
-            now = self._lookout.look(branch)
+            now = self._branch_reader.read(branch)
             return self._seal_now(branch, at, request) if now.version == at.version else (False, now)
 
     def _seal_now(self, branch: str, at: BranchSnapshot, request: Request) -> tuple[bool, BranchSnapshot]:
@@ -493,7 +497,7 @@ class Committer:
             branch, at, record, is_mine=lambda there: state_of(there, request.id) is not RequestState.UNKNOWN
         )
         if sealed:
-            self._lookout.wake(branch)
+            self._branch_reader.wake(branch)
             self._forget(branch, stale, announced, now.record)
         return sealed, now
 
@@ -510,8 +514,8 @@ class Committer:
 
     def _forget(self, branch: str, stale: list[str], announced: list[Request], record: BranchRecord) -> None:
         """Delete announcements that the current record makes unnecessary."""
-        known = requests_in(record)
-        over = [*stale, *(request.id for request in announced if request.id in known)]
+        in_record = requests_in(record)
+        over = [*stale, *(request.id for request in announced if request.id in in_record)]
         if over:
             self._records.withdraw(scope(branch, record), over)
 
@@ -520,21 +524,24 @@ class Committer:
 
         Stale ones belong to committers that were killed, were sealed by a killed committer, or came late.
         """
-        known = requests_in(at.record)
+        in_record = requests_in(at.record)
         wanted: list[Request] = []
         stale: list[str] = []
         for announcement in self._records.announced(scope(branch, at.record)):
             other = announcement.request
             try:
                 is_wanted = (
-                    other.id not in known and self._answered(branch, at, other, announcement.since) is None
+                    other.id not in in_record
+                    and self._answered(branch, at, other, announcement.since) is None
                 )
             except DamageError:
                 continue  # Its committer gets the error; the other requests proceed.
             (wanted.append(other) if is_wanted else stale.append(other.id))
         return wanted, stale
 
-    def _found(self, branch: str, at: BranchSnapshot, request: Request, since: str | None) -> Answer | None:
+    def _find_answer(
+        self, branch: str, at: BranchSnapshot, request: Request, since: str | None
+    ) -> Answer | None:
         """Return the answer to our own request. Without `since`, only an earlier attempt can have left an answer."""
         if since is not None:
             return self._answered(branch, at, request, since)
@@ -548,9 +555,9 @@ class Committer:
         is skipped if the record still holds all answers after `since`. Otherwise N sealing committers would look up N
         requests each.
         """
-        head, done = at.record.head, at.record.done
-        is_covered = any(answer.commit == since and not answer.refusal for answer in done)
-        if is_covered or (since == head and not done):
+        head, answers = at.record.head, at.record.done
+        is_covered = any(answer.commit == since and not answer.refusal for answer in answers)
+        if is_covered or (since == head and not answers):
             return None
         if since != head:
             for commit_id, commit in history.log(head, self._commit):
@@ -580,9 +587,9 @@ class Committer:
         for looked in range(1, most + 1):
             crowded_s = min(_COMMIT_POLL_CROWDED_MAX_S, self._look_s * len(at.record.sealed))
             pause_s = min(_COMMIT_POLL_MAX_S, _COMMIT_POLL_FIRST_S * 2 ** min(looks + looked, 16))
-            self._lookout.pause(branch, max(pause_s, crowded_s))
+            self._branch_reader.pause(branch, max(pause_s, crowded_s))
             began_s = time.monotonic()
-            now = self._lookout.look(branch)
+            now = self._branch_reader.read(branch)
             self._look_s += (time.monotonic() - began_s - self._look_s) / 4
             if now.version != at.version:
                 return looked, now
@@ -592,11 +599,11 @@ class Committer:
         return self._contents.read(Commit, commit_id)
 
 
-def may_be_committed(known: Submission, error: StorageError) -> bool:
+def may_be_committed(submission: Submission, error: StorageError) -> bool:
     """Return whether a request may be committed although the call fails, because helpers finish listed requests."""
     if isinstance(error, ExpiredError):
         return False  # The request was sealed, and has been refused since.
-    return known.is_known or isinstance(error, IndeterminateError)
+    return submission.is_visible or isinstance(error, IndeterminateError)
 
 
 def _lost(branch: str, request: Request) -> ExpiredError:

@@ -91,10 +91,10 @@ class Reached:
             record_id: content.epoch for record_id, content in read if not isinstance(content, DamageError)
         }
 
-    def follow(self, heads: Collection[str], *, may_be_gone: bool = False) -> None:
+    def follow(self, heads: Collection[str], *, may_be_missing: bool = False) -> None:
         """Mark commits, all their ancestors, and the objects that these name as reachable.
 
-        With `may_be_gone`, a missing object is no damage: no head leads to it, and the request that names it is
+        With `may_be_missing`, a missing object is no damage: no head leads to it, and the request that names it is
         refused.
         """
         metaranges: dict[str, None] = {}
@@ -106,7 +106,7 @@ class Reached:
                 self.paths.add(path_of(Commit, commit_id))
                 step = self._steps[commit_id]
                 if isinstance(step, DamageError):
-                    self.hide(Commit, step, may_be_gone=may_be_gone)
+                    self.hide(Commit, step, may_be_missing=may_be_missing)
                     continue
                 behind.update(step.parents)
                 self.name(step.references)
@@ -117,14 +117,14 @@ class Reached:
         for metarange_id, metarange in self.contents.read_each(Metarange, metaranges):
             self.paths.add(path_of(Metarange, metarange_id))
             if isinstance(metarange, DamageError):
-                self.hide(Metarange, metarange, may_be_gone=may_be_gone)
+                self.hide(Metarange, metarange, may_be_missing=may_be_missing)
             else:
                 ids = (ref.id for ref in metarange.ranges)
                 ranges |= dict.fromkeys(each for each in ids if path_of(Range, each) not in self.paths)
         for range_id, content in self.contents.read_each(Range, ranges):
             self.paths.add(path_of(Range, range_id))
             if isinstance(content, DamageError):
-                self.hide(Range, content, may_be_gone=may_be_gone)
+                self.hide(Range, content, may_be_missing=may_be_missing)
             else:
                 self.name(reference for _, reference in content.entries)
 
@@ -136,9 +136,9 @@ class Reached:
             elif isinstance(reference, IndexAt):
                 self.indexes.add(reference.manifest)
 
-    def hide(self, kind: type[Content], error: DamageError, *, may_be_gone: bool = False) -> None:
+    def hide(self, kind: type[Content], error: DamageError, *, may_be_missing: bool = False) -> None:
         """Record that an object of a kind is unreadable, so the objects that it leads to are unknown."""
-        if not (may_be_gone and isinstance(error.__cause__, NotFoundError)):
+        if not (may_be_missing and isinstance(error.__cause__, NotFoundError)):
             self.unknown.update(BEHIND[kind])
             self.damage.append(str(error))
 
@@ -176,7 +176,7 @@ class RepositoryCollector:
         self._objects = objects
         self._contents = ContentStore(objects)
         self._records = BranchRecords(key_value, self._contents.has_commits)
-        self._names_given = RefClaims(key_value, self._records, lambda _: False)
+        self._ref_claims = RefClaims(key_value, self._records, lambda _: False)
 
     def collect(self, *, epoch_min_s: float, dry_run: bool = False) -> CollectedCommits:
         """Delete unreachable objects that were written two or more epochs ago.
@@ -188,7 +188,7 @@ class RepositoryCollector:
         """
         newest = self._begin_epoch(epoch_min_s, dry_run=dry_run)
         if not dry_run:
-            self._names_given.end_claims(newest)
+            self._ref_claims.end_claims(newest)
             self._forget_answers(newest)
         listed = {kind: list(self._objects.list(folder_of(kind))) for kind in BEHIND}
         reached = self._reached_at_once(listed[Commit])
@@ -229,8 +229,8 @@ class RepositoryCollector:
         Once no branch names it, none ever will again.
         """
         tokens = self._records.tokens()
-        known = {token for at in self._records.all().values() for token in known_tokens(at.record)}
-        for token in sorted(tokens - known):
+        live_tokens = {token for at in self._records.all().values() for token in known_tokens(at.record)}
+        for token in sorted(tokens - live_tokens):
             self._records.unstage(token)
 
     def _begin_epoch(self, epoch_min_s: float, *, dry_run: bool) -> int:
@@ -262,10 +262,10 @@ class RepositoryCollector:
     ) -> Iterator[ObjectInfo]:
         """Yield collectable unreachable objects. Missing objects were deleted by another collector; damaged ones are
         kept."""
-        left = [info for info in listed if info.path not in reached.paths]
-        ids = ids_in(kind, (info.path for info in left))
+        unreached = [info for info in listed if info.path not in reached.paths]
+        ids = ids_in(kind, (info.path for info in unreached))
         epochs = reached.epochs(kind, ids)
-        for record_id, info in zip(ids, left, strict=True):
+        for record_id, info in zip(ids, unreached, strict=True):
             if record_id in epochs and is_collectable(epochs[record_id], newest):
                 yield info
 
@@ -302,7 +302,7 @@ class RepositoryCollector:
         heads = {at.record.head for at in self._records.all().values()} | set(self._records.tags().values())
         reached.follow(heads - {""})
         sources = {each.operation.commit for each in pending if not isinstance(each.operation, Change)}
-        reached.follow(sources | self._records.named(), may_be_gone=True)
+        reached.follow(sources | self._records.referenced_commits(), may_be_missing=True)
 
     def _reach_pending(self, name: str, at: BranchSnapshot, reached: Reached) -> list[Request]:
         """Mark a branch's staged entries, and everything its requests name, as reachable; return the requests.
@@ -314,7 +314,7 @@ class RepositoryCollector:
             tokens = pending_tokens(at.record)
             for token in sorted(tokens):
                 under = self._records.under(token)
-                for layers in under.whole.values():
+                for layers in under.readable.values():
                     reached.name(layers)
                 if under.damaged:
                     reached.hide(ChangeSet, damage_of(under.damaged))

@@ -51,7 +51,7 @@ def commit_of(transaction: int, head: str, read: ReadCommit) -> str:
     raise DamageError(f"no commit of transaction {transaction} in the history of {head[:12]}.")
 
 
-def merge_bases(left: Collection[str], right: Collection[str], read: ReadCommit) -> tuple[str, ...]:
+def merge_bases(ours: Collection[str], theirs: Collection[str], read: ReadCommit) -> tuple[str, ...]:
     """Return the best common ancestors of two sides: common ancestors that no other common ancestor descends from.
 
     Each side is everything that its commits reach. After criss-cross merges there are several. The order depends only
@@ -72,9 +72,9 @@ def merge_bases(left: Collection[str], right: Collection[str], read: ReadCommit)
         reached[commit_id] = now = reached.get(commit_id, 0) | marks
         (open_ones.discard if now & _BEHIND else open_ones.add)(commit_id)
 
-    for commit_id in filter(None, left):
+    for commit_id in filter(None, ours):
         reach(commit_id, _LEFT)
-    for commit_id in filter(None, right):
+    for commit_id in filter(None, theirs):
         reach(commit_id, _RIGHT)
     while open_ones:
         _, commit_id = heapq.heappop(queue)
@@ -96,15 +96,15 @@ def contains(head: str, commit_id: str, read: ReadCommit) -> bool:
     if not head or not commit_id:
         return False
     generation = read(commit_id).generation
-    todo, seen = [head], {head}
+    todo, visited = [head], {head}
     while todo:
         at = todo.pop()
         if at == commit_id:
             return True
         commit = read(at)
         if commit.generation > generation:
-            todo.extend(parent for parent in commit.parents if parent not in seen)
-            seen.update(commit.parents)
+            todo.extend(parent for parent in commit.parents if parent not in visited)
+            visited.update(commit.parents)
     return False
 
 

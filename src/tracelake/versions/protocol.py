@@ -79,16 +79,16 @@ NOT_FOR_EVER: Final = frozenset({Refusal.DAMAGED, Refusal.EXPIRED, Refusal.FAILE
 """Refusals that do not depend on the requested change: the same request may be submitted again."""
 
 
-def told(texts: Iterable[str]) -> tuple[str, ...]:
+def fit_texts(texts: Iterable[str]) -> tuple[str, ...]:
     """Return the first texts that fit into an answer, because all answers share the branch record."""
-    kept: list[str] = []
-    left = ANSWER_DETAIL_MAX_BYTES
+    fitting: list[str] = []
+    room_bytes = ANSWER_DETAIL_MAX_BYTES
     for text in islice(texts, CONFLICTS_TOLD_MAX):
-        left -= len(json.dumps(text)) + 1
-        if left < 0:
+        room_bytes -= len(json.dumps(text)) + 1
+        if room_bytes < 0:
             break
-        kept.append(text)
-    return tuple(kept)
+        fitting.append(text)
+    return tuple(fitting)
 
 
 def excerpt(text: str) -> str:
@@ -149,11 +149,11 @@ def seal(branch: BranchRecord, requests: Iterable[Request], token: str, epoch: i
     """
     sealed = list(branch.sealed)
     staging = branch.staging
-    known = requests_in(branch)
+    in_record = requests_in(branch)
     for request in requests:
-        if request.id in known:
+        if request.id in in_record:
             continue
-        known.add(request.id)
+        in_record.add(request.id)
         takes = isinstance(request.operation, Change) and request.operation.staged
         sealed.append(SealedRequest(request, staging if takes else ""))
         staging = f"{token}-{len(sealed)}" if takes else staging
@@ -188,13 +188,13 @@ def dropped(branch: BranchRecord, request: str, why: str) -> BranchRecord:
 
 
 def cut(
-    branch: BranchRecord, built: BranchRecord, head: str, done: tuple[Answer, ...]
+    branch: BranchRecord, built: BranchRecord, head: str, answers: tuple[Answer, ...]
 ) -> BranchRecord | None:
     """Return the record with `head` moved and the requests of `built` removed from the list.
 
     Returns None if another helper was first. Additional sealed requests do not matter: a build is valid as long as it
     covers the beginning of the list and has the same head. Also returns None if objects of the build's epoch may be
-    collected by now, or if a request was dropped in the meantime, so that its answer is not in `done`. Then it is
+    collected by now, or if a request was dropped in the meantime, so that its answer is not in `answers`. Then it is
     built again.
     """
     if not may_publish(built.epoch, branch.epoch):
@@ -203,19 +203,19 @@ def cut(
         : len(built.sealed)
     ] != built.sealed:
         return None
-    return replace(branch, head=head, sealed=branch.sealed[len(built.sealed) :], done=done)
+    return replace(branch, head=head, sealed=branch.sealed[len(built.sealed) :], done=answers)
 
 
-def kept(
-    done: tuple[Answer, ...], new: tuple[Answer, ...], at_least: int
+def split_answers(
+    answers: tuple[Answer, ...], new: tuple[Answer, ...], at_least: int
 ) -> tuple[tuple[Answer, ...], tuple[Answer, ...]]:
     """Return the answers that stay in the record, and those that leave it.
 
     All new answers stay, and the last `at_least` before them. A committer that announced its request before a sweep
     finds the head of that time among them. So the record shows that its request was not answered since.
     """
-    leaving = max(0, len(done) - at_least)
-    return (*done[leaving:], *new), done[:leaving]
+    leaving = max(0, len(answers) - at_least)
+    return (*answers[leaving:], *new), answers[:leaving]
 
 
 def next_epoch(epoch: Epoch, now_s: float, epoch_min_s: float) -> Epoch:
@@ -365,7 +365,7 @@ def merged(
     Entries that both sides changed differently (see `agreed`) are conflicts, unless one side is preferred: `source`
     is theirs, `dest` is ours.
     """
-    taken: list[tuple[str, Reference | None]] = []
+    applied: list[tuple[str, Reference | None]] = []
     conflicts: list[EntryConflict] = []
     for path, base, theirs in changes:
         mine = ours.get(path)
@@ -373,10 +373,10 @@ def merged(
             continue
         result = theirs if prefer == "source" else agreed(base, mine, theirs)
         if result is not UNCLEAR:
-            taken += [(path, result)] if result != mine else []
+            applied += [(path, result)] if result != mine else []
         elif prefer != "dest":
             conflicts.append(EntryConflict(path, None if base is UNCLEAR else base, mine, theirs))
-    return tuple(taken), conflicts
+    return tuple(applied), conflicts
 
 
 def _is_later(base: Base, first: Base, second: Base) -> bool:
@@ -406,16 +406,16 @@ class Submission:
     """Number of polls since the head last moved."""
 
     @property
-    def is_known(self) -> bool:
+    def is_visible(self) -> bool:
         """Return whether other committers know the request, so that one may have answered it."""
         return self.is_announced or self.was_sealed
 
-    def seen(self, branch: BranchRecord) -> Submission:
+    def after_read(self, branch: BranchRecord) -> Submission:
         """Return the knowledge after reading the record."""
         is_sealed = state_of(branch, self.request) is RequestState.SEALED
         return replace_fields(self, was_sealed=self.was_sealed or is_sealed)
 
-    def not_found(self, branch: BranchRecord) -> Submission:
+    def after_search(self, branch: BranchRecord) -> Submission:
         """Return the knowledge after searching the history up to the head without finding an answer."""
         return replace_fields(self, since=branch.head)
 
@@ -476,7 +476,7 @@ Act: TypeAlias = Return | Leave | Seek | Miss | Wait | Build | PutOnList
 
 
 def next_act(
-    known: Submission,
+    submission: Submission,
     branch: BranchRecord,
     scope: str,
     *,
@@ -487,24 +487,24 @@ def next_act(
     """Return the committer's next action.
 
     Args:
-        known: the knowledge about the request, including the record (`Submission.seen`).
+        submission: the knowledge about the request, including the record (`Submission.after_read`).
         branch: the record as last read.
         scope: the branch name with the branch id.
         is_there: whether the branch exists, or is one that the first commit creates.
         has_sought: whether a search for the answer since the record was read has failed.
         patience_polls: polls before helping other committers to build.
     """
-    if not is_there or scope != known.scope:
+    if not is_there or scope != submission.scope:
         return Leave()
-    state = state_of(branch, known.request)
+    state = state_of(branch, submission.request)
     if state is RequestState.DONE:
-        return Return(next(answer for answer in branch.done if answer.request == known.request))
+        return Return(next(answer for answer in branch.done if answer.request == submission.request))
     if state is RequestState.UNKNOWN:
         if not has_sought:
             return Seek()
-        if known.was_sealed:
+        if submission.was_sealed:
             return Miss()
-    patient = patience_polls * patience(branch, known.request)
-    if known.is_known and known.looks_in_vain < patient:
-        return Wait(patient - known.looks_in_vain)
+    patient = patience_polls * patience(branch, submission.request)
+    if submission.is_visible and submission.looks_in_vain < patient:
+        return Wait(patient - submission.looks_in_vain)
     return Build() if state is RequestState.SEALED else PutOnList()

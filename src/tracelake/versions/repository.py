@@ -193,7 +193,7 @@ class Repository(Commits):
         objects: ObjectStore,
         *,
         patience_polls: int = COMMIT_PATIENCE_POLLS,
-        answers_kept: int = BRANCH_ANSWERS_KEPT,
+        answers_retained: int = BRANCH_ANSWERS_KEPT,
     ) -> None:
         """Open a repository.
 
@@ -201,7 +201,7 @@ class Repository(Commits):
             key_value: the store of branches and tags.
             objects: the store of commits.
             patience_polls: see `Committer`.
-            answers_kept: see `Committer`.
+            answers_retained: see `Committer`.
         """
         super().__init__(key_value, ContentStore(objects))
         self._committer = Committer(
@@ -209,7 +209,7 @@ class Repository(Commits):
             self._contents,
             self.reaches,
             patience_polls=patience_polls,
-            answers_kept=answers_kept,
+            answers_retained=answers_retained,
         )
         self._staging = Staging(self._records, self, self._contents)
 
@@ -427,8 +427,8 @@ class Repository(Commits):
         at = read_branch(self._records, branch)
         while state_of(at.record, request_id) is RequestState.SEALED:
             at = self._committer.finish(branch, at)
-        done = (answer for answer in at.record.done if answer.request == request_id)
-        answer = next(done, None) or self._records.answer(scope(branch, at.record), request_id)
+        answers = (answer for answer in at.record.done if answer.request == request_id)
+        answer = next(answers, None) or self._records.answer(scope(branch, at.record), request_id)
         return None if answer is None or answer.refusal in NOT_FOR_EVER else commit_of(branch, answer)
 
     def drop_request(self, request_id: str, branch: str = MAIN, why: str = "by hand") -> None:

@@ -115,10 +115,10 @@ def changed(
             old.append(ranges[at])
             entries += _applied(_entries(ranges[at : at + 1], read), more)
             at += 1
-        kept = {(ref.first, ref.last, ref.entries): ref for ref in old}
+        old_ranges = {(ref.first, ref.last, ref.entries): ref for ref in old}
         inside = {path for ref in old for path, _ in read(ref.id).entries[:-1]}
         for run in split(entries, inside):
-            same = kept.get((run[0][0], run[-1][0], len(run)))
+            same = old_ranges.get((run[0][0], run[-1][0], len(run)))
             if same is not None and read(same.id).entries == run:
                 result.append(same)
                 continue
@@ -165,8 +165,8 @@ def below(folder: str) -> tuple[str, str]:
 def count(ranges: Sequence[RangeRef], read: RangeReader, start: str, stop: str) -> int:
     """Return the number of entries with start <= path < stop; reads only the ranges at both ends."""
     inside = [ref for ref in ranges if start <= ref.first and ref.last < stop]
-    whole = {ref.id for ref in inside}
-    edges = [ref for ref in ranges if ref.id not in whole]
+    inner_ids = {ref.id for ref in inside}
+    edges = [ref for ref in ranges if ref.id not in inner_ids]
     return sum(ref.entries for ref in inside) + sum(1 for _ in scan(edges, read, start, stop))
 
 
@@ -199,20 +199,20 @@ def differences(
 
 
 def _side_by_side(
-    left: Iterator[PathEntry], right: Iterator[PathEntry]
+    our_entries: Iterator[PathEntry], their_entries: Iterator[PathEntry]
 ) -> Iterator[tuple[str, Reference | None, Reference | None]]:
-    mine, theirs = next(left, None), next(right, None)
+    mine, theirs = next(our_entries, None), next(their_entries, None)
     while mine is not None or theirs is not None:
         if theirs is None or (mine is not None and mine[0] < theirs[0]):
             assert mine is not None
             yield mine[0], mine[1], None
-            mine = next(left, None)
+            mine = next(our_entries, None)
         elif mine is None or theirs[0] < mine[0]:
             yield theirs[0], None, theirs[1]
-            theirs = next(right, None)
+            theirs = next(their_entries, None)
         else:
             yield mine[0], mine[1], theirs[1]
-            mine, theirs = next(left, None), next(right, None)
+            mine, theirs = next(our_entries, None), next(their_entries, None)
 
 
 def latest(changes: Iterable[tuple[str, Reference | None]]) -> PathChanges:
@@ -263,15 +263,15 @@ class ContentStore:
     def __init__(self, objects: ObjectStore) -> None:
         self._objects = objects
         self._lock = threading.Lock()
-        self._known: OrderedDict[tuple[type, str], Content] = OrderedDict()
+        self._cache: OrderedDict[tuple[type, str], Content] = OrderedDict()
 
     def read(self, kind: type[ContentT], record_id: str) -> ContentT:
         """Return a record. Raises DamageError if it is missing or altered."""
         with self._lock:
-            known = self._known.get((kind, record_id))
-            if isinstance(known, kind):
-                self._known.move_to_end((kind, record_id))
-                return known
+            cached = self._cache.get((kind, record_id))
+            if isinstance(cached, kind):
+                self._cache.move_to_end((kind, record_id))
+                return cached
         path = path_of(kind, record_id)
         try:
             data = self._objects.get(path)
@@ -334,9 +334,9 @@ class ContentStore:
 
     def _remember(self, record_id: str, record: Content) -> None:
         with self._lock:
-            self._known[type(record), record_id] = record
-            while len(self._known) > _COMMIT_RECORDS_CACHED:
-                self._known.popitem(last=False)
+            self._cache[type(record), record_id] = record
+            while len(self._cache) > _COMMIT_RECORDS_CACHED:
+                self._cache.popitem(last=False)
 
 
 def id_of(record: Content) -> str:
@@ -377,7 +377,7 @@ class Tree:
     def __init__(self, read: ReadContent) -> None:
         """Read records with this function."""
         self._read = read
-        self._made: dict[str, Range] = {}
+        self._new_ranges: dict[str, Range] = {}
 
     def view(self, commit_id: str) -> CommitTree:
         """Return the tree of a commit; an empty tree without a commit."""
@@ -401,7 +401,7 @@ class Tree:
         if not view.since:
             return view.refs
         refs, new = self.changed(view, (), self._read(Commit, commit_id).epoch)
-        self._made.update({id_of(new_range): new_range for new_range in new})
+        self._new_ranges.update({id_of(new_range): new_range for new_range in new})
         return refs
 
     def changed(
@@ -419,4 +419,4 @@ class Tree:
 
     def range(self, range_id: str) -> Range:
         """Return a range."""
-        return self._made.get(range_id) or self._read(Range, range_id)
+        return self._new_ranges.get(range_id) or self._read(Range, range_id)

@@ -17,7 +17,7 @@ from tracelake.journal.model import QuarantineRecord, Step
 from tracelake.pipeline.outputs.external import OvertakenError, Publication, SealedTransaction
 from tracelake.pipeline.run_result import Counts
 from tracelake.replicas.replica import BatchCounts
-from tracelake.search.analyzers import analyzer_named
+from tracelake.search.analyzers import get_analyzer
 from tracelake.search.finalize import finalize, finalize_nothing, published
 from tracelake.search.model import Manifest, manifest_path
 from tracelake.search.protocol import first_missing
@@ -104,10 +104,10 @@ class TableOutput:
         if self._decides and not batch.is_empty and not self.has_rows(t):
             raise OvertakenError
 
-    def pass_over(self, aside: QuarantineRecord, publication: Publication) -> None:
+    def skip(self, record: QuarantineRecord, publication: Publication) -> None:
         """Append an empty batch. Raises OvertakenError if a peer has appended rows: then the transaction is not
         quarantined."""
-        t = aside.transaction
+        t = record.transaction
         self.shard.compare_and_append(Batch(t, t + 1, uuid.uuid4().hex, (), (), {}))
         if self._decides and self.has_rows(t):  # every peer appends rows here first
             raise OvertakenError
@@ -144,13 +144,13 @@ class IndexOutput:
         path = self._finalize(t, base_of(self._repository, self._objects, t))
         publication.entries[INDEX_ENTRY] = IndexAt(path, t + 1)
 
-    def pass_over(self, aside: QuarantineRecord, publication: Publication) -> None:
+    def skip(self, record: QuarantineRecord, publication: Publication) -> None:
         """Publish a manifest with the same documents."""
-        t = aside.transaction
+        t = record.transaction
         base = base_of(self._repository, self._objects, t)
         if first_missing(t + 1, base) is None:
             settings = self._settings(base)
-            fingerprint = analyzer_named(settings.text).fingerprint
+            fingerprint = get_analyzer(settings.text).fingerprint
             path, _ = finalize_nothing(
                 self._objects, INDEX, build_name(t), t + 1, base, fingerprint, settings.vectors
             )
@@ -173,7 +173,7 @@ class IndexOutput:
             t + 1,
             self._buckets,
             base,
-            analyzer_named(settings.text).fingerprint,
+            get_analyzer(settings.text).fingerprint,
             partial(self._stage, t, base),
             settings.vectors,
         )
@@ -189,7 +189,7 @@ class IndexOutput:
             wanted = IndexedRows(
                 (t if first is None else first, t + 1),
                 shard.snapshot(t, lease.state),
-                analyzer_named(settings.text),
+                get_analyzer(settings.text),
                 settings.vectors,
                 receipt_lower=first,
             )
@@ -226,7 +226,7 @@ class CommitOutput:
         """Create the commit, unless it exists."""
         step = sealed.step
         counts = publication.counts = self.counts(step)
-        inputs = sum(taken.inputs for ranges in step.sources.values() for taken in ranges)
+        inputs = sum(recorded_range.inputs for ranges in step.sources.values() for recorded_range in ranges)
         publication.commit = self.repository.commit_transaction(
             step.transaction,
             publication.entries,
@@ -236,18 +236,18 @@ class CommitOutput:
             metadata=counts.to_metadata(),
         )
 
-    def pass_over(self, aside: QuarantineRecord, publication: Publication) -> None:
+    def skip(self, record: QuarantineRecord, publication: Publication) -> None:
         """Create a commit that records who quarantined the transaction."""
         publication.commit = self.repository.commit_transaction(
-            aside.transaction,
+            record.transaction,
             publication.entries,
-            message=f"transaction {aside.transaction}: set aside after {aside.tries} tries, by the {aside.by}",
+            message=f"transaction {record.transaction}: set aside after {record.tries} tries, by the {record.by}",
             committer="pipeline",
-            created_at=aside.set_aside_at,
-            metadata={**Counts(0, 0, 0, 0).to_metadata(), SET_ASIDE: aside.by},
+            created_at=record.set_aside_at,
+            metadata={**Counts(0, 0, 0, 0).to_metadata(), SET_ASIDE: record.by},
         )
 
-    def was_set_aside(self, transaction: int) -> bool:
+    def was_quarantined(self, transaction: int) -> bool:
         """Return whether a committed transaction was quarantined."""
         head = self.repository.head()
         assert head is not None
@@ -268,7 +268,7 @@ class CommitOutput:
         if failure is not None:
             raise failure
         if spans is None:
-            read = sum(taken.spans for ranges in step.sources.values() for taken in ranges)
+            read = sum(recorded_range.spans for ranges in step.sources.values() for recorded_range in ranges)
             return Counts(0, 0, read, 0)
         counts = spans.counts
         return Counts(

@@ -131,19 +131,19 @@ class OutputOffsets:
 
     def __init__(self) -> None:
         self._by_partition: dict[int, tuple[int, int, int]] = {}
-        self._is_known = True
+        self._is_complete = True
 
     def add(self, partition: int, offset: int | None) -> None:
         """Add the offset of a message. If the log did not report it, the others become useless."""
         if offset is None or offset < 0:
-            self._is_known = False
+            self._is_complete = False
             return
         first, last, messages = self._by_partition.get(partition, (offset, offset, 0))
         self._by_partition[partition] = min(first, offset), max(last, offset), messages + 1
 
-    def known(self) -> tuple[PartitionOffsets, ...]:
+    def partition_offsets(self) -> tuple[PartitionOffsets, ...]:
         """Return the offsets in the first partitions, none if some offset is unknown."""
-        if not self._is_known:
+        if not self._is_complete:
             return ()
         return tuple(
             PartitionOffsets(partition, first, last + 1, messages)
@@ -201,7 +201,13 @@ class KafkaSink:
                 self._flush()  # the marker contains the offsets of the messages
                 left_out, total = tuple(messages.left_out), messages.left_out_total
                 marker = Marker(
-                    self._id, transaction, written, self._max_bytes, total, left_out, self._offsets.known()
+                    self._id,
+                    transaction,
+                    written,
+                    self._max_bytes,
+                    total,
+                    left_out,
+                    self._offsets.partition_offsets(),
                 )
                 self._produce(self._markers, encode(marker), headers)
                 self._called_back(self._producer.commit_transaction, KAFKA_TRANSACTION_MAX_S)
@@ -358,7 +364,7 @@ class AddedOutputs:
         record = OutputRecord(name, to, uuid.uuid4().hex, changes)
         _sink(record)  # rejects an output that cannot be opened
         self._records.create(record)
-        return self._begun(name, upper)
+        return self._assign_first_transaction(name, upper)
 
     def remove(self, name: str) -> None:
         """Remove an output, so that no more is written to it. Raises UsageError if the name is unknown."""
@@ -374,13 +380,14 @@ class AddedOutputs:
         records = self.records()
         for reason in records.damaged.values():
             raise DamageError(f"nothing is committed, because an output would miss it. {reason}")
-        begun = [
-            self._begun(record.name, upper) if record.since is None else record for record in records.whole
+        started = [
+            self._assign_first_transaction(record.name, upper) if record.since is None else record
+            for record in records.readable
         ]
-        self._open = {record.id: self._open.get(record.id) or self._to_output(record) for record in begun}
+        self._open = {record.id: self._open.get(record.id) or self._to_output(record) for record in started}
         return list(self._open.values())
 
-    def _begun(self, name: str, upper: Callable[[], int]) -> OutputRecord:
+    def _assign_first_transaction(self, name: str, upper: Callable[[], int]) -> OutputRecord:
         """Determine the first transaction of an output. The upper is read after the record is visible."""
 
         def begin(record: OutputRecord) -> OutputRecord:

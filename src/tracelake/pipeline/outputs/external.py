@@ -98,7 +98,7 @@ class Output(Protocol):
         """Publish a transaction, and set its entry for the commit. Changes nothing if the output already has it."""
         ...
 
-    def pass_over(self, aside: QuarantineRecord, publication: Publication) -> None:
+    def skip(self, record: QuarantineRecord, publication: Publication) -> None:
         """Skip a quarantined transaction. It is finished and adds nothing."""
         ...
 
@@ -325,7 +325,7 @@ class Messages:
         self._encode = encode
         self._name = name
         self._fits = fits
-        self._messages = self._made(tables)
+        self._messages = self._encode_all(tables)
         self.left_out: list[OversizedRow] = []
         self.left_out_total = 0
 
@@ -341,7 +341,7 @@ class Messages:
         """Return the next message."""
         return next(self._messages)
 
-    def _made(self, tables: Iterable[pa.Table]) -> Generator[bytes, None, None]:
+    def _encode_all(self, tables: Iterable[pa.Table]) -> Generator[bytes, None, None]:
         for table in tables:
             for few in cut(table, _OUTPUT_MESSAGE_BYTES):
                 yield from self._fitting(few)
@@ -440,16 +440,16 @@ class KeyedOutput:
         t = sealed.transaction
         if t < self._since:
             return
-        for tries_left in reversed(range(_OUTPUT_WRITE_TRIES_MAX)):
+        for remaining_tries in reversed(range(_OUTPUT_WRITE_TRIES_MAX)):
             try:
                 self._write(t)
             except StorageError as error:
-                if not tries_left:
+                if not remaining_tries:
                     raise StorageError(f"output {self._name}, transaction {t}: {error}") from error
             else:
                 return
 
-    def pass_over(self, aside: QuarantineRecord, publication: Publication) -> None:
+    def skip(self, record: QuarantineRecord, publication: Publication) -> None:
         """Write nothing."""
 
     def _write(self, t: int) -> None:

@@ -84,7 +84,7 @@ class QuarantinedIndex:
     """By size and SHA-256, for sources whose inputs stay in place and are recognized under any name."""
     sizes: frozenset[int]
     """Sizes in `by_content`. An input of another size need not be hashed."""
-    in_open: Set[tuple[str, str]] = frozenset()
+    open_inputs: Set[tuple[str, str]] = frozenset()
     """Source and path of each input that the open transaction has or is about to get."""
 
 
@@ -101,20 +101,20 @@ class Source(Protocol):
         Raises OSError for a failure that may be temporary.
         """
 
-    def judge(self, item: Input, held: QuarantinedIndex) -> Verdict:
+    def judge(self, item: Input, quarantined: QuarantinedIndex) -> Verdict:
         """Return whether an input is new, known, quarantined or gone."""
 
-    def judge_all(self, items: Sequence[Input], held: QuarantinedIndex) -> Iterator[Verdict]:
-        """Yield the verdicts of several inputs. The caller may add to `held.in_open` between two of them."""
+    def judge_all(self, items: Sequence[Input], quarantined: QuarantinedIndex) -> Iterator[Verdict]:
+        """Yield the verdicts of several inputs. The caller may add to `quarantined.in_open` between two of them."""
 
-    def let_go(self, taken: Sequence[RecordedInput]) -> None:
+    def ack(self, inputs: Sequence[RecordedInput]) -> None:
         """Acknowledge inputs that a commit contains, or that are empty. Idempotent."""
 
-    def give_up(self, path: str, *, unread: bool) -> None:
+    def discard(self, path: str, *, unread: bool) -> None:
         """Release an input that the user discarded. Its quarantine record stays. `unread`: it was unreadable for
         long."""
 
-    def is_taken(self, path: str, size_bytes: int, sha256: str) -> bool:
+    def is_committed(self, path: str, size_bytes: int, sha256: str) -> bool:
         """Return whether a commit contains an input by now, for example one of a peer."""
 
 
@@ -141,10 +141,10 @@ class Watch(Protocol):
     def source(self) -> str:
         """Name of the source."""
 
-    def look(self, suspects: Collection[str], *, goes_on: bool) -> list[BacklogEntry]:
+    def look(self, suspects: Collection[str], *, continuous: bool) -> list[BacklogEntry]:
         """Return pending inputs, without the paths in `suspects` (quarantined, or in the open transaction).
 
-        With `goes_on`, a partial listing is enough; slow parts are returned by a later poll. Otherwise it is
+        With `continuous`, a partial listing is enough; slow parts are returned by a later poll. Otherwise it is
         complete. Raises StorageError or OSError if the source cannot be polled now; other sources continue.
         """
 
@@ -249,11 +249,11 @@ class AcknowledgedSource(ABC):
     def _there(self, paths: Collection[str]) -> Set[str]:
         """Return the inputs that exist. Raises StorageError."""
 
-    def judge(self, item: Input, held: QuarantinedIndex) -> Verdict:
+    def judge(self, item: Input, quarantined: QuarantinedIndex) -> Verdict:
         """See `Source`."""
-        return next(self.judge_all([item], held))
+        return next(self.judge_all([item], quarantined))
 
-    def judge_all(self, items: Sequence[Input], held: QuarantinedIndex) -> Iterator[Verdict]:
+    def judge_all(self, items: Sequence[Input], quarantined: QuarantinedIndex) -> Iterator[Verdict]:
         """See `Source`."""
         there: Set[str] | None
         try:
@@ -261,7 +261,7 @@ class AcknowledgedSource(ABC):
         except StorageError:
             there = None  # reading the inputs reports the error
         for item in items:
-            suspect = held.by_path.get((item.source, item.path))
+            suspect = quarantined.by_path.get((item.source, item.path))
             if suspect is not None:
                 yield QuarantinedPaths(suspect)
             elif there is None:
@@ -269,7 +269,7 @@ class AcknowledgedSource(ABC):
             else:
                 yield NewInputs() if item.path in there else GoneInput()
 
-    def is_taken(self, path: str, size_bytes: int, sha256: str) -> bool:
+    def is_committed(self, path: str, size_bytes: int, sha256: str) -> bool:
         """See `Source`."""
         del size_bytes, sha256  # paths are never reused
         return self._size_bytes(path) is None
@@ -280,35 +280,37 @@ class ContentDedup:
 
     is_ours = False
 
-    def __init__(self, known: IngestedFiles, sha256: Callable[[str, int], str]) -> None:
+    def __init__(self, ingested: IngestedFiles, sha256: Callable[[str, int], str]) -> None:
         """Create a source. `sha256` hashes the first bytes of an input, and may raise OSError."""
-        self._known = known
+        self._ingested = ingested
         self._sha256 = sha256
 
-    def judge(self, item: Input, held: QuarantinedIndex) -> NewInputs | Known | QuarantinedPaths | GoneInput:
+    def judge(
+        self, item: Input, quarantined: QuarantinedIndex
+    ) -> NewInputs | Known | QuarantinedPaths | GoneInput:
         """See `Source`."""
-        if item.size_bytes in held.sizes:
-            suspect = held.by_content.get((item.size_bytes, self._sha256_of(item)))
+        if item.size_bytes in quarantined.sizes:
+            suspect = quarantined.by_content.get((item.size_bytes, self._sha256_of(item)))
             if suspect is not None:
                 return QuarantinedPaths(suspect)
-        before = self._known.find(item.size_bytes, lambda: self._sha256_of(item))
+        before = self._ingested.find(item.size_bytes, lambda: self._sha256_of(item))
         return NewInputs() if before is None else Known(before)
 
-    def judge_all(self, items: Sequence[Input], held: QuarantinedIndex) -> Iterator[Verdict]:
+    def judge_all(self, items: Sequence[Input], quarantined: QuarantinedIndex) -> Iterator[Verdict]:
         """See `Source`."""
-        return (self.judge(item, held) for item in items)
+        return (self.judge(item, quarantined) for item in items)
 
-    def let_go(self, taken: Sequence[RecordedInput]) -> None:
+    def ack(self, inputs: Sequence[RecordedInput]) -> None:
         """Record the fingerprints of inputs that were taken. Inputs belong to the user and stay."""
-        self._known.remember(each for each in taken if not isinstance(each, SegmentOfRun))
+        self._ingested.remember(each for each in inputs if not isinstance(each, SegmentOfRun))
 
-    def give_up(self, path: str, *, unread: bool) -> None:
+    def discard(self, path: str, *, unread: bool) -> None:
         """Do nothing, because the input belongs to the user."""
 
-    def is_taken(self, path: str, size_bytes: int, sha256: str) -> bool:
+    def is_committed(self, path: str, size_bytes: int, sha256: str) -> bool:
         """See `Source`."""
         del path  # the input may have another name by now
-        return self._known.find(size_bytes, lambda: sha256) is not None
+        return self._ingested.find(size_bytes, lambda: sha256) is not None
 
     def _sha256_of(self, item: Input) -> str:
         """Return the checksum of an input, or one that matches nothing if it is unreadable. Reading it then gives the

@@ -179,9 +179,9 @@ class _Glob:
                     self._enter(*self._folders.popleft())
         except _BeyondError as beyond:
             self._left_out.insert(0, str(beyond))
-        return GlobResult(self._paths, self._told())
+        return GlobResult(self._paths, self._describe_left_out())
 
-    def _told(self) -> str:
+    def _describe_left_out(self) -> str:
         more = len(self._left_out) - _WALK_LEFT_OUT_TOLD
         return "; ".join([*self._left_out[:_WALK_LEFT_OUT_TOLD], *([f"and {more} more"] if more > 0 else [])])
 
@@ -203,11 +203,11 @@ class _Glob:
         names = self._pattern.names(at)
         if names is not None:
             for name in sorted(names):
-                self._meet_named(folder, name, at)
+                self._visit_fixed_name(folder, name, at)
             return
         try:
             for entry in self._listed(folder):
-                self._meet(real, folder, entry, at)
+                self._visit(real, folder, entry, at)
         except OSError as error:
             if error.errno not in _NOT_THERE:
                 self._left_out.append(f"{folder}: {error.strerror or error}")
@@ -228,7 +228,7 @@ class _Glob:
                     )
                 yield entry
 
-    def _meet_named(self, folder: str, name: str, at: Places) -> None:
+    def _visit_fixed_name(self, folder: str, name: str, at: Places) -> None:
         """Continue with a name that the pattern fixes, without listing the folder."""
         path, after = os.path.join(folder, name), self._pattern.after(at, name)  # noqa: PTH118  "" is a folder, too
         try:
@@ -240,15 +240,15 @@ class _Glob:
         if self._pattern.goes_on(after) and stat.S_ISDIR(mode):
             self._folders.append((path, after))
 
-    def _meet(self, real: str, folder: str, entry: os.DirEntry[str], at: Places) -> None:
+    def _visit(self, real: str, folder: str, entry: os.DirEntry[str], at: Places) -> None:
         after = self._pattern.after(at, entry.name)
         if not after:
             return
         is_link = entry.is_symlink()
         path = os.path.join(folder, entry.name)  # noqa: PTH118
         if self._pattern.is_end(after) and (not self._files_only or self._is(entry.is_file, path)):
-            whole = os.path.join(real, entry.name)  # noqa: PTH118
-            self._add(os.path.realpath(whole) if is_link else whole, is_file=True)
+            full_path = os.path.join(real, entry.name)  # noqa: PTH118
+            self._add(os.path.realpath(full_path) if is_link else full_path, is_file=True)
         if self._pattern.goes_on(after) and self._is(entry.is_dir, path):
             (self._linked if is_link else self._folders).append((path, after))
 
@@ -283,9 +283,9 @@ FILES: Final = "files"
 class FileSource(ContentDedup):
     """Files, identified by name. See `Source`."""
 
-    def __init__(self, objects: ObjectStore, known: IngestedFiles) -> None:
+    def __init__(self, objects: ObjectStore, ingested: IngestedFiles) -> None:
         del objects
-        super().__init__(known, lambda path, size_bytes: fingerprint(to_path(path), size_bytes)[1])
+        super().__init__(ingested, lambda path, size_bytes: fingerprint(to_path(path), size_bytes)[1])
 
     def measured_bytes(self, path: str) -> int:
         """See `Source`."""
@@ -376,19 +376,19 @@ class FileWatch:
     def __init__(self, pattern: str) -> None:
         """Watch a glob pattern, which may match nothing yet. A directory is watched for archived traces."""
         self._path = path_of(pattern)
-        self._taken: dict[str, _Form] = {}
+        self._processed: dict[str, _Form] = {}
         self._shown: dict[str, _Form] = {}
         self._lag: Lag | None = None
 
-    def look(self, suspects: Collection[str] = (), *, goes_on: bool = False) -> list[BacklogEntry]:
+    def look(self, suspects: Collection[str] = (), *, continuous: bool = False) -> list[BacklogEntry]:
         """Return files that are new or changed and were not written to for a moment, oldest first."""
-        del goes_on
+        del continuous
         del suspects  # suspects match by content; the name may belong to a new file
         self._shown = {}
-        taken, self._taken = self._taken, {}
+        processed, self._processed = self._processed, {}
         walked = self._walked()
         if walked.left_out:
-            self._taken.update(taken)  # skipped files may still exist
+            self._processed.update(processed)  # skipped files may still exist
         waiting = []
         for path in sorted(walked.paths):
             try:
@@ -397,8 +397,8 @@ class FileWatch:
                 continue  # deleted again
             name = to_name(path)
             form = (stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
-            if taken.get(name) == form:
-                self._taken[name] = form  # entries of deleted files are dropped
+            if processed.get(name) == form:
+                self._processed[name] = form  # entries of deleted files are dropped
             # An impossible time says nothing about when the file was written.
             elif not -CLOCK_DIFFERENCE_MAX_S < time.time() - stat.st_mtime < WATCHED_FILE_QUIET_S:
                 self._shown[name] = form
@@ -412,7 +412,7 @@ class FileWatch:
 
     def took(self, paths: Iterable[str]) -> None:
         """Mark files of the last poll as taken, or as giving nothing to take."""
-        self._taken.update((name, self._shown[name]) for name in paths if name in self._shown)
+        self._processed.update((name, self._shown[name]) for name in paths if name in self._shown)
 
     def _walked(self) -> GlobResult:
         self._require_readable()

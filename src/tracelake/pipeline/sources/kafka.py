@@ -108,11 +108,11 @@ class Cluster:
     def partitions(self, cluster_id: str, topic: str) -> list[PartitionName]:
         """Return the partitions of a topic. Raises NotFoundError if it does not exist."""
         kafka = library()
-        asked = kafka.TopicCollection([topic])
+        topics = kafka.TopicCollection([topic])
         with as_storage_error(f"Kafka topic {topic} at {self.servers}"):
             try:
                 admin = admin_of(self.servers)
-                future = admin.describe_topics(asked, request_timeout=KAFKA_WAIT_S)[topic]
+                future = admin.describe_topics(topics, request_timeout=KAFKA_WAIT_S)[topic]
                 described = future.result(2 * KAFKA_WAIT_S)
             except kafka.KafkaException as error:
                 if code_of(error) == kafka.KafkaError.UNKNOWN_TOPIC_OR_PART:
@@ -141,12 +141,12 @@ class Cluster:
         """Return the size limit of a message batch of a topic, None if this client may not read it."""
         kafka = library()
         code = kafka.KafkaError
-        asked = kafka.admin.ConfigResource(kafka.admin.ConfigResource.Type.TOPIC, topic)
+        resource = kafka.admin.ConfigResource(kafka.admin.ConfigResource.Type.TOPIC, topic)
         with as_storage_error(f"Kafka topic {topic} at {self.servers}"):
             admin = admin_of(self.servers)
             try:
-                futures = admin.describe_configs([asked], request_timeout=KAFKA_WAIT_S)
-                return int(futures[asked].result(2 * KAFKA_WAIT_S)["max.message.bytes"].value)
+                futures = admin.describe_configs([resource], request_timeout=KAFKA_WAIT_S)
+                return int(futures[resource].result(2 * KAFKA_WAIT_S)["max.message.bytes"].value)
             except kafka.KafkaException as error:
                 if code_of(error) in (code.TOPIC_AUTHORIZATION_FAILED, code.CLUSTER_AUTHORIZATION_FAILED):
                     return None
@@ -154,11 +154,11 @@ class Cluster:
 
     def _offsets(self, names: list[PartitionName], spec: Any) -> dict[PartitionName, int]:
         kafka = library()
-        asked = {kafka.TopicPartition(name.topic, name.partition): spec for name in names}
+        specs = {kafka.TopicPartition(name.topic, name.partition): spec for name in names}
         with as_storage_error(f"Kafka at {self.servers}"):
             admin = admin_of(self.servers)
             futures: Mapping[Any, Any] = admin.list_offsets(
-                asked,
+                specs,
                 isolation_level=kafka.IsolationLevel.READ_COMMITTED,
                 request_timeout=KAFKA_WAIT_S,
             )
@@ -258,9 +258,9 @@ class _Moves:
     """Progress detector of a consumer. It skips aborted messages without delivering any, however many there are."""
 
     def __init__(self) -> None:
-        self._next = self._seen = -1
+        self._next = self._reported = -1
 
-    def told(self, statistics: str) -> None:
+    def update(self, statistics: str) -> None:
         """Record the client's statistics."""
         for topic in json.loads(statistics).get("topics", {}).values():
             for partition in topic["partitions"].values():
@@ -268,7 +268,7 @@ class _Moves:
 
     def moved(self) -> bool:
         """Return whether the consumer has advanced since the last call."""
-        before, self._seen = self._seen, self._next
+        before, self._reported = self._reported, self._next
         return self._next > before
 
 
@@ -286,7 +286,7 @@ def _consumer_config(servers: str, moves: _Moves) -> dict[str, Any]:
             "queued.max.messages.kbytes": _KAFKA_READ_AHEAD_BYTES // 1024,
             "receive.message.max.bytes": _KAFKA_RECEIVE_MAX_BYTES,
             "statistics.interval.ms": int(1000 * min(_KAFKA_STATISTICS_S, KAFKA_WAIT_S / 4)),
-            "stats_cb": moves.told,
+            "stats_cb": moves.update,
         },
     )
 
@@ -327,9 +327,9 @@ class ConsumerOffsets:
         """Record the first available offset at the first poll. Later losses are reported as errors."""
         return self._change(name, lambda standing: standing or PartitionPosition(united([(0, low)])))
 
-    def take(self, name: PartitionName, taken: Iterable[Offsets], size_bytes: int = 0) -> None:
+    def take(self, name: PartitionName, ranges: Iterable[Offsets], size_bytes: int = 0) -> None:
         """Record ranges as taken. Idempotent, and in any order."""
-        new = united(taken)
+        new = united(ranges)
         messages = sum(stop - start for start, stop in new)
 
         def decide(standing: PartitionPosition | None) -> PartitionPosition:
@@ -370,9 +370,9 @@ class KafkaSource:
 
     is_ours = True  # a range is named once, never changes, and is finished once taken
 
-    def __init__(self, objects: ObjectStore, known: IngestedFiles) -> None:
+    def __init__(self, objects: ObjectStore, ingested: IngestedFiles) -> None:
         self._objects = objects
-        self._positions = ConsumerOffsets(known.store, known.pipeline)
+        self._positions = ConsumerOffsets(ingested.store, ingested.pipeline)
         self._silent = Backoff[str](longest_s=KAFKA_ASKED_AGAIN_MAX_S)  # clusters that did not answer
 
     def measured_bytes(self, path: str) -> int:
@@ -382,33 +382,35 @@ class KafkaSource:
             position = self._positions.find(name)
         return _about_bytes(stop - start, None if position is None else position.mean_bytes)
 
-    def judge(self, item: Input, held: QuarantinedIndex) -> NewInputs | Known | QuarantinedPaths | GoneInput:
+    def judge(
+        self, item: Input, quarantined: QuarantinedIndex
+    ) -> NewInputs | Known | QuarantinedPaths | GoneInput:
         """See `Source`. If some of a range was taken or quarantined after the poll, the next poll cuts it anew."""
-        suspect = held.by_path.get((item.source, item.path))
+        suspect = quarantined.by_path.get((item.source, item.path))
         if suspect is not None:
             return QuarantinedPaths(suspect)
         name, start, stop = name_of(item.path)
         position = self._positions.find(name)
-        taken = () if position is None else position.taken
+        ingested = () if position is None else position.taken
         begin = name.path(start, stop).rpartition("/")[0] + "/"
         ranges = (
             name_of(path)
-            for source, path in chain(held.by_path, held.in_open)
+            for source, path in chain(quarantined.by_path, quarantined.open_inputs)
             if source == KAFKA and path.startswith(begin)
         )
         suspects = [(first, last) for _, first, last in ranges]
-        busy = (*taken, *protocol.still_held(taken, suspects))
+        busy = (*ingested, *protocol.blocking_ranges(ingested, suspects))
         return GoneInput() if protocol.has_any(busy, start, stop) else NewInputs()
 
-    def judge_all(self, items: Sequence[Input], held: QuarantinedIndex) -> Iterator[Verdict]:
+    def judge_all(self, items: Sequence[Input], quarantined: QuarantinedIndex) -> Iterator[Verdict]:
         """See `Source`."""
-        return (self.judge(item, held) for item in items)
+        return (self.judge(item, quarantined) for item in items)
 
-    def let_go(self, taken: Sequence[RecordedInput]) -> None:
+    def ack(self, inputs: Sequence[RecordedInput]) -> None:
         """Record ranges as taken. Ranges with unreadable messages are first copied to quarantine."""
         by_partition: dict[PartitionName, list[tuple[int, int]]] = defaultdict(list)
         read_bytes: dict[PartitionName, int] = defaultdict(int)
-        for each in taken:
+        for each in inputs:
             if each.damaged:
                 self._keep(each.path, each.size_bytes)
             name, start, stop = name_of(each.path)
@@ -417,7 +419,7 @@ class KafkaSource:
         for name, ranges in by_partition.items():
             self._positions.take(name, ranges, read_bytes[name])
 
-    def give_up(self, path: str, *, unread: bool) -> None:
+    def discard(self, path: str, *, unread: bool) -> None:
         """Mark a range as discarded: its expired part if some offsets expired, otherwise the whole range.
 
         With `unread`, it is the whole range, without asking the broker. If the cluster does not answer, raises
@@ -433,7 +435,7 @@ class KafkaSource:
                 low = cluster_of(self._objects, name.cluster).low(name)
         self._positions.take(name, [protocol.given_up(start, stop, low)])
 
-    def is_taken(self, path: str, size_bytes: int, sha256: str) -> bool:
+    def is_committed(self, path: str, size_bytes: int, sha256: str) -> bool:
         """See `Source`."""
         del size_bytes, sha256  # names of ranges are never reused
         name, start, stop = name_of(path)
@@ -461,7 +463,7 @@ class KafkaSource:
         except StorageError as error:
             self._silent.failed(cluster, str(error))
             raise
-        self._silent.went_well(cluster)
+        self._silent.succeeded(cluster)
 
 
 def fetch_range(objects: ObjectStore, path: str, size_bytes: int, folder: Path) -> str:
@@ -485,46 +487,48 @@ class KafkaWatch:
 
     source = KAFKA
 
-    def __init__(self, objects: ObjectStore, known: IngestedFiles, url: str) -> None:
+    def __init__(self, objects: ObjectStore, ingested: IngestedFiles, url: str) -> None:
         """Watch a topic, which may not exist yet. Raises UsageError."""
         self._address = address_of(url)
         self._objects = objects
-        self._positions = ConsumerOffsets(known.store, known.pipeline)
+        self._positions = ConsumerOffsets(ingested.store, ingested.pipeline)
         self._cluster = Cluster(self._address.servers)
         self._cluster_id: str | None = None
         self._since: dict[str, float] = {}  # first time a range was seen
         self._lag: Lag | None = None
 
-    def look(self, suspects: Collection[str], *, goes_on: bool) -> list[BacklogEntry]:
+    def look(self, suspects: Collection[str], *, continuous: bool) -> list[BacklogEntry]:
         """See `Watch`."""
         try:
             names = self._cluster.partitions(self._known_cluster(), self._address.topic)
         except NotFoundError as error:
             raise StorageError(f"{error}; the next poll retries") from error
-        held: dict[PartitionName, list[tuple[int, int]]] = defaultdict(list)
+        quarantined: dict[PartitionName, list[tuple[int, int]]] = defaultdict(list)
         for path in filter(is_range, suspects):
             name, start, stop = name_of(path)
-            held[name].append((start, stop))
+            quarantined[name].append((start, stop))
         waiting = []
         messages = 0
         for name, ends in self._cluster.ends(names).items():
-            some, left = self._of_partition(name, ends, held[name], goes_on=goes_on)
-            waiting += some
-            messages += left
+            pending, pending_messages = self._of_partition(
+                name, ends, quarantined[name], continuous=continuous
+            )
+            waiting += pending
+            messages += pending_messages
         self._lag = Lag(messages, "messages", None, min((each.since_s for each in waiting), default=None))
         self._since = {each.path: each.since_s for each in waiting}
         return waiting
 
     def _of_partition(
-        self, name: PartitionName, ends: Ends, held: Sequence[tuple[int, int]], *, goes_on: bool
+        self, name: PartitionName, ends: Ends, quarantined: Sequence[tuple[int, int]], *, continuous: bool
     ) -> tuple[list[BacklogEntry], int]:
         """Return pending ranges, and the total number of pending messages."""
         position = self._positions.find(name) or self._positions.begin(name, ends.low)
-        holding = protocol.still_held(position.taken, held)
+        holding = protocol.blocking_ranges(position.taken, quarantined)
         log = protocol.Log(position.taken, holding, ends.low, ends.end)
         messages = protocol.lag(log)
         at_once = protocol.messages_at_once(position.mean_bytes)
-        most = _KAFKA_RANGES_AT_ONCE if goes_on else max(1, messages)
+        most = _KAFKA_RANGES_AT_ONCE if continuous else max(1, messages)
         now_s = time.time()
         waiting = [
             BacklogEntry(

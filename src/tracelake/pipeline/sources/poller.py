@@ -160,80 +160,82 @@ class SourcePoller:
         self._damaged: dict[str, str] = {}
         self._open_watch = open_watch
         self._begin = begin
-        self._left: list[Future[list[BacklogEntry]]] = []  # polls of sources that were removed
+        self._abandoned: list[Future[list[BacklogEntry]]] = []  # polls of sources that were removed
         self.pauses = Backoff[str]()
 
     def look(
         self,
-        held: Collection[str],
+        excluded_paths: Collection[str],
         *,
-        goes_on: bool,
+        continuous: bool,
         ending: bool = False,
         stopping: Callable[[], bool] = lambda: False,
     ) -> PollResult:
         """Poll all sources that are not paused. Adding, pausing or removing a source takes effect at once.
 
         Args:
-            held: paths of quarantined inputs, and of those in the open transaction.
-            goes_on: more polls follow, so a partial listing is enough. A failed source is retried after a backoff.
+            excluded_paths: paths of quarantined inputs, and of those in the open transaction.
+            continuous: more polls follow, so a partial listing is enough. A failed source is retried after a backoff.
             ending: a client waits for its transaction to end. It must include all input that servers acknowledged
                 before.
             stopping: once it returns True, unfinished polls are not waited for. Their sources count as failed.
         """
         self._follow_records()
-        looked = [*self._fixed, *self._of_records.values()]
-        some = [
-            (each, goes_on and not (ending and not each.address)) for each in looked if each.state != "paused"
+        sources = [*self._fixed, *self._of_records.values()]
+        polled = [
+            (each, continuous and not (ending and not each.address))
+            for each in sources
+            if each.state != "paused"
         ]
-        for each in looked:
+        for each in sources:
             each.waiting = []
         round_s = time.monotonic()
-        for each, some_will_do in some:
-            self._ask(each, held, goes_on=some_will_do)
-        for each, some_will_do in some:  # in source order, not in order of completion
-            if not some_will_do and each.look is not None and each.began_s < round_s:
+        for each, may_be_partial in polled:
+            self._ask(each, excluded_paths, continuous=may_be_partial)
+        for each, may_be_partial in polled:  # in source order, not in order of completion
+            if not may_be_partial and each.look is not None and each.began_s < round_s:
                 # This poll is partial, and began before the input that must be seen now.
                 _wait(each.look, round_s + LOOK_ONCE_MAX_S, stopping)
                 each.look = None if each.look.done() else each.look
-                self._ask(each, held, goes_on=False)
-            self._hear(each, stopping, goes_on=some_will_do)
+                self._ask(each, excluded_paths, continuous=False)
+            self._hear(each, stopping, continuous=may_be_partial)
         if any(each.waiting for each in self._of_records.values()):
             self._leave_out()
-        unseen = [_named(each) for each in looked if each.state == "failing"]
+        unseen = [_describe_failure(each) for each in sources if each.state == "failing"]
         unseen += self._damaged.values()
         is_own_unseen = any(not each.address and each.state == "failing" for each in self._fixed)
-        return PollResult(_in_order([each for each in looked if each.waiting]), unseen, is_own_unseen)
+        return PollResult(_in_order([each for each in sources if each.waiting]), unseen, is_own_unseen)
 
     def _follow_records(self) -> None:
         """Apply records that were added, paused, resumed or removed since the last poll."""
         records = self._added.records()
         self._damaged = records.damaged
         before, self._of_records = self._of_records, {}
-        for record in records.whole:
-            looked = before.get(record.id) or _PolledSource(record.name, record.address, record.id)
-            looked.state = "paused" if record.is_paused else "active"
+        for record in records.readable:
+            source = before.get(record.id) or _PolledSource(record.name, record.address, record.id)
+            source.state = "paused" if record.is_paused else "active"
             if record.is_paused:
-                looked.lag, looked.reason = None, None
-            self._of_records[record.id] = looked
+                source.lag, source.reason = None, None
+            self._of_records[record.id] = source
         for id_ in before.keys() - self._of_records.keys():
-            self._left += [look] if (look := before[id_].look) is not None else []
+            self._abandoned += [look] if (look := before[id_].look) is not None else []
 
     def _leave_out(self) -> None:
         """Drop the input of sources that were paused or removed during the poll."""
-        now = {record.name: record for record in self._added.records().whole}
+        now = {record.name: record for record in self._added.records().readable}
         for each in self._of_records.values():
             record: SourceRecord | None = now.get(each.name)
             is_paused = record is not None and record.is_paused
             if not counts(each.id, None if record is None else record.id, is_paused=is_paused):
                 each.waiting = []
 
-    def _ask(self, looked: _PolledSource, held: Collection[str], *, goes_on: bool) -> None:
+    def _ask(self, source: _PolledSource, excluded_paths: Collection[str], *, continuous: bool) -> None:
         """Start a poll, unless one is in progress or the source is in backoff."""
-        if looked.look is not None or (goes_on and self.pauses.failing(looked.key) is not None):
+        if source.look is not None or (continuous and self.pauses.failing(source.key) is not None):
             return
-        self._left = [look for look in self._left if not look.done()]
-        if looked.watch is None and len(self._left) >= LOOKS_LEFT_MAX:
-            looked.reason = (
+        self._abandoned = [look for look in self._abandoned if not look.done()]
+        if source.watch is None and len(self._abandoned) >= LOOKS_LEFT_MAX:
+            source.reason = (
                 f"LOOKS_LEFT_MAX = {LOOKS_LEFT_MAX} polls of removed sources do not end; this source is "
                 "polled once one of them ends. Restart the pipeline if none does"
             )
@@ -241,29 +243,31 @@ class SourcePoller:
 
         def question() -> list[BacklogEntry]:
             try:
-                looked.watch = looked.watch or self._open_watch(looked.address)
-                return sorted(looked.watch.look(held, goes_on=goes_on), key=lambda item: item.since_s)
-            finally:
-                looked.ended_s = time.monotonic()
-
-        looked.began_s, looked.ended_s = time.monotonic(), None
-        looked.look = call_async(question, self._begin)
-
-    def _hear(self, looked: _PolledSource, stopping: Callable[[], bool], *, goes_on: bool) -> None:
-        """Take the result of a poll once it is complete. A late source is not waited for."""
-        if looked.look is not None:
-            wait_s = 0.0 if looked.is_late and goes_on else LOOK_WAIT_S if goes_on else LOOK_ONCE_MAX_S
-            _wait(looked.look, looked.began_s + wait_s, stopping)
-            took_s = (looked.ended_s or time.monotonic()) - looked.began_s
-            if looked.look.done():
-                look, looked.look = looked.look, None
-                self._answered(looked, look)
-            elif not goes_on or took_s > LOOK_LATE_S:
-                looked.reason = (
-                    f"a poll of {looked.name} has had no answer for {took_s:.0f} s; waiting for it"
+                source.watch = source.watch or self._open_watch(source.address)
+                return sorted(
+                    source.watch.look(excluded_paths, continuous=continuous), key=lambda item: item.since_s
                 )
-            looked.is_late = looked.look is not None or took_s >= LOOK_WAIT_S
-        looked.state = "active" if looked.reason is None else "failing"
+            finally:
+                source.ended_s = time.monotonic()
+
+        source.began_s, source.ended_s = time.monotonic(), None
+        source.look = call_async(question, self._begin)
+
+    def _hear(self, source: _PolledSource, stopping: Callable[[], bool], *, continuous: bool) -> None:
+        """Take the result of a poll once it is complete. A late source is not waited for."""
+        if source.look is not None:
+            wait_s = 0.0 if source.is_late and continuous else LOOK_WAIT_S if continuous else LOOK_ONCE_MAX_S
+            _wait(source.look, source.began_s + wait_s, stopping)
+            took_s = (source.ended_s or time.monotonic()) - source.began_s
+            if source.look.done():
+                look, source.look = source.look, None
+                self._answered(source, look)
+            elif not continuous or took_s > LOOK_LATE_S:
+                source.reason = (
+                    f"a poll of {source.name} has had no answer for {took_s:.0f} s; waiting for it"
+                )
+            source.is_late = source.look is not None or took_s >= LOOK_WAIT_S
+        source.state = "active" if source.reason is None else "failing"
 
     def _answered(self, looked: _PolledSource, look: Future[list[BacklogEntry]]) -> None:
         try:
@@ -276,7 +280,7 @@ class SourcePoller:
         else:
             looked.looked_s = time.time()
             looked.reason = (looked.lag.left_out or None) if looked.lag is not None else None
-            self.pauses.went_well(looked.key)
+            self.pauses.succeeded(looked.key)
 
     def took(self, paths: Collection[tuple[str, str]], recorded: Collection[tuple[str, str]]) -> None:
         """Mark inputs of the last poll as taken. Count those that this replica recorded."""
@@ -319,8 +323,8 @@ def _in_order(looked: Sequence[_PolledSource]) -> list[tuple[str, BacklogEntry]]
     return [(source, item) for (source, _), item in waiting.items()]
 
 
-def _named(looked: _PolledSource) -> str:
-    return f"source {looked.name}: {looked.reason}" if looked.id else str(looked.reason)
+def _describe_failure(source: _PolledSource) -> str:
+    return f"source {source.name}: {source.reason}" if source.id else str(source.reason)
 
 
 def _account(looked: _PolledSource) -> SourceAccount:

@@ -82,9 +82,9 @@ BUCKETS: Final = "buckets"
 class BucketSource(ContentDedup):
     """Objects, identified by URL. See `Source`."""
 
-    def __init__(self, objects: ObjectStore, known: IngestedFiles) -> None:
+    def __init__(self, objects: ObjectStore, ingested: IngestedFiles) -> None:
         del objects
-        super().__init__(known, _sha256)
+        super().__init__(ingested, _sha256)
 
     def measured_bytes(self, path: str) -> int:
         """See `Source`."""
@@ -95,8 +95,8 @@ class _Address:
     """An object or a pattern of objects in a bucket."""
 
     def __init__(self, url: str) -> None:
-        scheme, _, rest = url.partition("://")
-        bucket, _, self.key = rest.partition("/")
+        scheme, _, location = url.partition("://")
+        bucket, _, self.key = location.partition("/")
         self.bucket = f"{scheme}://{bucket}"
         self.objects: ForeignObjects = open_foreign(self.bucket)
         check_key(self.key)
@@ -236,20 +236,20 @@ class BucketWatch:
         self._pattern = pattern
         self._address = _Address(pattern)
         self._own = _OfTheLake(objects, pattern, self._address)
-        self._taken: set[_Mark] = set()
+        self._processed: set[_Mark] = set()
         self._shown: dict[str, _Mark] = {}
         self._next_s = 0.0
         self._lag: Lag | None = None
 
-    def look(self, suspects: Collection[str] = (), *, goes_on: bool = False) -> list[BacklogEntry]:
+    def look(self, suspects: Collection[str] = (), *, continuous: bool = False) -> list[BacklogEntry]:
         """Return new and replaced objects, oldest first. See `Watch`. A one-shot run gets all of them."""
         del suspects  # suspects match by content; the name may belong to a new object
         self._shown = {}
-        if goes_on and time.monotonic() < self._next_s:
+        if continuous and time.monotonic() < self._next_s:
             return []
-        at_once = WATCHED_OBJECTS_AT_ONCE if goes_on else OBJECTS_FOUND_MAX + 1
+        at_once = WATCHED_OBJECTS_AT_ONCE if continuous else OBJECTS_FOUND_MAX + 1
         try:
-            self._taken, new, self._lag = _list_new(self._address, self._own, self._taken, at_once)
+            self._processed, new, self._lag = _list_new(self._address, self._own, self._processed, at_once)
         except TracelakeError as error:
             raise StorageError(f"{self._pattern} cannot be polled: {error}") from error
         if len(new) > OBJECTS_FOUND_MAX:
@@ -264,7 +264,7 @@ class BucketWatch:
 
     def took(self, paths: Iterable[str]) -> None:
         """See `Watch`."""
-        self._taken.update(self._shown[path] for path in paths if path in self._shown)
+        self._processed.update(self._shown[path] for path in paths if path in self._shown)
 
     def lag(self) -> Lag | None:
         """See `Watch`."""
@@ -275,7 +275,7 @@ _Listing: TypeAlias = tuple[set[_Mark], list[tuple[_Mark, BacklogEntry]], Lag]
 """Objects that were taken and still exist, new objects, and the total backlog."""
 
 
-def _list_new(address: _Address, own: _OfTheLake, taken: Collection[_Mark], at_once: int) -> _Listing:
+def _list_new(address: _Address, own: _OfTheLake, processed: Collection[_Mark], at_once: int) -> _Listing:
     still: set[_Mark] = set()
     count, size_bytes = 0, 0
 
@@ -284,7 +284,7 @@ def _list_new(address: _Address, own: _OfTheLake, taken: Collection[_Mark], at_o
         for item in _listed(address, own):
             path = f"{address.bucket}/{item.key}"
             mark = xxhash.xxh3_128_intdigest(f"{path}\0{item.size_bytes}\0{item.version}".encode())
-            if mark in taken:
+            if mark in processed:
                 still.add(mark)
             else:
                 count, size_bytes = count + 1, size_bytes + item.size_bytes
@@ -356,16 +356,16 @@ OBJECTS_OF_THE_LAKE: Final = INBOX
 class SourceRegistry:
     """Sources of one pipeline."""
 
-    def __init__(self, objects: ObjectStore, known: IngestedFiles) -> None:
-        self._sources = {name: kind.open(objects, known) for name, kind in KINDS.items()}
+    def __init__(self, objects: ObjectStore, ingested: IngestedFiles) -> None:
+        self._sources = {name: kind.open(objects, ingested) for name, kind in KINDS.items()}
 
     def __getitem__(self, name: str) -> Source:
         """Return a source by name. Raises DamageError for one that this release does not know."""
         _kind(name)
         return self._sources[name]
 
-    def held(
-        self, suspects: Iterable[QuarantinedInput], in_open: Set[tuple[str, str]] = frozenset()
+    def index_quarantined(
+        self, suspects: Iterable[QuarantinedInput], open_inputs: Set[tuple[str, str]] = frozenset()
     ) -> QuarantinedIndex:
         """Index quarantined inputs for lookups by sources."""
         by_path, by_content = {}, {}
@@ -374,7 +374,7 @@ class SourceRegistry:
             if suspect.source in KINDS and not self[suspect.source].is_ours:
                 by_content[suspect.size_bytes, suspect.sha256] = suspect
         sizes = frozenset(size_bytes for size_bytes, _ in by_content)
-        return QuarantinedIndex(by_path, by_content, sizes, in_open)
+        return QuarantinedIndex(by_path, by_content, sizes, open_inputs)
 
 
 def fetch(objects: ObjectStore, source: str, path: str, size_bytes: int, folder: Path) -> str:
@@ -389,7 +389,7 @@ def fetch_all(
 
     Remote inputs are prefetched, several at once. Call each function before asking for the next.
     """
-    ahead: deque[Callable[[], str]] = deque()
+    prefetched: deque[Callable[[], str]] = deque()
     brought = _brought(objects, inputs, folder)
     with ExitStack() as stack:
         pool: ThreadPoolExecutor | None = None
@@ -402,12 +402,12 @@ def fetch_all(
                 if pool is None:
                     pool = ThreadPoolExecutor(INPUTS_FETCHED_AT_ONCE)
                     stack.callback(pool.shutdown, cancel_futures=True)
-                ahead.append(pool.submit(bring).result)
+                prefetched.append(pool.submit(bring).result)
             else:
-                ahead.append(bring)
-            if len(ahead) == INPUTS_FETCHED_AT_ONCE:
-                yield ahead.popleft()
-        yield from ahead
+                prefetched.append(bring)
+            if len(prefetched) == INPUTS_FETCHED_AT_ONCE:
+                yield prefetched.popleft()
+        yield from prefetched
 
 
 def _brought(objects: ObjectStore, inputs: Sequence[Input], folder: Path) -> dict[tuple[str, str], str]:
@@ -420,10 +420,10 @@ def _brought(objects: ObjectStore, inputs: Sequence[Input], folder: Path) -> dic
     return brought
 
 
-def to_range(source: str, path: str, **taken: Any) -> ReadRange:
+def to_range(source: str, path: str, **fields: Any) -> ReadRange:
     """Return the journal record of an input that was read."""
     kind = _kind(source)
-    return kind.to_range(path=path, **taken | {"sha256": taken["sha256"][: kind.sha256_chars]})
+    return kind.to_range(path=path, **fields | {"sha256": fields["sha256"][: kind.sha256_chars]})
 
 
 def known_bytes(source: str, size_bytes: int) -> int | None:
@@ -463,14 +463,14 @@ def find(objects: ObjectStore, patterns: Iterable[str]) -> list[Input]:
     return list(inputs.values())
 
 
-def own_watches(objects: ObjectStore, known: IngestedFiles) -> list[Watch]:
+def own_watches(objects: ObjectStore, ingested: IngestedFiles) -> list[Watch]:
     """Return the watches of the sources that every lake has."""
-    return [KINDS[source].watch(objects, known, "") for source in OWN]
+    return [KINDS[source].watch(objects, ingested, "") for source in OWN]
 
 
-def watch_of(objects: ObjectStore, known: IngestedFiles, pattern: str) -> Watch:
+def watch_of(objects: ObjectStore, ingested: IngestedFiles, pattern: str) -> Watch:
     """Return a watch for a user's pattern. Raises UsageError."""
-    return KINDS[source_of(pattern)].watch(objects, known, pattern)
+    return KINDS[source_of(pattern)].watch(objects, ingested, pattern)
 
 
 def source_of(pattern: str) -> str:
@@ -480,8 +480,8 @@ def source_of(pattern: str) -> str:
     for source, kind in KINDS.items():
         if scheme in kind.schemes:
             return source
-    known = ", ".join(f"{one}://" for kind in KINDS.values() for one in kind.schemes if one)
-    raise UsageError(f"input cannot be read from {scheme}://. Give a path, or one of {known}.")
+    schemes = ", ".join(f"{one}://" for kind in KINDS.values() for one in kind.schemes if one)
+    raise UsageError(f"input cannot be read from {scheme}://. Give a path, or one of {schemes}.")
 
 
 def _kind(source: str) -> Kind:

@@ -35,8 +35,8 @@ INBOX: Final = "inbox"
 class InboxSource(AcknowledgedSource):
     """Segments, identified by their paths in the lake. See `Source`."""
 
-    def __init__(self, objects: ObjectStore, known: IngestedFiles) -> None:
-        del known
+    def __init__(self, objects: ObjectStore, ingested: IngestedFiles) -> None:
+        del ingested
         self._objects = objects
 
     def _size_bytes(self, path: str) -> int | None:
@@ -47,13 +47,13 @@ class InboxSource(AcknowledgedSource):
         heads = for_each(self._objects, self._objects.head, paths)
         return {path for path, info in zip(paths, heads, strict=True) if info is not None}
 
-    def let_go(self, taken: Sequence[RecordedInput]) -> None:
+    def ack(self, inputs: Sequence[RecordedInput]) -> None:
         """Delete segments that were taken. Copy those that were not fully readable to quarantine first."""
         # An existing copy was made before, or by a peer. Then the segment is gone.
-        copy_all(self._objects, {each.path: QUARANTINE + each.path for each in taken if each.damaged})
-        delete_all(self._objects, [each.path for each in taken])
+        copy_all(self._objects, {each.path: QUARANTINE + each.path for each in inputs if each.damaged})
+        delete_all(self._objects, [each.path for each in inputs])
 
-    def give_up(self, path: str, *, unread: bool) -> None:
+    def discard(self, path: str, *, unread: bool) -> None:
         """Delete the segment. Its quarantine record already says so, and stays."""
         del unread
         self._objects.delete(path)
@@ -80,9 +80,9 @@ class InboxWatch:
         self._objects = objects
         self._lag: Lag | None = None
 
-    def look(self, suspects: Collection[str], *, goes_on: bool) -> list[BacklogEntry]:
+    def look(self, suspects: Collection[str], *, continuous: bool) -> list[BacklogEntry]:
         """See `Watch`."""
-        del goes_on  # each poll is fast and complete
+        del continuous  # each poll is fast and complete
         waiting = [
             BacklogEntry(info.path, info.size_bytes, info.modified_s)
             for info in self._objects.list(PREFIX)
@@ -105,8 +105,8 @@ OUTBOX: Final = "outbox"
 class OutboxSource(AcknowledgedSource):
     """Rows of the outbox, identified by path `outbox/<number>`. See `Source`."""
 
-    def __init__(self, objects: ObjectStore, known: IngestedFiles) -> None:
-        del known
+    def __init__(self, objects: ObjectStore, ingested: IngestedFiles) -> None:
+        del ingested
         self._objects = objects
 
     @cached_property
@@ -120,12 +120,12 @@ class OutboxSource(AcknowledgedSource):
         there = self._rows.there(list(map(_sequence, paths)))
         return {path for path in paths if _sequence(path) in there}
 
-    def let_go(self, taken: Sequence[RecordedInput]) -> None:
+    def ack(self, inputs: Sequence[RecordedInput]) -> None:
         """Delete rows that were taken.
 
         Rows that were not fully readable are copied to quarantine, and their traces record whether spans were lost.
         """
-        for each in taken:
+        for each in inputs:
             if each.damaged and (row := self._rows.looked_through(_sequence(each.path))) is not None:
                 self._objects.create(QUARANTINE + each.path, row.segment)
                 sha256 = hashlib.sha256(row.segment).hexdigest()
@@ -133,9 +133,9 @@ class OutboxSource(AcknowledgedSource):
                 # If the bytes differ from those read, it is unknown which spans were taken.
                 traces = row.traces if is_same else dict.fromkeys(row.traces, False)
                 self._rows.let_go(_sequence(each.path), traces)
-        self._rows.trim([_sequence(each.path) for each in taken])
+        self._rows.trim([_sequence(each.path) for each in inputs])
 
-    def give_up(self, path: str, *, unread: bool) -> None:
+    def discard(self, path: str, *, unread: bool) -> None:
         """Delete the row. Its quarantine record already says so and stays, and its traces record the loss."""
         del unread
         self._rows.give_up([_sequence(path)])
@@ -180,20 +180,20 @@ class OutboxWatch:
         self._next_s = 0.0
         self._lag: Lag | None = None
 
-    def look(self, suspects: Collection[str], *, goes_on: bool) -> list[BacklogEntry]:
-        """See `Watch`. With `goes_on`, a later poll returns the rows beyond a limit."""
-        rows = self._opened(goes_on=goes_on)
+    def look(self, suspects: Collection[str], *, continuous: bool) -> list[BacklogEntry]:
+        """See `Watch`. With `continuous`, a later poll returns the rows beyond a limit."""
+        rows = self._opened(continuous=continuous)
         if rows is None:
             return []
         at_once = _OUTBOX_LOOK_MAX + len(suspects)
-        there = rows.waiting(at_once if goes_on else None)
+        there = rows.waiting(at_once if continuous else None)
         waiting = [
             BacklogEntry(path, row.size_bytes, row.received_ns / 1e9)
             for row in there
             if (path := f"{OUTBOX}/{row.sequence}") not in suspects
         ]
         self._lag = lag_of(waiting, "rows")
-        if goes_on and len(there) == at_once:
+        if continuous and len(there) == at_once:
             count, size_bytes, oldest_ns = rows.totals()
             self._lag = Lag(count, "rows", size_bytes, None if oldest_ns is None else oldest_ns / 1e9)
         return waiting
@@ -205,9 +205,9 @@ class OutboxWatch:
     def took(self, paths: Iterable[str]) -> None:
         """Do nothing, because rows are deleted once taken."""
 
-    def _opened(self, *, goes_on: bool) -> Outbox | None:
+    def _opened(self, *, continuous: bool) -> Outbox | None:
         """Return the outbox, None while the lake has none. A server may create it at any time."""
-        if self._outbox is None and (not goes_on or time.monotonic() >= self._next_s):
+        if self._outbox is None and (not continuous or time.monotonic() >= self._next_s):
             self._next_s = time.monotonic() + TRACKING_LOOK_S
             store = find_tracking(self._objects)
             self._outbox = None if store is None else Outbox(store)
