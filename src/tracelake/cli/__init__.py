@@ -41,9 +41,9 @@ from tracelake.cli.output import (
 from tracelake.storage.local import raise_limit
 
 
-def _print_version(is_given: bool) -> None:
+def _print_version(is_requested: bool) -> None:
     """Print the version and end the command, for `--version`."""
-    if is_given:
+    if is_requested:
         typer.echo(f"tracelake {version('tracelake')}")
         raise typer.Exit
 

@@ -246,8 +246,8 @@ def _matching(lake: Lake, query: str, start_ns: int | None) -> tuple[Sequence[st
     ranged = query
     if start_ns is not None and start_ns >= 0:
         # No span starts before its trace, so this leaves out no trace of the time range.
-        seconds, rest = divmod(start_ns, 10**9)
-        ranged = f"({query}) start>={render.timestamp(seconds * 10**9).replace(' ', 'T')}.{rest:09d}Z"
+        seconds, fraction_ns = divmod(start_ns, 10**9)
+        ranged = f"({query}) start>={render.timestamp(seconds * 10**9).replace(' ', 'T')}.{fraction_ns:09d}Z"
     most = limits.TRACE_QUERY_SPANS_MAX
     try:
         matching = lake.traces_matching(ranged, most)
@@ -396,11 +396,11 @@ def _parameters(dependant: Dependant) -> list[str]:
 
 def refuse_unknown(request: Request) -> None:
     """Refuse a query parameter that the route does not have. Raises UsageError."""
-    known = _parameters(request.scope["route"].dependant)
+    parameters = _parameters(request.scope["route"].dependant)
     for name in request.query_params:
-        if name not in known:
-            close = get_close_matches(name, known, 1)
-            hint = f"did you mean {close[0]}?" if close else f"the parameters are {', '.join(known)}"
+        if name not in parameters:
+            close = get_close_matches(name, parameters, 1)
+            hint = f"did you mean {close[0]}?" if close else f"the parameters are {', '.join(parameters)}"
             raise UsageError(f"unknown parameter {name[: limits.NAME_QUOTED_MAX_CHARS]!r}; {hint}")
 
 
