@@ -131,6 +131,7 @@ def every_request(lake: tracelake.Lake) -> dict[tuple[str, str], list[Asked]]:
             "/?errors=true",
         ],
         "/openapi.json": ["/openapi.json"],
+        "/overview": ["/overview", *(f"/overview?query={query}" for query in QUERIES[:5])],
         "/search": ["/search", *(f"/search?q={query}" for query in QUERIES[:5])],
         "/traces/trace_id": [f"/traces/{one}" for one in EVERY_TRACE],
         "/api/v1/traces": ["/api/v1/traces", "/api/v1/traces?order=longest&limit=2&offset=1"],
@@ -141,6 +142,10 @@ def every_request(lake: tracelake.Lake) -> dict[tuple[str, str], list[Asked]]:
         ],
         "/api/v1/traces/trace_id/spans/span_id": [
             f"/api/v1/traces/{one}/spans/{SPAN}" for one in EVERY_TRACE
+        ],
+        "/api/v1/overview": [
+            "/api/v1/overview",
+            *(f"/api/v1/overview?query={query}" for query in QUERIES[:5]),
         ],
         "/api/v1/services": ["/api/v1/services"],
         "/api/v1/audit": ["/api/v1/audit?limit=10000"],
@@ -303,7 +308,10 @@ def check_pages(walls: Walls) -> None:
     """Check that each page links only to pages that the key may open. A forbidden page explains that, for people
     alone."""
     html = {"Accept": "text/html,*/*"}
-    for who, led in (("whole", {"/", "/versions", "/datasets", "/pipeline", "/archive"}), ("reads", {"/"})):
+    for who, led in (
+        ("whole", {"/", "/overview", "/versions", "/datasets", "/pipeline", "/archive"}),
+        ("reads", {"/", "/overview"}),
+    ):
         key = {"Authorization": f"Bearer {walls.tokens[who]}"}
         client = Client(walls.app)
         for path in ("/", f"/traces/{OF_A}", "/search?q=plain", "/traces/none"):
@@ -512,7 +520,18 @@ def check_refused(whole: object, view: object, divided: set[str]) -> None:
 def test_what_is_not_divided_is_refused(walls: Walls) -> None:
     """A workspace has no branches, datasets or keys: every attribute of a lake is either divided or refused."""
     lake = walls.lake.within(A)
-    of_lake = {"url", "annotations", "audit", "completions", "hot", "search", "sql", "trace"}
+    of_lake = {
+        "url",
+        "annotations",
+        "audit",
+        "completions",
+        "hot",
+        "search",
+        "select",
+        "sql",
+        "trace",
+        "traces_matching",
+    }
     of_hot = {
         "is_there",
         "deleted",
