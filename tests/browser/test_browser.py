@@ -30,7 +30,7 @@ def test_from_the_list_to_a_span(page: Page, site: str) -> None:
     page.click('.row:has-text("look")')
     details = page.locator(".details")
     expect(details.locator("h2")).to_contain_text("look")
-    for text in ("gpt-4o", "cache miss", "2 ms after the start", "key", "service.name"):
+    for text in ("gpt-4o", "cache miss", "2.00 ms after the start", "key", "service.name"):
         expect(details).to_contain_text(text)
     assert page.url.endswith(f"/traces/{ORDINARY}#span={3:016x}")
 
@@ -52,7 +52,7 @@ def test_w11_the_details_are_of_the_workspace(page: Page, site: str) -> None:
         expect(heading).to_contain_text(f"of {name}")
         address = f"#span={span}&workspace={named}"
         assert page.url.endswith(address)
-        assert str(page.locator(".details h2 a").get_attribute("href")).endswith(f"?workspace={named}")
+        assert str(page.locator(".span-actions a").get_attribute("href")).endswith(f"?workspace={named}")
         page.goto(site)
         open_trace(page, site, SHARED, address)
         expect(heading).to_contain_text(f"of {name}")
@@ -65,13 +65,16 @@ def test_w11_the_details_are_of_the_workspace(page: Page, site: str) -> None:
 
 
 def test_a_click_before_the_script_is_there(page: Page, site: str) -> None:
-    """A click on a row before the script has loaded shows the details once it has."""
+    """A click on a row before the script has loaded opens the page with these details."""
     held: list[Route] = []
     page.route("**/waterfall.js", lambda route: held.insert(0, route))
     page.goto(f"{site}/traces/{ORDINARY}", wait_until="commit")
     page.click('.row:has-text("look")')
     page.wait_for_url(f"**#span={3:016x}", wait_until="commit")
-    held.pop().continue_()
+    expect(page.locator(".details h2")).to_contain_text("look")
+    expect(page.locator(".row[aria-selected=true]")).to_contain_text("look")
+    held.pop(0).continue_()
+    expect(page.locator(".waterfall[data-ready]")).to_be_visible()
     expect(page.locator(".details h2")).to_contain_text("look")
 
 
@@ -79,8 +82,9 @@ def test_keyboard(page: Page, site: str) -> None:
     """Arrow keys move over visible rows, fold and unfold."""
     open_trace(page, site, ORDINARY)
     page.focus(".waterfall")
+    assert selected(page) == "leap"  # the span that failed
     names = []
-    for key in ("ArrowDown", "ArrowDown", "ArrowDown", "ArrowDown", "ArrowUp"):
+    for key in ("Home", "ArrowDown", "ArrowDown", "ArrowDown", "ArrowUp"):
         page.keyboard.press(key)
         names.append(selected(page))
     assert names == ["answer", "plan", "look", "leap", "look"]
@@ -153,10 +157,11 @@ def test_ten_thousand_spans(page: Page, site: str) -> None:
 def test_megabytes_of_text(page: Page, site: str) -> None:
     """Megabytes of text are cut in the details, and shown whole on request."""
     open_trace(page, site, HUGE, f"#span={1:016x}")
-    block = page.locator(".details pre").first
-    expect(block).to_be_visible()
-    assert len(block.inner_text()) < 30_000
+    text = page.locator(".pretty .prose")
+    expect(text).to_be_visible()
+    assert len(text.inner_text()) < 30_000
     page.click("text=Show all 3,000,000 characters")
+    block = page.locator(".pretty pre")
     assert block.evaluate("block => block.textContent.length") == len(HUGE_TEXT)
 
 
@@ -180,8 +185,11 @@ def test_light_and_dark(browser: Browser, site: str, scheme: str) -> None:
 
 
 def test_without_scripts(browser: Browser, site: str) -> None:
-    """Without JavaScript the list and the waterfall are still shown."""
+    """Without JavaScript a user reads the tree and the details of each span."""
     with browser.new_context(java_script_enabled=False) as context:
         page = context.new_page()
         page.goto(f"{site}/traces/{ORDINARY}")
         assert page.locator(".row rect").count() == 4
+        expect(page.locator(".details")).to_contain_text("fell")
+        page.click('.row:has-text("look")')
+        expect(page.locator(".details h2")).to_contain_text("look")

@@ -341,16 +341,20 @@ class HotTier:
             spans = [{**span, "_tier": HOT if _key_of(span) in hot else LAKE} for span in spans]
         return Trace(str(summary["trace_id"]), summary, tuple(spans))
 
-    def outline(self, trace_id: str, workspace: str | None = None) -> Trace:
-        """Return a trace whose spans have the columns of an outline only. Raises NotFoundError."""
+    def outline(self, trace_id: str, workspace: str | None = None, *, with_attributes: bool = False) -> Trace:
+        """Return a trace whose spans have the columns of an outline only, and their attributes if wanted.
+
+        Raises NotFoundError.
+        """
+        columns = (*OUTLINE_COLUMNS, "attributes") if with_attributes else OUTLINE_COLUMNS
         return self._outlined(
             trace_id,
             workspace,
-            OUTLINE_COLUMNS,
+            columns,
             lambda view, outline: Trace(
                 outline.trace_id,
                 self._summary_of(view, outline, workspace),
-                tuple(outline.rows.select(OUTLINE_COLUMNS).to_pylist()),
+                tuple(outline.rows.select(columns).to_pylist()),
             ),
         )
 

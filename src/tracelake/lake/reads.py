@@ -328,9 +328,9 @@ class WorkspaceHot:
         """Return the rows of a trace, with the columns of SPANS. Raises NotFoundError."""
         return self._hot.spans_of(trace_id, self.workspace)
 
-    def outline(self, trace_id: str) -> Trace:
+    def outline(self, trace_id: str, *, with_attributes: bool = False) -> Trace:
         """Return a trace whose spans have the columns of an outline only. Raises NotFoundError."""
-        return self._hot.outline(trace_id, self.workspace)
+        return self._hot.outline(trace_id, self.workspace, with_attributes=with_attributes)
 
     def page(self, trace_id: str, limit: int, page: str | None = None, *, tiers: bool = False) -> SpanPage:
         """Return a page of the spans of a trace; see `HotTier.page`."""

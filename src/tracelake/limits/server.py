@@ -59,6 +59,13 @@ READY_SPACE_MIN_BYTES: Final = 64 * MIB
 less, `/readyz` answers 503."""
 TRACE_PAGE_SPANS_MAX: Final = 2_000
 """Spans on one page of a trace in the web UI. Beyond: the next page."""
+MESSAGES_SHOWN_MAX: Final = 200
+"""Messages of a span's input on its page, and parts of one message. Beyond: the page shows the last ones, and links to
+the JSON."""
+TEXT_SHOWN_MAX_CHARS: Final = 20_000
+"""A text in the details of a span on a page. Beyond: it is cut, with a button that shows all of it."""
+SPAN_PAGE_TEXT_MAX_CHARS: Final = 300_000
+"""Texts of a span's messages on its page together, the newest first. Beyond: of each, the beginning is shown."""
 TRACE_API_SPANS_MAX: Final = 5_000
 """Spans of one trace in one answer of `/api/v1`. Beyond: the answer has `next_page` for the next spans."""
 PAGE_ROWS_DEFAULT: Final = 50

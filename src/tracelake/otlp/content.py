@@ -86,6 +86,14 @@ def span_type(text: str) -> SpanType | None:
     return _TYPES.get(text.strip('" ').lower())
 
 
+def span_type_of(span: Mapping[str, Any]) -> SpanType | None:
+    """Return the type of a span, given its row of table `spans`, or None for a span of another kind."""
+    if stated := span.get("type"):
+        return span_type(stated)
+    attributes: Mapping[str, str] = dict(span.get("attributes") or {})
+    return next((known for name in TYPE_NAMES if (known := span_type(attributes.get(name) or ""))), None)
+
+
 def conversation(span: Mapping[str, Any]) -> Conversation:
     """Return the messages of a span, given its row of table `spans`.
 
@@ -93,7 +101,7 @@ def conversation(span: Mapping[str, Any]) -> Conversation:
     example the arguments of a function, give none.
     """
     attributes: Mapping[str, str] = dict(span.get("attributes") or {})
-    if _is_tool(span, attributes):
+    if span_type_of(span) == "tool":
         return _tool_call(span, attributes)
     numbered = recorded.from_numbered(_entries(attributes))
     events = recorded.from_events(
@@ -146,13 +154,6 @@ def preview(text: str | None, *, output: bool = False) -> str | None:
 def _first(texts: Iterable[str | None], role: str) -> Messages:
     """Return the messages of the first text that has any."""
     return next(filter(None, (read_text(text, role) for text in texts)), [])
-
-
-def _is_tool(span: Mapping[str, Any], attributes: Mapping[str, str]) -> bool:
-    stated = span.get("type") or next(
-        (span_kind for name in TYPE_NAMES if (span_kind := span_type(attributes.get(name) or ""))), None
-    )
-    return stated == "tool"
 
 
 def _tool_call(span: Mapping[str, Any], attributes: Mapping[str, str]) -> Conversation:

@@ -40,6 +40,7 @@ from tracelake.server.pipeline import pipeline_api, pipeline_pages, sources_api,
 from tracelake.server.pipeline_host import PipelineHost, host_error
 from tracelake.server.search import search_pages
 from tracelake.server.trace_list import list_api, list_pages, overview_pages
+from tracelake.server.trace_page import trace_pages
 from tracelake.server.traces import STATIC, api_routes, json_response, page_routes, page_templates
 from tracelake.server.versions import versions_api, versions_pages
 from tracelake.storage.local import low_space
@@ -115,7 +116,8 @@ def create_app(
     app.include_router(list_pages(templates))
     app.include_router(overview_pages(templates))
     app.include_router(api_routes())
-    app.include_router(page_routes(templates))
+    app.include_router(page_routes())
+    app.include_router(trace_pages(templates))
     app.include_router(search_pages(templates))
     app.include_router(versions_api())
     app.include_router(transactions_api())

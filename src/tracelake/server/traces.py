@@ -24,7 +24,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from pydantic import BeforeValidator, Field
 
 from tracelake import limits
-from tracelake._errors import NotFoundError, QueryError, StorageError, UsageError
+from tracelake._errors import NotFoundError, QueryError, UsageError
 from tracelake.lake.lake import Lake
 from tracelake.limits import QUERY_MAX_CHARS, SEARCH_HITS_DEFAULT, TRACE_API_SPANS_MAX
 from tracelake.otlp.conventions import WORKSPACE_DEFAULT
@@ -36,6 +36,7 @@ from tracelake.search.semantic_search import Mode
 from tracelake.server import render
 from tracelake.server.http_policy import RequestLake, may_open
 from tracelake.server.key_ring import ACTOR, KeyHolder
+from tracelake.server.message_view import span_json
 from tracelake.server.render import document, duration, in_pieces, span_query
 from tracelake.tables.builtin import IN_ORDER
 from tracelake.tables.table import ReadGate, to_rows
@@ -212,7 +213,7 @@ def api_routes() -> APIRouter:
     def span(
         lake: RequestLake, trace_id: str, span_id: str, workspace: Text = None, kind: Text = None
     ) -> Response:
-        return json_response(find_span(lake, trace_id, span_id, workspace, kind))
+        return json_response(span_json(find_span(lake, trace_id, span_id, workspace, kind)))
 
     @router.get("/search", summary="Search spans by words or meaning, with total, facets and pages")
     def search_spans(
@@ -379,52 +380,12 @@ def page_maker(templates: Jinja2Templates) -> Callable[..., Response]:
     return page
 
 
-def page_routes(templates: Jinja2Templates) -> APIRouter:
-    """Return the routes of the pages over `lake`."""
+def page_routes() -> APIRouter:
+    """Return the routes that all pages share."""
     router = APIRouter(include_in_schema=False)
-
-    page = page_maker(templates)
 
     @router.get("/favicon.ico")
     def icon() -> Response:
         return FileResponse(STATIC / "icon.svg")
 
-    @router.get("/traces/{trace_id}")
-    def trace_page(
-        lake: RequestLake,
-        request: Request,
-        trace_id: str,
-        first: Offset = 0,
-        span: Text = None,
-        workspace: Text = None,
-        kind: Text = None,
-    ) -> Response:
-        trace = lake.hot.outline(trace_id)
-        waterfall = lay_out(trace)
-        size = limits.TRACE_PAGE_SPANS_MAX
-        if span:
-            first = waterfall.first_of_page(span, size, workspace, kind)
-        return page(
-            request,
-            "trace.html",
-            f"/api/v1/traces/{trace.trace_id}",
-            trace=trace,
-            tags=_shown_tags(lake, trace.trace_id),
-            waterfall=waterfall,
-            bars=waterfall.bars[first : first + size],
-            first=first,
-            total=len(waterfall.bars),
-            previous_first=max(first - size, 0) if first else None,
-            next_first=first + size if first + size < len(waterfall.bars) else None,
-        )
-
     return router
-
-
-def _shown_tags(lake: Lake, trace_id: str) -> dict[str, str]:
-    """Return the tags of a trace. If tags do not exist or cannot be read, return none, because the trace itself is
-    readable."""
-    try:
-        return {} if not lake.hot.is_there else lake.annotations.shown_tags([trace_id]).get(trace_id, {})
-    except StorageError:
-        return {}

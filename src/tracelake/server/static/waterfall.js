@@ -1,13 +1,16 @@
-// Selecting, folding and details of the spans of one trace. Whatever comes from a span is set as text, never as HTML.
-
-const TEXT_SHOWN_MAX = 20_000;
+// Selecting, folding, finding and details of the spans of one trace. The server renders the details with all text from
+// senders escaped; this script sets such text only as text.
 
 const tree = document.querySelector(".waterfall");
 const details = document.querySelector(".details");
+const box = document.querySelector(".find-span");
+const count = document.querySelector(".found-count");
+const keys = document.querySelector(".keys");
 const rows = [...tree.querySelectorAll(".row")];
 const levelOf = (row) => Number(row.getAttribute("aria-level"));
-let chosen = null;
+let chosen = tree.querySelector('.row[aria-selected="true"]');
 let asked = 0;
+let found = [];
 
 function element(tag, text, className) {
   const made = document.createElement(tag);
@@ -62,12 +65,17 @@ function parentOf(row) {
   return null;
 }
 
-function select(row) {
+function mark(row) {
   chosen?.setAttribute("aria-selected", "false");
   chosen = row;
   row.setAttribute("aria-selected", "true");
   for (let above = parentOf(row); row.hidden && above; above = parentOf(above)) fold(above, true);
   row.scrollIntoView({ block: "nearest" });
+}
+
+function select(row) {
+  mark(row);
+  details.classList.add("sheet");
   showDetails(row.dataset);
 }
 
@@ -86,106 +94,140 @@ function selectFromAddress() {
   const query = read(location.search);
   if (!span) return;
   const row = rowOf(span, workspace, kind);
-  if (row) select(row);
+  const isShown = details.querySelector(".span")?.dataset.address === location.hash.slice(1);
+  if (row && row === chosen && isShown) mark(row);
+  else if (row) select(row);
   else if (query.span !== span || query.workspace !== workspace || query.kind !== kind)
     location.replace(`?${addressOf({ span, workspace, kind })}${location.hash}`);
   else details.replaceChildren(element("p", `This trace has no span ${span}${workspace ? ` of ${workspace}` : ""}.`, "hint"));
 }
 
-async function showDetails({ span, workspace, kind }) {
+async function showDetails({ span, workspace, kind, previous, self, tree: below }) {
   const ticket = ++asked;
-  const of = parameters({ workspace, kind }).replace("&", "?");
-  const url = `/api/v1/traces/${tree.dataset.trace}/spans/${encodeURIComponent(span)}${of}`;
-  let content;
+  const url = `/traces/${tree.dataset.trace}/details?span=${encodeURIComponent(span)}`;
+  let html;
+  let problem;
   try {
-    const response = await fetch(url);
-    const found = await response.json();
-    content = response.ok ? render(found, url) : [element("p", found.error, "problem")];
+    const response = await fetch(url + parameters({ workspace, kind, previous }));
+    html = await response.text();
+    if (!response.ok) problem = new DOMParser().parseFromString(html, "text/html").querySelector("main")?.textContent;
   } catch (error) {
-    content = [element("p", `The details could not be fetched: ${error.message}. Select the span again.`, "problem")];
+    problem = `The details could not be fetched: ${error.message}. Select the span again.`;
   }
-  if (ticket === asked) details.replaceChildren(...content);
+  if (ticket !== asked) return;
+  if (problem) return details.replaceChildren(element("p", problem.trim(), "problem"));
+  const isRaw = details.querySelector('[value="raw"]')?.checked;
+  details.innerHTML = html; // The server escaped all that comes from senders.
+  for (const [name, value] of Object.entries({ self, tree: below })) {
+    const fact = details.querySelector(`[data-fact="${name}"]`);
+    fact.hidden = !value;
+    fact.querySelector("dd").textContent = value ?? "";
+  }
+  if (isRaw) details.querySelector('[value="raw"]')?.click();
+  details.scrollTop = 0;
 }
 
-function milliseconds(nanoseconds) {
-  return `${(nanoseconds / 1e6).toLocaleString("en", { maximumFractionDigits: 3 })} ms`;
+/** The JSON of the shown span, fetched once. */
+function spanJson() {
+  const shown = details.querySelector(".span");
+  shown.json ??= fetch(shown.dataset.json).then((response) => response.json());
+  return shown.json;
 }
 
-function pretty(text) {
-  if (text.length > 2_000_000 || !/^\s*[[{]/.test(text)) return text;
+function textOf(value) {
+  if (typeof value !== "string") return JSON.stringify(value, null, 2);
+  if (value.length > 2_000_000 || !/^\s*[[{]/.test(value)) return value;
   try {
-    return JSON.stringify(JSON.parse(text), null, 2);
+    return JSON.stringify(JSON.parse(value), null, 2);
   } catch {
-    return text; // It only looked like JSON.
+    return value; // It only looked like JSON.
   }
 }
 
-/** A text, cut where it is very long, with a button that shows the rest. */
-function longText(tag, text) {
-  if (text.length <= TEXT_SHOWN_MAX) return [element(tag, text)];
-  const shown = element(tag, `${text.slice(0, TEXT_SHOWN_MAX)}…`);
-  const button = element("button", `Show all ${text.length.toLocaleString("en")} characters`);
-  button.addEventListener("click", () => {
-    shown.textContent = text;
-    button.remove();
-  });
-  return [shown, button];
+const at = (json, path) => path.split(".").reduce((value, key) => value?.[key], json);
+
+async function showAll(button) {
+  const whole = element("pre", textOf(at(await spanJson(), button.dataset.path)));
+  whole.tabIndex = 0;
+  button.previousElementSibling.replaceWith(whole);
+  button.remove();
 }
 
-function textBlock(title, text) {
-  return text === null ? [] : [element("h3", title), ...longText("pre", pretty(text))];
+/** The text of a message: its texts as they are, other parts as JSON. */
+function messageText({ parts }) {
+  return parts.map((part) => part.text ?? textOf(part.arguments ?? part.result ?? part.url ?? "")).join("\n\n");
 }
 
-function table(title, values) {
-  const entries = Object.entries(values ?? {}).filter(([, value]) => value !== null && value !== undefined);
-  if (!entries.length) return [];
-  const made = element("table");
-  for (const [key, value] of entries) {
-    const row = made.insertRow();
-    const cell = element("td");
-    cell.append(...longText("span", String(value)));
-    row.append(element("th", key), cell);
+async function copyText({ copyLink, copyUrl, copyCurl, copyPath }) {
+  if (copyLink) return location.origin + copyLink;
+  if (copyCurl) return `curl -fsS '${location.origin}${copyCurl}'`;
+  if (copyPath) return messageText(at(await spanJson(), copyPath));
+  return (await fetch(copyUrl)).text();
+}
+
+async function copy(button) {
+  const label = button.textContent;
+  try {
+    await navigator.clipboard.writeText(await copyText(button.dataset));
+    button.textContent = "Copied";
+  } catch (error) {
+    button.textContent = "Not copied";
+    button.title = error.message;
   }
-  return title ? [element("h3", title), made] : [made];
+  setTimeout(() => (button.textContent = label), 1500);
 }
 
-function render(span, url) {
-  const link = element("a", "JSON", "meta");
-  link.href = url;
-  const heading = element("h2", span.name || "(no name)");
-  heading.append(link);
-  const events = (span.events ?? []).flatMap((event) => [
-    element("h3", `Event ${event.name}, ${milliseconds(event.time_ns - span.start_ns)} after the start`),
-    ...table(null, event.attributes),
-  ]);
-  const links = (span.links ?? []).flatMap((other, index) =>
-    table(`Link ${index + 1}`, { trace: other.trace_id, span: other.span_id, ...other.attributes }),
-  );
-  const facts = {
-    service: span.service,
-    kind: span.kind,
-    status: [span.status, span.status_message].filter(Boolean).join(": ") || null,
-    duration: span.end_ns ? milliseconds(span.duration_ns) : "running",
-    model: span.model,
-    "input tokens": span.input_tokens,
-    "output tokens": span.output_tokens,
-    session: span.session_id,
-    user: span.user_id,
-    "span id": span.span_id,
-    "parent span": span.parent_span_id,
-  };
-  return [
-    heading,
-    ...table(null, facts),
-    ...textBlock("Input", span.input),
-    ...textBlock("Output", span.output),
-    ...events,
-    ...table("Attributes", span.attributes),
-    ...links,
-    ...table("Resource", span.resource),
-    ...table("Scope", { name: span.scope?.name, version: span.scope?.version, ...span.scope?.attributes }),
-  ];
+function showImage(link) {
+  const image = element("img");
+  image.alt = "Image of the message";
+  image.src = link.href;
+  link.replaceWith(image);
 }
+
+document.addEventListener("click", (event) => {
+  const button = event.target.closest("button, a.embedded, [data-span-link]");
+  if (!button) return;
+  if (button.matches(".copy")) copy(button);
+  else if (button.matches(".more")) showAll(button);
+  else if (button.matches(".close")) details.classList.remove("sheet");
+  else if (button.matches(".help")) keys.showModal();
+  else if (button.matches(".embedded")) {
+    event.preventDefault();
+    showImage(button);
+  } else if (button.matches("[data-span-link]")) {
+    const named = new URLSearchParams(button.hash.slice(1));
+    const row = rowOf(named.get("span"), named.get("workspace"), named.get("kind"));
+    if (!row) return; // It is on another page of the trace.
+    event.preventDefault();
+    choose(row);
+  }
+});
+
+/** Hides the rows of other types, and marks those that have the text. */
+function narrow() {
+  const type = document.querySelector(".type-filter")?.value ?? "";
+  const text = box.value.trim().toLowerCase();
+  found = [];
+  for (const row of rows) {
+    row.classList.toggle("filtered", Boolean(type) && row.dataset.type !== type);
+    const has = Boolean(text) && (row.querySelector(".label").textContent.toLowerCase().includes(text) || row.dataset.span === text);
+    row.classList.toggle("found", has);
+    if (has && !row.classList.contains("filtered")) found.push(row);
+  }
+  count.textContent = text ? `${found.length.toLocaleString("en")} found` : "";
+}
+
+function collapse(levels) {
+  for (const row of [...rows].reverse()) fold(row, !levels || levelOf(row) < levels);
+}
+
+box.addEventListener("input", narrow);
+document.querySelector(".type-filter")?.addEventListener("change", narrow);
+document.querySelector(".depth")?.addEventListener("change", (event) => collapse(Number(event.target.value)));
+document.querySelector(".tools").addEventListener("submit", (event) => {
+  event.preventDefault();
+  if (found.length) choose(found[(found.indexOf(chosen) + 1) % found.length]);
+});
 
 tree.addEventListener("click", (event) => {
   const row = event.target.closest(".row");
@@ -199,21 +241,52 @@ tree.addEventListener("click", (event) => {
   }
 });
 
-tree.addEventListener("keydown", (event) => {
-  const visible = rows.filter((row) => !row.hidden);
-  const at = visible.indexOf(chosen);
-  const expanded = chosen?.getAttribute("aria-expanded");
-  const actions = {
-    ArrowDown: () => choose(visible[at + 1]),
-    ArrowUp: () => choose(visible[at < 0 ? 0 : at - 1]),
-    Home: () => choose(visible[0]),
-    End: () => choose(visible.at(-1)),
-    ArrowRight: () => (expanded === "false" ? fold(chosen, true) : choose(visible[at + 1])),
-    ArrowLeft: () => (expanded === "true" ? fold(chosen, false) : choose(chosen && parentOf(chosen))),
-  };
-  if (!actions[event.key] || event.ctrlKey || event.metaKey || event.altKey) return;
+const isVisible = (row) => !row.hidden && !row.classList.contains("filtered");
+
+function step(by) {
+  const visible = rows.filter(isVisible);
+  choose(visible[Math.max(visible.indexOf(chosen) + by, 0)]);
+}
+
+function escape() {
+  if (details.classList.contains("sheet") && getComputedStyle(details).position === "fixed") details.classList.remove("sheet");
+  else if (box.value) {
+    box.value = "";
+    narrow();
+  }
+  tree.focus({ preventScroll: true });
+}
+
+const shortcuts = {
+  j: () => step(1),
+  k: () => step(-1),
+  g: () => choose(rows.find(isVisible)),
+  G: () => choose(rows.findLast(isVisible)),
+  e: () => {
+    const failed = rows.filter((row) => row.classList.contains("failed"));
+    choose(failed.find((row) => rows.indexOf(row) > rows.indexOf(chosen)) ?? failed[0]);
+  },
+  "/": () => box.focus(),
+  "?": () => keys.showModal(),
+  Escape: escape,
+};
+const inTree = {
+  ArrowDown: shortcuts.j,
+  ArrowUp: shortcuts.k,
+  Home: shortcuts.g,
+  End: shortcuts.G,
+  ArrowRight: () => (chosen?.getAttribute("aria-expanded") === "false" ? fold(chosen, true) : step(1)),
+  ArrowLeft: () => (chosen?.getAttribute("aria-expanded") === "true" ? fold(chosen, false) : choose(chosen && parentOf(chosen))),
+};
+
+document.addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey || keys.open) return;
+  const isTyping = event.target.matches("input:not([type=checkbox], [type=radio]), select, textarea");
+  if (isTyping && event.key !== "Escape") return;
+  const action = shortcuts[event.key] ?? (event.target === tree ? inTree[event.key] : undefined);
+  if (!action || (isTyping && event.target !== box)) return;
   event.preventDefault();
-  actions[event.key]();
+  action();
 });
 
 addEventListener("hashchange", selectFromAddress);
