@@ -594,7 +594,7 @@ def test_a17_nothing_goes_that_the_tables_do_not_hold(make: Make, monkeypatch: p
         monkeypatch.setattr(tables, "transaction", transaction)
 
     check()
-    held, more = "self._tables.transaction() >= self._as_of >= 0", "(both >= len(held)).any()"
+    held, more = "self._tables.transaction() >= self._as_of >= 0", "(both >= len(committed)).any()"
     for broken in (
         Broken("main is not asked again", TablesRepository.holds, held, "True"),
         Broken("what is the same is there", archive_tables._are_same, "one.take(places).equals(other)", "True"),
@@ -673,7 +673,7 @@ def test_settings_that_make_no_sense(make: Make) -> None:
         with pytest.raises(UsageError):
             lake.archive.configure(**wrong)
     for no_name in ("memory://", "memory:///"):  # the rest of it is no URL, and would fail every pass
-        with pytest.raises(UsageError, match="no object store"):
+        with pytest.raises(UsageError, match="not the URL of an object store"):
             lake.archive.configure(location=no_name)
     lake.write((1, 1))
     lake.archive.run()

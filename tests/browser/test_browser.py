@@ -25,7 +25,7 @@ def test_from_the_list_to_a_span(page: Page, site: str) -> None:
     page.select_option('select[name="service"]', "agent")
     page.click("text=Show")
     expect(page.locator("tbody tr")).to_have_count(1)
-    expect(page.locator("tbody .error")).to_have_text("1")
+    expect(page.locator("tbody .error")).to_have_text("✕ 1 error")
     page.click("tbody a >> nth=0")
     page.click('.row:has-text("look")')
     details = page.locator(".details")

@@ -47,7 +47,7 @@ def test_from_traces_to_a_file(cli: RunCli, tmp_path: Path) -> None:
         assert text in shown
     unready = cli("dataset", "export", "refunds", "-o", tmp_path / "x.jsonl")
     assert "Wrote 0 examples" in unready.out
-    assert "3 staged examples are not in it" in unready.err
+    assert "3 staged examples are not included" in unready.err
     cli("commit", "-m", "three")
     assert told(cli, "dataset", "list") == [
         {"name": "refunds", "description": "questions", "examples": 3, "staged": 0}

@@ -239,8 +239,7 @@ def test_a_transaction_that_did_not_see_a_rebuild_does_not_undo_it_for_good(
 
 def holder_of(step: str) -> Any:
     """Return the object that has the rebuild's step as an attribute."""
-    module = {"write_parts": "build"}.get(step, "rebuild")
-    return Repository if step == "commit_entries" else importlib.import_module(f"tracelake.indexing.{module}")
+    return Repository if step == "commit_entries" else importlib.import_module("tracelake.indexing.build")
 
 
 class Killed(BaseException):

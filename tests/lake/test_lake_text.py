@@ -43,7 +43,9 @@ def rebuilt(lake: Lake, text: str | None = None) -> str:
 def test_a_lake_is_made_with_a_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The argument sets the text analysis, else the setting, else English; an unknown name creates no lake."""
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(UsageError, match="there is no text 'klingon', only english, whitespace, cjk"):
+    with pytest.raises(
+        UsageError, match="there is no text setting 'klingon'; choose english, whitespace, cjk"
+    ):
         tracelake.init(tmp_path / "none", text="klingon")
     assert not (tmp_path / "none").exists()
     monkeypatch.setenv("TRACELAKE_TEXT", "cjk")

@@ -367,7 +367,7 @@ def test_a_plain_ingest_takes_over_after_a_timeout(lake: Lake, tmp_path: Path) -
     theirs.transactions._clients().change(lambda stands: None if stands is None else _long_ago(stands))
     assert lake.ingest(a_file(tmp_path, 2), runner=InProcess()).transactions == (1,)
     assert (spans(lake), lake.transactions.get("gone").transaction) == (3, 0)
-    with pytest.raises(UsageError, match="transaction gone is over"):
+    with pytest.raises(UsageError, match="transaction gone has ended or is ending"):
         theirs.ingest(a_file(tmp_path, 3), runner=InProcess())
     theirs.close()
 

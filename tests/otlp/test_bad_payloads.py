@@ -201,7 +201,7 @@ def test_resource_too_large_to_repeat(monkeypatch: pytest.MonkeyPatch) -> None:
         (b"not json", "not JSON at byte 0: Expecting value"),
         (b'{"resourceSpans":[{"scopeSpans":[', "not JSON at byte 33: ends too early"),
         ('{"ü":1,}'.encode(), "not JSON at byte 8: Expecting property name enclosed in double quotes"),
-        (b'{"resourceSpans":[{"schemaUrl":"\xff"}]', "neither JSON nor UTF-8: byte 32 is wrong"),
+        (b'{"resourceSpans":[{"schemaUrl":"\xff"}]', "neither JSON nor UTF-8: byte 32 is invalid"),
         (b'{"resource\xffSpans":[]}', "not OTLP traces: it has no resourceSpans, but resource\\ufffdSpans"),
         (b"[]", "not OTLP: an array, must be an object with resourceSpans"),
         (b"7", "not OTLP: a number, must be an object with resourceSpans"),
@@ -302,7 +302,7 @@ def check_not_utf8(format: Format) -> None:
     decoded = (decode_json if format == "json" else decode_protobuf)(payload, columns)
     assert (decoded.accepted, decoded.rejected, decoded.reasons) == (3, 0, ())
     assert "UTF-8" in decoded.notes[0]
-    assert "U+FFFD in place of" in decoded.notes[0]
+    assert "replaced by U+FFFD" in decoded.notes[0]
     rows = columns.take().to_pylist()
     assert [row["service"] for row in rows] == ["ab\ufffdc"] * 3
     assert [row["name"] for row in rows] == ["name", "ü ab\ufffdc", "name"]

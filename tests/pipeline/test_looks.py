@@ -133,7 +133,7 @@ def late_and_removed() -> None:
             place.look()
             place.records.remove("b")
             place.records.add("b", "/b", lambda _: None)
-        assert place.look().unseen[0].startswith("source b: LOOKS_LEFT_MAX = 1 looks")
+        assert place.look().unseen[0].startswith("source b: LOOKS_LEFT_MAX = 1 polls")
         assert len(place.gates) == 1
         place.answer()
         place.slow.clear()

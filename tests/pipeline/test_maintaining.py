@@ -329,7 +329,7 @@ def test_where_nothing_can_be_done_beside_it_is_told(later: Later, monkeypatch: 
         raise RuntimeError("can't start new thread")
 
     with monkeypatch.context() as patch:
-        patch.setattr(later.maintaining, "_beside", refused)
+        patch.setattr(later.maintaining, "_start_work", refused)
         with pytest.raises(RuntimeError, match="new thread"):
             later.commit()
     later.commit()

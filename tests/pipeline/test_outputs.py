@@ -46,7 +46,7 @@ class Topic:
             self.marker, self.rows[t] = t, sum(part.rows for part in batch.parts)
         self._fail("after")
 
-    def pass_over(self, aside: QuarantineRecord, publication: Publication) -> None:
+    def skip(self, aside: QuarantineRecord, publication: Publication) -> None:
         """Move the marker."""
         del publication
         self.marker = max(self.marker, aside.transaction)

@@ -92,7 +92,7 @@ def bounded(folder: Path) -> None:
     (folder / "in" / "a").symlink_to("../far")
     (folder / "in" / "b").symlink_to("../far/1")
     for limit, value, said in (
-        ("WALK_ENTRIES_MAX", 8, "beyond WALK_ENTRIES_MAX = 8, as in "),
+        ("WALK_ENTRIES_MAX", 8, "beyond WALK_ENTRIES_MAX = 8, such as in "),
         ("WALK_LINKS_MAX", 0, f"WALK_LINKS_MAX = 0 were followed, but not {folder}/in/"),
     ):
         with pytest.MonkeyPatch.context() as patch:
@@ -142,7 +142,7 @@ def test_what_a_watch_left_out_is_named_and_the_rest_is_taken(
         pipeline = lake.pipeline(runner=InProcess())
         for _ in range(2):
             with pytest.raises(
-                UnreadInputsError, match=r"source drops: .*WALK_ENTRIES_MAX = 5, as in .*/out"
+                UnreadInputsError, match=r"source drops: .*WALK_ENTRIES_MAX = 5, such as in .*/out"
             ):
                 pipeline.run_once(goes_on=True)
             assert lake.table("spans").info().rows == 1

@@ -148,7 +148,7 @@ def test_verify_tells_missing_from_damaged_and_counts_documents() -> None:
     )
     size = second.size_bytes
     assert list(verify_parts(objects, miscounted.newest)) == [
-        PartProblem("missing", first.path, "the part of build spans-0000000001 [0, 1) is gone"),
+        PartProblem("missing", first.path, "the part of build spans-0000000001 [0, 1) is missing"),
         PartProblem("damaged", second.path, f"it has {size + 1} bytes, not {size}"),
         PartProblem("damaged", third.path, "it has 2 documents, not 3"),
     ]

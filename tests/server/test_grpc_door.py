@@ -271,7 +271,7 @@ def test_metrics_and_logs_are_answered_and_counted(store: FaultyStore) -> None:
             for service in NOT_KEPT.values():
                 assert await export_call(channel, service)(GOOD) == b""
 
-    with_door(store, use, not_kept=signals.append)
+    with_door(store, use, on_ignored=signals.append)
     assert signals == ["metrics", "logs"]
     assert not list(store.list("inbox/"))
 

@@ -80,7 +80,7 @@ class Beside:
         """Return always the same."""
         return 5
 
-    def rests(self) -> bool:
+    def is_idle(self) -> bool:
         """Return the value that the test set."""
         return self._rests
 

@@ -98,7 +98,7 @@ def test_off_loopback_with_tls_and_a_key(lake_path: Path, lake: tracelake.Lake, 
         with grpc.secure_channel(address, grpc.ssl_channel_credentials(cert.read_bytes())) as channel:
             export = channel.unary_unary(f"/{TRACES}/Export")
             body = export_request(2).SerializeToString()
-            with pytest.raises(grpc.RpcError, match="asks for a key"):
+            with pytest.raises(grpc.RpcError, match="requires a key"):
                 export(body, timeout=HANG_S)
             assert export(body, metadata=(("authorization", f"Bearer {token}"),), timeout=HANG_S) == b""
         for now, before in zip(renewed, (cert, key), strict=True):
@@ -107,7 +107,7 @@ def test_off_loopback_with_tls_and_a_key(lake_path: Path, lake: tracelake.Lake, 
             assert client.get(f"{url}/healthz").status_code == 200
         with grpc.secure_channel(address, grpc.ssl_channel_credentials(cert.read_bytes())) as channel:
             export = channel.unary_unary(f"/{TRACES}/Export")
-            with pytest.raises(grpc.RpcError, match="asks for a key"):
+            with pytest.raises(grpc.RpcError, match="requires a key"):
                 export(body, timeout=HANG_S)
     assert len(list(inbox_payloads(FileObjectStore(lake_path)))) == 2
 

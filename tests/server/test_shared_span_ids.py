@@ -120,8 +120,8 @@ def check(server: Server) -> None:
         (hit,) = [each for each in server.get(f"search?q={side}")["hits"] if each["span_id"] == SHARED]
         assert hit["kind"] == side
     page = server.client.get(f"/traces/{ID}").text
-    assert f'href="#span={SHARED}&amp;kind=SERVER"' in page
-    assert f'href="#span={SHARED}&amp;kind=CLIENT"' in page
+    assert f'href="?span={SHARED}&amp;kind=SERVER#span={SHARED}&amp;kind=SERVER"' in page
+    assert f'href="?span={SHARED}&amp;kind=CLIENT#span={SHARED}&amp;kind=CLIENT"' in page
     assert server.lake.verify().findings == ()
 
 

@@ -116,7 +116,8 @@ def test_every_span_is_found(hot: HotLake, client: Client, trace: int) -> None:
     """Each span is found by its id, also with a prefix of its trace id, and an unknown id finds none."""
     for span in hot.lake.trace(trace_id(trace)).spans:
         answer = client.get(f"/api/v1/traces/{trace_id(trace)}/spans/{span['span_id']}")
-        assert answer.json() == msgspec.json.decode(msgspec.json.encode(span))
+        expected = msgspec.json.decode(msgspec.json.encode(span))
+        assert {name: answer.json()[name] for name in expected} == expected
     for other in (f"{99:016x}", "nothing", "A" * 16, "é"):
         answer = client.get(f"/api/v1/traces/{trace_id(trace)}/spans/{other}")
         assert answer.status_code == 404

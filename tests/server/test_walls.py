@@ -134,6 +134,8 @@ def every_request(lake: tracelake.Lake) -> dict[tuple[str, str], list[Asked]]:
         "/overview": ["/overview", *(f"/overview?query={query}" for query in QUERIES[:5])],
         "/search": ["/search", *(f"/search?q={query}" for query in QUERIES[:5])],
         "/traces/trace_id": [f"/traces/{one}" for one in EVERY_TRACE],
+        "/traces/trace_id/details": [f"/traces/{one}/details?span={SPAN}" for one in EVERY_TRACE],
+        "/traces/trace_id/image": [f"/traces/{one}/image?span={SPAN}&part=input.0.0" for one in EVERY_TRACE],
         "/api/v1/traces": ["/api/v1/traces", "/api/v1/traces?order=longest&limit=2&offset=1"],
         "/api/v1/traces/trace_id": [
             f"/api/v1/traces/{one}{more}"
@@ -295,7 +297,7 @@ def test_nothing_of_another_workspace_is_in_any_answer(walls: Walls) -> None:
         if any(SECRET in answer.text for answer in walls.answers(requests[:3], "whole"))
     }
     silent = {path for _, path in walls.divided.keys() - shown if "experiments" not in path}
-    assert {path for path in silent if "/mlflow/" not in path} == {"/openapi.json"}
+    assert {path for path in silent if "/mlflow/" not in path} == {"/openapi.json", "/traces/trace_id/image"}
 
 
 def test_every_route_is_divided_or_of_the_whole_lake(walls: Walls) -> None:

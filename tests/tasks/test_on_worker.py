@@ -26,7 +26,7 @@ def fixture_unfrozen() -> Iterator[None]:
 def test_a_worker_of_another_version_does_nothing() -> None:
     """A worker with another version refuses the task, and the error names both versions."""
     done = list[int]()
-    with pytest.raises(RuntimeError, match=r"has tracelake .*, and this process 0\.0\.9"):
+    with pytest.raises(RuntimeError, match=r"has tracelake .*, and this process has 0\.0\.9"):
         OnWorker(done.append, "0.0.9")(1)
     assert done == []
     OnWorker(done.append, version_here())(1)

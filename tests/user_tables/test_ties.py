@@ -136,7 +136,8 @@ def test_tasks_whose_rows_differ_are_refused(
         batches = [batch(*given, (2, 0.0, "eve"))] if blocks == 1 else [batch(one) for one in given]
         staged = tasks(lake, NOTHING, *batches)
         with pytest.raises(
-            InputError, match=r"people: rows of one key .*\(id = 1\).*option orderBy"
+            InputError,
+            match=r"people: one write has different rows for the same key.*\(id = 1\).*option orderBy",
         ) as refused:
             written(lake, staged, "x")
         assert "id = 2" not in str(refused.value)
@@ -205,7 +206,7 @@ def test_a_column_that_does_not_tell_is_refused(
     """An order column that ties for the greatest of different rows, or is null for any of them, is refused."""
     rows = [(1, 5.0, "ann"), *others]
     for given in ([batch(*rows)], [batch(one) for one in rows], [batch(one) for one in rows[::-1]]):
-        with pytest.raises(InputError, match=r"'at' does not say .* \(id = 1\). Nothing was written"):
+        with pytest.raises(InputError, match=r"'at' does not decide .* \(id = 1\). Nothing was written"):
             written(lake, tasks(lake, BY_AT, *given))
     assert people(lake) == {}
     assert objects_of(lake) == set()

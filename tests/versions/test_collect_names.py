@@ -31,7 +31,7 @@ def test_only_what_a_name_leads_to_is_named_again() -> None:
         lambda: world.repository.cherry_pick(lost, message="pick"),
         lambda: world.repository.revert(lost, message="revert"),
     ):
-        with pytest.raises(RefNotFoundError, match="no branch or tag leads to"):
+        with pytest.raises(RefNotFoundError, match="no branch or tag reaches"):
             give()
     assert world.repository.tags() == {}
     assert list(world.repository.branches()) == ["main"]
@@ -60,7 +60,7 @@ def test_who_is_killed_while_he_gives_a_name_leaves_nothing() -> None:
     assert (world.repository.tags(), list(world.repository.branches())) == ({}, ["main"])
     with pytest.raises(RefNotFoundError, match="branch again"):
         world.commit("c", 1, "again")
-    with pytest.raises(RefNotFoundError, match="no branch or tag leads to"):
+    with pytest.raises(RefNotFoundError, match="no branch or tag reaches"):
         world.repository.tag("v2", lost)
     world.repository.create_branch("other", world.repository.resolve("main"))
     assert world.collect().objects == 0

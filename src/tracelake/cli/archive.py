@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from tracelake._errors import TracelakeError, UsageError
-from tracelake.archive.model import DELETION_KEPT, DELETION_REMOVED
 from tracelake.cli import render
 from tracelake.cli.options import JsonOption, LakeOption, MasterOption, format_examples, opened
 from tracelake.cli.output import FAILED, console, plain, print_json
@@ -195,6 +194,8 @@ def delete(
         console().print(f"{len(deleted)} of {len(set(traces))} traces deleted.")
     errors = console(stderr=True)
     if deleted:
+        from tracelake.archive.model import DELETION_KEPT, DELETION_REMOVED  # noqa: PLC0415  heavy
+
         for heading, places in (("Removed from", DELETION_REMOVED), ("Still in", DELETION_KEPT)):
             errors.print(f"{heading}:")
             for place in places:

@@ -16,8 +16,6 @@ import typer
 
 from tracelake import limits
 from tracelake._errors import UsageError
-from tracelake._settings import Settings
-from tracelake.access.oidc import Admission, OpenId
 from tracelake.cli.options import (
     AllowedHostOption,
     AllowedOriginOption,
@@ -47,6 +45,8 @@ from tracelake.cli.output import ignore_closed_stream, log_lines, print_json
 from tracelake.limits import PIPELINE_POLL_S
 
 if TYPE_CHECKING:
+    from tracelake._settings import Settings
+    from tracelake.access.oidc import OpenId
     from tracelake.lake.lake import Lake
     from tracelake.server.run import Exposure, Served
 
@@ -223,6 +223,8 @@ def openid_of(settings: Settings, issuer: str | None, client_id: str | None) -> 
         if client_id is not None:
             raise UsageError("oidc_client_id needs oidc_issuer, the address of the provider")
         return None
+    from tracelake.access.oidc import Admission, OpenId
+
     admissions = [
         Admission(each.claim, each.value, each.role, each.workspace) for each in settings.oidc_admit
     ]
