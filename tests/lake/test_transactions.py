@@ -314,7 +314,7 @@ def test_a_first_step_that_comes_after_the_abort_is_discarded() -> None:
     """The late step is discarded. It was once committed, because its client was gone."""
     a_late_first_step()
     rule = "a step that came late counts"
-    words = '"abort" if now is not None and t >= now.upper else'
+    words = '"abort" if current is not None and t >= current.upper else'
     assert_caught(Broken(rule, client_request, words, ""), a_late_first_step)
 
 
