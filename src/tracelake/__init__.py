@@ -75,7 +75,6 @@ from tracelake.results import (
     Trace,
     VerifyReport,
 )
-from tracelake.search.results import Facet, FacetValue, Hit, SearchResults
 from tracelake.tasks.runners import Progress
 
 if _TYPE_CHECKING:
@@ -97,6 +96,7 @@ if _TYPE_CHECKING:
     )
     from tracelake.location import LakeConfig
     from tracelake.pipeline.continuous import InboxPipeline
+    from tracelake.search.results import Facet, FacetValue, Hit, SearchResults
     from tracelake.search.vectors import Embedder, embedder
     from tracelake.tables.changes import Changes
     from tracelake.tables.table import Table
@@ -203,6 +203,10 @@ __all__ = [
 ]
 
 _LAZY = {
+    "Facet": "tracelake.search.results",
+    "FacetValue": "tracelake.search.results",
+    "Hit": "tracelake.search.results",
+    "SearchResults": "tracelake.search.results",
     "ArchiveDue": "tracelake.archive.model",
     "ArchiveReport": "tracelake.archive.model",
     "ArchiveSettings": "tracelake.archive.model",

@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 from rich.text import Text
@@ -23,7 +23,9 @@ from tracelake.cli.render import duration
 from tracelake.limits import SEARCH_HITS_DEFAULT, SEARCH_HITS_MAX, SQL_ROWS_SHOWN
 from tracelake.results import Row, Trace
 from tracelake.search.query_parser import clause_of, narrowed
-from tracelake.search.results import SearchResults
+
+if TYPE_CHECKING:
+    from tracelake.search.results import SearchResults
 
 LABEL_MAX: Final = 60
 SERVICE_MAX: Final = 24

@@ -23,7 +23,6 @@ from tracelake.results import (
     TableInfo,
     VerifyReport,
 )
-from tracelake.search.results import Hit
 
 if TYPE_CHECKING:
     from tracelake.archive.disk_usage import ArchiveSpace
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
         TransactionAccount,
         TransactionInfo,
     )
+    from tracelake.search.results import Hit
 
 COMMIT_SHOWN: Final = 12
 """Digits of a commit id in a list; a unique prefix is enough to name a commit."""
