@@ -29,7 +29,7 @@ def test_a_trace_that_would_not_come_back_stays_hot(
         before = payload_of(lake, 1)
         report = lake.archive.run()
         assert report.fates == {"archived": 1, "malformed": 1}
-        assert "5000 of one trace" in report.failures[trace_id(1)]
+        assert "5000 that the archive accepts for one trace" in report.failures[trace_id(1)]
         assert payload_of(lake, 1) == before
         assert lake.archive.run().fates == {}, "it is marked"
         assert lake.archive.restore(trace_id(2))

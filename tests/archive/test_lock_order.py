@@ -190,7 +190,7 @@ def test_what_comes_while_a_deletion_waits_is_read_by_the_pipeline(
             "one that lacks its parts is nothing but zeros"
         )
 
-    kept = "keep(connection, self.lake, gone)"
+    kept = "keep(connection, self.lake, deleted)"
     assert_caught(Broken("rows lose the parts that tell them", ArchiveStore.delete, kept, "pass"), check)
     outbox.trim([row.sequence for row in outbox.waiting()])
     check()
