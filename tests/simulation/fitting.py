@@ -38,7 +38,7 @@ class JumpingClock(BatchSizer):
         super().__init__(BOUNDS)
         self._durations_s = cycle(DURATIONS_S)
 
-    def took(self, inputs: Sequence[Input], arrow_bytes: int, seconds: float, *, was_cut: bool) -> None:
+    def record(self, inputs: Sequence[Input], arrow_bytes: int, seconds: float, *, was_cut: bool) -> None:
         del seconds
         super().record(inputs, arrow_bytes, next(self._durations_s), was_cut=was_cut)
 

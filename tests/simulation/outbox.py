@@ -107,7 +107,7 @@ class SimulatedHotTier(HotTier):
         tables = CommittedTables(process.key_value, process.key_value)
         view = SimpleNamespace(
             full_id=lambda trace_id, *_others: trace_id,
-            whole=lambda trace_id, _workspace: tables.spans([trace_id])[0],
+            trace_spans=lambda trace_id, _workspace: tables.spans([trace_id])[0],
         )
         self._opened: Any = SimpleNamespace(read=lambda _branch, read: read(view))
 

@@ -68,7 +68,7 @@ SETTING_ASIDE_MUTANTS = [
     _mutant(
         "overtaken, ignored", "pipeline.outputs.builtin.TableOutput.publish", goes_on, 50, _ONE, waits=True
     ),
-    _mutant("segments go", "pipeline.input_ack.InputAcker._keep", keep_nothing, 5, ("merge", "merge")),
+    _mutant("segments go", "pipeline.publish.InputAcker._keep", keep_nothing, 5, ("merge", "merge")),
     _mutant(
         "a commit forgets offers only", "journal.quarantine.on_commit", forget_offers, 20, ("read", None)
     ),

@@ -348,7 +348,14 @@ VERSIONS_MUTANTS = [
     ),
     _mutant("answers forgotten", _COMMITTER + "Committer._let_go", forgetful, KILLED, rounds=2, committers=2),
     _mutant(
-        "new answers may leave", _COMMITTER + "kept", kept_few, KILLED, 100, 1000, sweepers=2, committers=2
+        "new answers may leave",
+        _COMMITTER + "split_answers",
+        kept_few,
+        KILLED,
+        100,
+        1000,
+        sweepers=2,
+        committers=2,
     ),
     _mutant("a second try", _SUBMIT, unremembered, KILLED, rounds=2, committers=2),
     _mutant(

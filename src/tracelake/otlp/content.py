@@ -91,7 +91,9 @@ def span_type_of(span: Mapping[str, Any]) -> SpanType | None:
     if stated := span.get("type"):
         return span_type(stated)
     attributes: Mapping[str, str] = dict(span.get("attributes") or {})
-    return next((known for name in TYPE_NAMES if (known := span_type(attributes.get(name) or ""))), None)
+    return next(
+        (span_kind for name in TYPE_NAMES if (span_kind := span_type(attributes.get(name) or ""))), None
+    )
 
 
 def conversation(span: Mapping[str, Any]) -> Conversation:
