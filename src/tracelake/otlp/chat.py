@@ -270,7 +270,7 @@ def _with_system(instructions: Any, messages: Messages, depth: int) -> Messages:
 def _choices(value: _Object, role: str, _depth: int) -> Messages | None:
     """Read a response of OpenAI's chat or completion API."""
     messages: Messages = []
-    for choice in _objects(value.get("choices")):
+    for choice in read_objects(value.get("choices")):
         inner = choice.get("message") or choice.get("delta") or {"content": choice.get("text")}
         if isinstance(inner, dict) and (message := read_message(inner, role)):
             reason = choice.get("finish_reason")
@@ -282,7 +282,7 @@ def _choices(value: _Object, role: str, _depth: int) -> Messages | None:
 
 def _candidates(value: _Object, role: str, _depth: int) -> Messages | None:
     """Read a response of Gemini."""
-    contents = (candidate.get("content") for candidate in _objects(value.get("candidates")))
+    contents = (candidate.get("content") for candidate in read_objects(value.get("candidates")))
     messages = [
         message
         for content in contents
@@ -298,7 +298,7 @@ def _generations(value: _Object, role: str, depth: int) -> Messages | None:
     flat = generations[0] if isinstance(generations, list) and generations else None
     flat = flat if isinstance(flat, list) else generations
     messages: Messages = []
-    for generation in _objects(flat):
+    for generation in read_objects(flat):
         inner = generation.get("message")
         read = _messages(inner if inner else generation.get("text"), role, depth + 1)
         messages += read or []
@@ -316,7 +316,8 @@ def _responses(value: _Object, role: str, depth: int) -> Messages | None:
     return None
 
 
-def _objects(value: Any) -> Iterable[_Object]:
+def read_objects(value: Any) -> Iterable[_Object]:
+    """Return the objects of a JSON list, at most MESSAGES_MAX items of it."""
     return (
         (item for item in value[:MESSAGES_MAX] if isinstance(item, dict)) if isinstance(value, list) else ()
     )
@@ -377,11 +378,9 @@ def _calls_of(value: _Object, seen_ids: set[str | None]) -> Iterable[MessagePart
     """Yield the tool calls that a message has beside its content, except those with these ids."""
     extra = value.get("additional_kwargs")
     calls = value.get("tool_calls") or (extra.get("tool_calls") if isinstance(extra, dict) else None)
-    yield from (
-        call for call in map(read_call, _objects(calls)) if call.id is None or call.id not in seen_ids
-    )
+    yield from (call for call in read_calls(calls) if call.id is None or call.id not in seen_ids)
     if isinstance(inner := value.get("function_call"), dict):
-        yield read_call(inner)
+        yield _call(inner)
 
 
 def _holds_results(content: Any) -> bool:
@@ -483,7 +482,12 @@ def _media_part(value: _Object) -> MessagePart:
     )
 
 
-def read_call(value: _Object) -> MessagePart:
+def read_calls(value: Any) -> list[MessagePart]:
+    """Return the tool calls of a JSON list; empty for another value."""
+    return [_call(call) for call in read_objects(value)]
+
+
+def _call(value: _Object) -> MessagePart:
     """Return a tool call, whose name and arguments may be in an inner object."""
     inner = value.get("function") or value.get("tool_call")
     merged = {**value, **inner} if isinstance(inner, dict) else value
@@ -518,14 +522,14 @@ _READERS: Final[dict[PartType, Callable[[_Object], MessagePart]]] = {
     "reasoning": _reasoning_part,
     "image": _media_part,
     "file": _media_part,
-    "tool_call": read_call,
+    "tool_call": _call,
     "tool_result": _result_part,
 }
 
 _TAGGED: Final[dict[str, Callable[[_Object], MessagePart]]] = {
-    "functionCall": read_call,
-    "function_call": read_call,
-    "toolUse": read_call,
+    "functionCall": _call,
+    "function_call": _call,
+    "toolUse": _call,
     "functionResponse": _result_part,
     "function_response": _result_part,
     "toolResult": _result_part,

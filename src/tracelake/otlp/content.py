@@ -6,12 +6,10 @@ Attributes stay as sent. Messages are made when they are read, so that a better 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import islice
 from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
-from tracelake.limits import MESSAGES_MAX
 from tracelake.otlp import messages as recorded
 from tracelake.otlp.chat import (
     ChatMessage,
@@ -19,8 +17,9 @@ from tracelake.otlp.chat import (
     Messages,
     json_or_text,
     parse_json,
-    read_call,
+    read_calls,
     read_message,
+    read_objects,
     read_text,
 )
 
@@ -127,11 +126,10 @@ def conversation(span: Mapping[str, Any]) -> Conversation:
 
 def _with_calls(messages: Messages, attributes: Mapping[str, str]) -> Messages:
     """Add tool calls that are in an attribute of their own beside the text of the answer."""
-    calls = parse_json(attributes.get("gen_ai.tool.calls"))
-    if len(messages) != 1 or not isinstance(calls, list):
+    calls = read_calls(parse_json(attributes.get("gen_ai.tool.calls")))
+    if len(messages) != 1 or not calls:
         return messages
-    parts = (read_call(call) for call in calls[:MESSAGES_MAX] if isinstance(call, dict))
-    return [msgspec.structs.replace(messages[0], parts=(*messages[0].parts, *parts))]
+    return [msgspec.structs.replace(messages[0], parts=(*messages[0].parts, *calls))]
 
 
 def _entries(attributes: Mapping[str, str]) -> recorded.Entries:
@@ -179,9 +177,7 @@ def _of_vercel(attributes: Mapping[str, str]) -> Messages | None:
         parts.append(MessagePart(type="reasoning", text=reasoning))
     if text := attributes.get("ai.response.text") or attributes.get("ai.response.object"):
         parts.append(MessagePart(type="text", text=text))
-    calls = parse_json(attributes.get("ai.response.toolCalls"))
-    if isinstance(calls, list):
-        parts += (read_call(call) for call in islice(calls, MESSAGES_MAX) if isinstance(call, dict))
+    parts += read_calls(parse_json(attributes.get("ai.response.toolCalls")))
     reason = attributes.get("ai.response.finishReason")
     return [ChatMessage(role="assistant", parts=tuple(parts), finish_reason=reason)] if parts else None
 
@@ -190,10 +186,8 @@ def _of_events(events: Any) -> tuple[Messages, Messages]:
     """Return input and output of a JSON list of OpenTelemetry events."""
     received: Messages = []
     returned: Messages = []
-    if isinstance(events, list):
-        for event in islice(events, MESSAGES_MAX):
-            if isinstance(event, dict):
-                is_choice = event.get("event.name") == "gen_ai.choice"
-                if message := read_message(event, "assistant" if is_choice else "user"):
-                    (returned if is_choice else received).append(message)
+    for event in read_objects(events):
+        is_choice = event.get("event.name") == "gen_ai.choice"
+        if message := read_message(event, "assistant" if is_choice else "user"):
+            (returned if is_choice else received).append(message)
     return received, returned

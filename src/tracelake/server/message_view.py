@@ -114,13 +114,9 @@ def view_conversation(span: Mapping[str, Any], previous: Mapping[str, Any] | Non
     first = max(len(own.input) - MESSAGES_SHOWN_MAX, 0)
     received = reader.read(own.input[first:], "input", first)
     tools = {part.call_id: part for view in received for part in view.parts if part.type == "tool_call"}
-    for view in returned:
-        for part in view.parts:
-            if part.type == "tool_result" and part.name is None and part.call_id in tools:
-                part.name = tools[part.call_id].name
     earlier = [view for view in received if int(view.path.rpartition(".")[2]) < shared]
     recent = received[len(earlier) :]
-    return ConversationView(_match(earlier), _match(recent, tools), _match(returned), first)
+    return ConversationView(_match(earlier), _match(recent, tools), _match(returned, tools), first)
 
 
 def shared_messages(own: Conversation, previous: Conversation) -> int:

@@ -267,12 +267,14 @@ def _behind(keys: Sequence[tuple[str, str, bool]]) -> str:
     return behind if len(keys) == 1 else f"({behind} OR ({column} = {value} AND {_behind(keys[1:])}))"
 
 
+_TOKEN_SUMS: Final = ", ".join(
+    f"least(coalesce(sum({name}::HUGEINT), 0), {_INT64_MAX})::BIGINT AS {name}"
+    for name in ("input_tokens", "output_tokens")
+)
+_LATENCY: Final = "quantile_disc(duration_ns, 0.5) AS p50_ns, quantile_disc(duration_ns, 0.95) AS p95_ns"
 STATISTICS_SQL: Final = f"""
     count(*) AS traces, count(*) FILTER (error_count > 0) AS errors,
-    quantile_disc(duration_ns, 0.5) AS p50_ns, quantile_disc(duration_ns, 0.95) AS p95_ns,
-    quantile_disc(duration_ns, 0.99) AS p99_ns,
-    least(coalesce(sum(input_tokens::HUGEINT), 0), {_INT64_MAX})::BIGINT AS input_tokens,
-    least(coalesce(sum(output_tokens::HUGEINT), 0), {_INT64_MAX})::BIGINT AS output_tokens"""
+    {_LATENCY}, quantile_disc(duration_ns, 0.99) AS p99_ns, {_TOKEN_SUMS}"""
 """Columns of statistics over rows of table `traces`."""
 
 
@@ -510,10 +512,7 @@ def list_pages(templates: Jinja2Templates) -> APIRouter:
             services=list_services(lake),
             models=_distinct(lake, "model"),
             orders=ORDERS,
-            presets=[
-                (label, link(request, last=last or None), (parameters.get("last") or "") == last)
-                for last, label in PRESETS
-            ],
+            presets=_presets(request),
             chart=None if listing.activity is None else chart(request, listing.activity),
             link=lambda **changed: link(request, **changed),
             previous_url=_previous_url(request, wanted, listing),
@@ -536,6 +535,12 @@ def link(request: Request, path: str | None = None, **changed: str | float | Non
     )
     path = path or url.path
     return f"{path}?{url.query}" if url.query else path
+
+
+def _presets(request: Request) -> list[tuple[str, str, bool]]:
+    """Return the label and URL of each time range, and whether it is the current one."""
+    current = request.query_params.get("last") or ""
+    return [(label, link(request, last=last or None), current == last) for last, label in PRESETS]
 
 
 @dataclass(frozen=True, slots=True)
@@ -603,11 +608,6 @@ def _previous_url(request: Request, wanted: TraceFilter, listing: TracePage) -> 
 
 _ROWS: Final = 10
 """Rows of each table of the overview."""
-_TOKEN_SUMS: Final = ", ".join(
-    f"least(coalesce(sum({name}::HUGEINT), 0), {_INT64_MAX})::BIGINT AS {name}"
-    for name in ("input_tokens", "output_tokens")
-)
-_LATENCY: Final = "quantile_disc(duration_ns, 0.5) AS p50_ns, quantile_disc(duration_ns, 0.95) AS p95_ns"
 _ERRORS: Final = "count(*) FILTER (status = 'ERROR') AS errors"
 
 
@@ -682,10 +682,7 @@ def overview_pages(templates: Jinja2Templates) -> APIRouter:
             "/api/v1/overview",
             overview=shown,
             chart=None if shown.activity is None else chart(request, shown.activity),
-            presets=[
-                (label, link(request, last=last or None), (request.query_params.get("last") or "") == last)
-                for last, label in PRESETS
-            ],
+            presets=_presets(request),
             link=in_list,
             operation_url=lambda row: with_query(
                 *(clause_of(name, row[name]) for name in ("service", "name") if row[name])
