@@ -61,10 +61,10 @@ class Maintenance:
         every commit, unless it is given up.
 
         Args:
-            forget_before: a commit before which no table need be readable any more: rows that were replaced by
-                then are left out.
+            forget_before: delete rows that were replaced before this commit, so that tables before it become
+                unreadable.
             runner: run the tasks there instead of on Spark.
-            progress: is told what is going on.
+            progress: receives progress reports.
 
         Raises:
             RefNotFoundError: no such commit.

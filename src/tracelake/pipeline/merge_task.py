@@ -195,8 +195,8 @@ def _load(db: duckdb.DuckDBPyConnection, name: str, tables: list[pa.Table], sche
 def _contest(db: duckdb.DuckDBPyConnection, incoming: Incoming, spans: Lookup) -> tuple[Numbers, pa.Table]:
     """Make `lost` (numbers of incoming rows that are not taken) and `replaced` (ids of stored rows that go).
 
-    Return both, sorted. Nearly always no span came twice, and statements cost more than the rows of a few spans. What
-    may be contested is told by ids and side; of claims that are ranked then, the workspace counts, too.
+    Return both, sorted. Few spans come twice, and statements cost more than the rows of a few spans, so only spans with
+    equal ids and side are compared. The ranking of claims also compares the workspace.
     """
     db.execute("create temp table lost (ord bigint)")
     db.execute("create temp table replaced (row_id bigint)")

@@ -176,7 +176,7 @@ class Operations:
             operation.result = body(tell)
         except (TracelakeError, OSError) as error:
             operation.error = _alone(error)
-        except Exception:  # noqa: BLE001  whoever asked is told, and the thread has nobody else to tell
+        except Exception:  # noqa: BLE001  the client gets the error with the operation
             _log.exception("a %s failed because of an internal error", operation.kind)
             operation.error = InternalError("internal error; see the log of the server")
         operation.seconds = time.monotonic() - began_s

@@ -1,13 +1,7 @@
-"""The tables that every lake has, made of what is ingested: each is said once, here.
+"""Built-in tables `spans` and `traces`: their schemas, how a trace is aggregated, and the rows of one workspace.
 
-Whoever writes, reads, maintains or verifies tables goes through `BUILT_IN`. So another table is one entry, and what
-fills it in `pipeline/merge_task.py`; without that, every transaction appends nothing to it. In a lake that is
-older than
-the entry, the table begins with the next transaction: commits before it do not name it, and read it as empty.
-
-Table `traces`: one row a trace, made of all its spans.
-
-Rows of one workspace: the conditions that reads of it have, as SQL and for rows that are there.
+Writers, readers, maintenance and verification use `BUILT_IN`. A new table is one entry there, and the code in
+`pipeline/merge_task.py` that fills it. In an older lake, the table is empty until the next transaction.
 """
 
 from __future__ import annotations
