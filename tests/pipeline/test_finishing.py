@@ -155,5 +155,5 @@ def test_what_a_peer_appended_stands_for_what_cannot_be_read() -> None:
     finished."""
     peer_appends_while_reading_fails()
     rule = "rows that a peer appended stand for what cannot be read"
-    words = "isinstance(fed, AttemptFailed) and fed.held"
+    words = "isinstance(fed, AttemptFailed) and fed.has_rows"
     assert_caught(Broken(rule, Replayer.feed, words, "False"), peer_appends_while_reading_fails)

@@ -267,7 +267,8 @@ def test_frames_are_written_by_key(spark: SparkSession, lake: Lake) -> None:
     with pytest.raises(PySparkException, match="'id' is part of its key, and must not be null"):
         write(numbers.selectExpr("if(id = 99, null, id) as id", "'third' as text"))
     twice = spark.range(10, numPartitions=2).selectExpr("id % 5 + 1000 as id", "'at ' || id as text")
-    with pytest.raises(PySparkException, match=r"table mine: rows of one key .* option orderBy"):
+    refusal = r"table mine: one write has different rows for the same key.* option orderBy"
+    with pytest.raises(PySparkException, match=refusal):
         write(twice)
     assert lake.log()[0].id == head
     write(twice, orderBy="text")
