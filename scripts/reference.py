@@ -1,7 +1,8 @@
 """Generate the reference pages that come from code.
 
-`python -m scripts.reference` writes the short pages that are in the repository: tables of commands, errors and limits.
-With `--complete DIR`, it also writes pages with the complete help of each command and with every limit, for a release.
+`python -m scripts.reference` writes the short pages that are in the repository: tables of commands, calls,
+errors and limits. With `--complete DIR`, it also writes pages with the complete help of each command, each signature
+and every limit, for a release.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ import dataclasses
 import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Final, TypeAlias, get_type_hints
 
 import msgspec
@@ -74,8 +77,9 @@ _LIMITS_HEAD: Final = f"""# Limits
 
 {_MADE_BY}
 
-The limits beyond which Tracelake refuses input or a request. They are constants of a release, not settings. All other
-limits only divide, delay or truncate work; `src/tracelake/limits` has all of them, with the effect of each.
+The limits beyond which Tracelake refuses input or a request. They are constants of a release, not settings. If a value
+of a setting is out of bounds, the error names the bound. All other limits only divide, delay or truncate work;
+`src/tracelake/limits` has all of them, with the effect of each.
 """
 
 _COMPLETE_LIMITS_HEAD: Final = f"""# All limits
@@ -103,12 +107,13 @@ _PYTHON_HEAD: Final = f"""# Python
 
 {_MADE_BY}
 
-`import tracelake` is the public API, with `tracelake.spark` and `tracelake.testing`. Other modules, and names that
-begin with an underscore, may change without notice. All names are typed. Times are nanoseconds since 1970 UTC.
-`help(tracelake.Lake.search)` and the like show the complete text of each entry.
+The public API: `import tracelake`, and `tracelake.spark` for Spark sessions. In a call, `…` stands for optional
+parameters. `help(tracelake.Lake.search)` shows all parameters, types and errors; a release has a page with all of them.
 
+Names that begin with an underscore, and other modules, may change without notice. Times are nanoseconds since 1970 UTC.
 Threads may share a `Lake`, and several processes may open the same lake, also for writing. Use it in a `with` block, or
-call `close()`. A lake at `memory://name` ends with its process.
+call `close()`. A lake at `memory://name` ends with its process. `tracelake.testing` runs simulations of concurrent
+processes.
 
 ## Commits by name
 
@@ -124,8 +129,28 @@ Every read sees one commit. Parameters `at` and `ref` name it:
 | `main@2026-01-01T00:00Z` | the newest at that time; a date means its first moment, in UTC |
 """
 
+_COMPLETE_PYTHON_HEAD: Final = f"""# Python, all signatures
+
+{_MADE_BY}
+
+Each public call with its parameters and the type of its result, and each record with its fields.
+"""
+
 _NOT_PUBLIC: Final = ("hot", "objects")
 """Attributes of a lake whose methods are for Tracelake itself."""
+
+_COMPLETE_ONLY: Final = ("InProcess", "TaskRunner")
+"""Classes for tests and adapters, whose methods only the complete page has."""
+
+_RECORDS: Final = """## Records
+
+Results are records; `help(tracelake.Hit)` shows the fields of one. All of them: {}.
+"""
+
+_SPARK: Final = """## tracelake.spark
+
+`tracelake.spark.register(session)` registers format `tracelake` (`TracelakeSource`) and enables filter pushdown.
+"""
 
 _OTHER_TYPES: Final = (
     "tracelake.lake.reads.WorkspaceLake",
@@ -148,6 +173,11 @@ Options of format `tracelake`: `lake`, `metadata`, `at`, `columns`, `where`; for
 
 _REFUSES: Final = re.compile(r"refused|rejected|\b4\d\d\b|\b503\b|error")
 """The effect of a limit beyond which something is refused."""
+
+_SETTING: Final = re.compile(
+    r"Shortest|Smallest|Longest|Largest|Latest|Port number|A quota|.* that setting|.* configured"
+)
+"""The meaning of a limit that bounds a setting; the message of a refused setting has the bound."""
 
 
 def cli_page() -> str:
@@ -202,22 +232,22 @@ def _help(path: tuple[str, ...]) -> str:
 
 def limits_page() -> str:
     """Return the text of limits.md: the limits beyond which something is refused."""
-    return _limit_tables(_LIMITS_HEAD, _REFUSES)
+    return _limit_tables(_LIMITS_HEAD, is_complete=False)
 
 
 def complete_limits_page() -> str:
     """Return a page with every limit."""
-    return _limit_tables(_COMPLETE_LIMITS_HEAD, re.compile(""))
+    return _limit_tables(_COMPLETE_LIMITS_HEAD, is_complete=True)
 
 
-def _limit_tables(head: str, effect: re.Pattern[str]) -> str:
-    """Return a page with the limits whose effect matches a pattern, a table for each section."""
+def _limit_tables(head: str, *, is_complete: bool) -> str:
+    """Return a page with all limits, or with those that refuse data or requests, a table for each section."""
     lines = [head]
     for section, found in limit_sections():
         rows = [
             f"| `{name}` | {_value(name)} | {bounds} | {beyond} |"
             for name, bounds, beyond in found
-            if effect.search(beyond)
+            if is_complete or (_REFUSES.search(beyond) and not _SETTING.match(bounds))
         ]
         if rows:
             lines += [
@@ -258,11 +288,20 @@ def _value(name: str) -> str:
 
 
 def python_page() -> str:
-    """Return the text of python.md: each public call with its effect, each record with its fields."""
+    """Return the text of python.md: each public call with its effect, without optional parameters and results."""
+    return _python_tables(_PYTHON_HEAD, is_complete=False)
+
+
+def complete_python_page() -> str:
+    """Return a page with the signature of each public call, and with the fields of each record."""
+    return _python_tables(_COMPLETE_PYTHON_HEAD, is_complete=True)
+
+
+def _python_tables(head: str, *, is_complete: bool) -> str:
     exports = [getattr(tracelake, name) for name in tracelake.__all__]
     classes = [each for each in exports if isinstance(each, type) and not issubclass(each, Exception)]
     records = [kind for kind in classes if _is_record(kind)]
-    lines = [_PYTHON_HEAD, "## tracelake\n", *_calls("", filter(inspect.isfunction, exports))]
+    lines = [head, "## tracelake\n", *_calls("", filter(inspect.isfunction, exports), is_complete)]
     parts = _parts_of_a_lake()
     others = sorted(
         set(classes) - {*records, tracelake.Lake, *parts.values()}, key=lambda kind: kind.__name__
@@ -270,26 +309,44 @@ def python_page() -> str:
     for heading, kind in (
         ("Lake", tracelake.Lake),
         *parts.items(),
-        *((kind.__name__, kind) for kind in others),
+        *((kind.__name__, kind) for kind in others if is_complete or kind.__name__ not in _COMPLETE_ONLY),
     ):
+        attributes = _attributes(kind) if is_complete or kind is tracelake.Lake else ""
         lines += [
             f"## {heading}\n",
-            f"`{kind.__name__}`: {_first_sentence(kind)}{_attributes(kind)}\n",
-            *_calls(kind.__name__, members(kind).values()),
+            f"`{kind.__name__}`: {_first_sentence(kind)}{attributes}\n",
+            *_calls(kind.__name__, members(kind).values(), is_complete),
         ]
-    lines += ["## Records\n", "| record | fields | meaning |", "|---|---|---|"]
-    lines += [f"| `{kind.__name__}` | {_fields(kind)} | {_first_sentence(kind)} |" for kind in records]
-    for module in (tracelake.spark, tracelake.testing):
-        rows = [
-            f"| `{name}` | {_first_sentence(getattr(module, name))} |"
-            for name in module.__all__
-            if name != "DefaultSource"
-        ]
-        lines += [f"\n## {module.__name__}\n", "| name | meaning |", "|---|---|", *rows]
-    types = ", ".join(f"`{name}`" for name in _OTHER_TYPES)
-    return "\n".join([*lines, f"\nOther types of parameters and results: {types}.\n", _PYTHON_TAIL])
+    lines += _complete_tail(records) if is_complete else [_RECORDS.format(_names(records)), _SPARK]
+    return "\n".join([*lines, "", _PYTHON_TAIL])
 
 
+def _complete_tail(records: list[type]) -> list[str]:
+    """Return the tables of records, and of the names of `tracelake.spark` and `tracelake.testing`."""
+    rows = [f"| `{kind.__name__}` | {_fields(kind)} | {_first_sentence(kind)} |" for kind in records]
+    return [
+        *("## Records\n", "| record | fields | meaning |", "|---|---|---|", *rows),
+        *_module_table(tracelake.spark),
+        *_module_table(tracelake.testing),
+        f"\nOther types of parameters and results: {', '.join(f'`{name}`' for name in _OTHER_TYPES)}.",
+    ]
+
+
+def _names(kinds: Iterable[type]) -> str:
+    return ", ".join(f"`{kind.__name__}`" for kind in kinds)
+
+
+def _module_table(module: ModuleType) -> list[str]:
+    """Return a section with the public names of a module."""
+    rows = [
+        f"| `{name}` | {_first_sentence(getattr(module, name))} |"
+        for name in module.__all__
+        if name != "DefaultSource"
+    ]
+    return [f"\n## {module.__name__}\n", "| name | meaning |", "|---|---|", *rows]
+
+
+@cache
 def _parts_of_a_lake() -> dict[str, type]:
     """Return the classes of the public attributes of a lake that have methods, by heading."""
     with tracelake.init("memory://reference") as lake:
@@ -328,14 +385,16 @@ def _attributes(kind: type) -> str:
     return f" Attributes: {', '.join(names)}." if names else ""
 
 
-def _calls(owner: str, members: Iterable[Any]) -> list[str]:
+def _calls(owner: str, members: Iterable[Any], is_complete: bool) -> list[str]:
     """Return a table of public functions and properties."""
     rows = []
     for member in members:
         function = getattr(member, "fget", getattr(member, "func", member))
         if not inspect.isfunction(function) or function.__name__.startswith("_"):
             continue
-        text = _signature(function, is_property=function is not member, is_method=bool(owner))
+        is_property = function is not member
+        call = _signature if is_complete else _short_call
+        text = call(function, is_property=is_property, is_method=bool(owner))
         rows.append(f"| `{text}` | {_first_sentence(function)} |")
     return ["| call | effect |", "|---|---|", *rows, ""] if rows else []
 
@@ -350,6 +409,19 @@ def _signature(function: Any, *, is_property: bool, is_method: bool) -> str:
     return f"{function.__name__}{called}" + (
         f" -> {returned}" if returned not in (None, "None") else ""
     ).replace("|", "\\|")
+
+
+def _short_call(function: Any, *, is_property: bool, is_method: bool) -> str:
+    """Return a call with its required parameters; `…` stands for the optional ones."""
+    if is_property:
+        return str(function.__name__)
+    parameters = list(inspect.signature(function).parameters.values())[is_method:]
+    names = [
+        f"*{each.name}" if each.kind is each.VAR_POSITIONAL else each.name
+        for each in parameters
+        if each.default is each.empty
+    ]
+    return f"{function.__name__}({', '.join(names + ['…'] * (len(names) < len(parameters)))})"
 
 
 def _first_sentence(documented: Any) -> str:
@@ -434,7 +506,11 @@ PAGES: Final[dict[str, Page]] = {
 }
 """The generator of each page, by its path below `docs`."""
 
-COMPLETE_PAGES: Final[dict[str, Page]] = {"cli.md": complete_cli_page, "limits.md": complete_limits_page}
+COMPLETE_PAGES: Final[dict[str, Page]] = {
+    "cli.md": complete_cli_page,
+    "limits.md": complete_limits_page,
+    "python.md": complete_python_page,
+}
 """The generators of the pages that a release has, and the repository has not."""
 
 

@@ -9,7 +9,6 @@ import pkgutil
 import re
 import types
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -20,7 +19,7 @@ import tracelake.spark
 import tracelake.testing
 from scripts import imports, reference
 
-PAGE = (Path(__file__).resolve().parents[1] / "docs" / "reference" / "python.md").read_text(encoding="utf-8")
+PAGE = reference.complete_python_page()
 CODE = re.findall(r"`([^`\n]+)`", PAGE)
 WORDS = {word for code in CODE for word in re.findall(r"\w+", code)}
 MODULES = (tracelake, tracelake.spark, tracelake.testing, pyspark_tracelake)
@@ -54,6 +53,25 @@ def test_what_is_public_is_exported_and_documented() -> None:
         assert [name for name in exported if getattr(module, name, None) is None] == [], module
         assert exported - WORDS - ERRORS - {"DefaultSource"} == set(), module
         assert list(module.__all__) == sorted(module.__all__), module
+
+
+def test_the_short_page_has_every_call() -> None:
+    """The page in the repository has each export, and each call that its sections describe."""
+    page = reference.python_page()
+    names = set(re.findall(r"\w+", " ".join(re.findall(r"`([^`\n]+)`", page))))
+    assert set(tracelake.__all__) - names - ERRORS - {"InProcess", "TaskRunner"} == set()
+    omitted = {"InProcess", "TaskRunner"}
+    missing = [
+        name
+        for name, _ in callables()
+        if not omitted & {*name.split(".")} and name.split(".")[-1] not in names
+    ]
+    records = {
+        name
+        for name, kind in CLASSES.items()
+        if dataclasses.is_dataclass(kind) or issubclass(kind, msgspec.Struct)
+    }
+    assert [name for name in missing if name.split(".")[0] not in records] == []
 
 
 def test_every_member_is_documented() -> None:
