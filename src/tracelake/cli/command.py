@@ -32,12 +32,12 @@ Rendered: TypeAlias = Renderable | Iterable[Renderable]
 
 def plain_record(record: Any) -> Any:
     """Return a result as JSON: records become objects by their `to_dict`, or else by their fields."""
+    if hasattr(record, "to_dict"):
+        return record.to_dict()
     if isinstance(record, (list, tuple)):
         return [plain_record(item) for item in record]
     if isinstance(record, dict):
         return {name: plain_record(value) for name, value in record.items()}
-    if hasattr(record, "to_dict"):
-        return record.to_dict()
     is_record = dataclasses.is_dataclass(record) and not isinstance(record, type)
     return dataclasses.asdict(record) if is_record else record
 

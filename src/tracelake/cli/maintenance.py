@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import Annotated
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tracelake.cli import render
-from tracelake.cli.options import (
-    TEXTS,
-    VECTORS,
-    DimensionsOption,
-    JsonOption,
-    LakeOption,
-    MetricOption,
-    format_examples,
-    opened,
-)
-from tracelake.cli.output import FAILED, console, plain, print_json, progress_bar
+from tracelake.cli.command import Renderable, command, plain_record
+from tracelake.cli.options import TEXTS, VECTORS, DimensionsOption, MetricOption
+from tracelake.cli.output import plain, progress_bar
 from tracelake.limits import EPOCH_MIN_S
-from tracelake.results import BackupReport
+from tracelake.results import BackupReport, CompactReport, IndexReport
+
+if TYPE_CHECKING:
+    from tracelake.lake.lake import Lake
 
 # ruff: noqa: PLC0415  heavy packages are imported by the commands that need them
 
@@ -30,13 +25,20 @@ index_app = typer.Typer(help="Maintain the full-text index.")
 app.add_typer(index_app, name="index")
 
 
-@app.command(
-    epilog=format_examples(
-        "tracelake compact", "tracelake compact --forget-before 4f2a91", "tracelake compact --json"
-    )
+def _compacted(reports: Sequence[CompactReport]) -> Iterator[Renderable]:
+    yield render.compact_reports(reports)
+    if any(report.batches for report in reports):
+        yield "`tracelake gc` deletes the replaced parts once no reader needs them."
+
+
+@command(
+    app,
+    "compact",
+    text=_compacted,
+    examples=["tracelake compact", "tracelake compact --forget-before 4f2a91", "tracelake compact --json"],
 )
 def compact(
-    lake: LakeOption = None,
+    lake: Lake,
     forget_before: Annotated[
         str | None,
         typer.Option(
@@ -44,34 +46,39 @@ def compact(
             help="Drop the table history before this commit, unless a branch or tag needs it.",
         ),
     ] = None,
-    as_json: JsonOption = False,
-) -> None:
+) -> list[CompactReport]:
     """Compact the rows of each table into few sorted parts.
 
     Pipelines compact as they run; this command does all of it at once, during reads and writes. Every commit stays
     readable, unless you drop history with --forget-before. `tracelake gc` then frees the space.
     """
-    with opened(lake) as open_lake, progress_bar() as show:
-        reports = open_lake.maintenance.compact(forget_before=forget_before, progress=show)
-    if as_json:
-        print_json([asdict(report) for report in reports])
-        return
-    console().print(render.compact_reports(reports))
-    if any(report.batches for report in reports):
-        console().print("`tracelake gc` deletes the replaced parts once no reader needs them.")
+    with progress_bar() as show:
+        return lake.maintenance.compact(forget_before=forget_before, progress=show)
 
 
-@index_app.command(
+def _rebuilt(report: IndexReport) -> Iterator[Renderable]:
+    yield (
+        f"The index has {report.documents:,} documents in {report.parts:,} parts now, in commit {report.commit[:12]}. "
+        f"Texts become words as: {report.text}."
+    )
+    if report.vectors or report.without_vector:
+        without = f"; {report.without_vector:,} should have one but do not" if report.without_vector else ""
+        yield f"{report.vectors:,} spans have a vector{without}."
+
+
+@command(
+    index_app,
     "rebuild",
-    epilog=format_examples(
+    text=_rebuilt,
+    examples=[
         "tracelake index rebuild",
         "tracelake index rebuild --text cjk",
         "tracelake index rebuild --vectors my_vectors:embed",
         "tracelake index rebuild --vectors attributes.embedding --dimensions 384 --json",
-    ),
+    ],
 )
 def index_rebuild(
-    lake: LakeOption = None,
+    lake: Lake,
     text: Annotated[
         str | None, typer.Option(metavar=TEXTS, help="How texts become words from now on; by default as now.")
     ] = None,
@@ -85,35 +92,36 @@ def index_rebuild(
     ] = None,
     dimensions: DimensionsOption = None,
     metric: MetricOption = None,
-    as_json: JsonOption = False,
-) -> None:
+) -> IndexReport:
     """Rebuild the search index.
 
     Builds it from table spans, during reads and writes, and publishes it in one commit. Run it if the index is
     damaged, has too many parts, was built by another version, or needs other vectors or another text analyzer. Scores
     no longer count rows that were replaced before.
     """
-    with opened(lake) as open_lake, progress_bar() as show:
-        report = open_lake.maintenance.rebuild_index(
+    with progress_bar() as show:
+        return lake.maintenance.rebuild_index(
             text=text, vectors=vectors, dimensions=dimensions, metric=metric, progress=show
         )
-    if as_json:
-        print_json(asdict(report))
-        return
-    console().print(
-        f"The index has {report.documents:,} documents in {report.parts:,} parts now, in commit {report.commit[:12]}. "
-        f"Texts become words as: {report.text}."
-    )
-    if report.vectors or report.without_vector:
-        without = f"; {report.without_vector:,} should have one but do not" if report.without_vector else ""
-        console().print(f"{report.vectors:,} spans have a vector{without}.")
 
 
-@app.command(
-    epilog=format_examples("tracelake gc --dry-run", "tracelake gc", "tracelake gc --epoch-minutes 0 --json")
+def _collected(of: dict[str, Any]) -> Iterator[Renderable]:
+    yield render.gc_reports(of["reports"])
+    yield from render.gc_damage(of["reports"])
+    if of["dry_run"]:
+        yield "Nothing was deleted."
+
+
+@command(
+    app,
+    "gc",
+    text=_collected,
+    json=lambda of: plain_record(of["reports"]),
+    failed=lambda of: any(report.damage for report in of["reports"]),
+    examples=["tracelake gc --dry-run", "tracelake gc", "tracelake gc --epoch-minutes 0 --json"],
 )
 def gc(
-    lake: LakeOption = None,
+    lake: Lake,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Delete nothing; list what would be deleted.")
     ] = False,
@@ -125,8 +133,7 @@ def gc(
             "upload deletes them. Slower writers must upload again.",
         ),
     ] = EPOCH_MIN_S / 60,
-    as_json: JsonOption = False,
-) -> None:
+) -> dict[str, Any]:
     """Delete unreferenced files and old journal records.
 
     Deletes parts that compaction replaced and no reader holds, and leftovers of killed writers. Also erases journal
@@ -136,50 +143,56 @@ def gc(
     """
     from tracelake._settings import load_settings
 
-    with opened(lake) as open_lake:
-        reports = open_lake.maintenance.gc(
-            dry_run=dry_run,
-            epoch_min_s=epoch_minutes * 60,
-            journal_transactions=load_settings().journal_transactions,
-        )
-    if as_json:
-        print_json([asdict(report) for report in reports])
-    else:
-        console().print(render.gc_reports(reports))
-        for line in render.gc_damage(reports):
-            console().print(line, soft_wrap=True)
-        if dry_run:
-            console().print("Nothing was deleted.")
-    if any(report.damage for report in reports):
-        raise typer.Exit(FAILED)
-
-
-@app.command(
-    epilog=format_examples(
-        "tracelake backup /backup/2026-11-27", "tracelake backup /backup/today --lake ./lake --json"
+    reports = lake.maintenance.gc(
+        dry_run=dry_run,
+        epoch_min_s=epoch_minutes * 60,
+        journal_transactions=load_settings().journal_transactions,
     )
+    return {"reports": reports, "dry_run": dry_run}
+
+
+def _copied(report: BackupReport) -> Iterator[Renderable]:
+    yield (
+        f"{report.place}: {report.objects:,} objects, {report.records:,} records, "
+        f"{report.tracking_rows:,} rows of the tracking store."
+    )
+    verified = report.verified
+    yield "The copy is intact." if verified.ok else render.findings(verified)
+    yield from (plain(f"Not checked: {each}.") for each in verified.unread)
+
+
+def _is_damaged(report: BackupReport) -> bool:
+    return not report.verified.ok
+
+
+@command(
+    app,
+    "backup",
+    text=_copied,
+    failed=_is_damaged,
+    examples=["tracelake backup /backup/2026-11-27", "tracelake backup /backup/today --lake ./lake --json"],
 )
 def backup(
-    directory: Annotated[str, typer.Argument(help="Empty or new directory.")],
-    lake: LakeOption = None,
-    as_json: JsonOption = False,
-) -> None:
+    lake: Lake, directory: Annotated[str, typer.Argument(help="Empty or new directory.")]
+) -> BackupReport:
     """Copy the lake while servers and pipelines work on it.
 
     The copy has everything that was acknowledged before the command began. It is a lake of its own: its databases
     are SQLite files, also if those of the lake are in PostgreSQL. It is verified at the end; exits with 1 if that
     finds anything. A lake whose metadata is `objects` has no snapshot and is refused."""
-    with opened(lake) as open_lake, progress_bar() as show:
-        report = open_lake.backup(directory, progress=show)
-    _print_copy(report, as_json=as_json)
+    with progress_bar() as show:
+        return lake.backup(directory, progress=show)
 
 
-@app.command(
+@command(
+    app,
     "restore-backup",
-    epilog=format_examples(
+    text=_copied,
+    failed=_is_damaged,
+    examples=[
         "tracelake restore-backup /backup/2026-11-27 ./lake",
         "tracelake restore-backup /backup/today s3://bucket/lake --metadata postgresql://host/database --json",
-    ),
+    ],
 )
 def restore_backup(
     backup: Annotated[str, typer.Argument(metavar="BACKUP", help="Directory that `tracelake backup` wrote.")],
@@ -191,8 +204,7 @@ def restore_backup(
         str | None,
         typer.Option(metavar="URL", help="PostgreSQL for the tracking store; else where the metadata is."),
     ] = None,
-    as_json: JsonOption = False,
-) -> None:
+) -> BackupReport:
     """Make a lake from a backup, in an empty place, and verify it.
 
     The original must not work any more: both have the same identity, and share an archive repository outside of
@@ -200,21 +212,4 @@ def restore_backup(
     from tracelake.lake.backup import restore_backup as restore
 
     with progress_bar() as show:
-        report = restore(backup, place, metadata=metadata, tracking=tracking, progress=show)
-    _print_copy(report, as_json=as_json)
-
-
-def _print_copy(report: BackupReport, *, as_json: bool) -> None:
-    if as_json:
-        print_json(report.to_dict())
-    else:
-        console().print(
-            f"{report.place}: {report.objects:,} objects, {report.records:,} records, "
-            f"{report.tracking_rows:,} rows of the tracking store."
-        )
-        verified = report.verified
-        console().print("The copy is intact." if verified.ok else render.findings(verified))
-        for each in verified.unread:
-            console().print(plain(f"Not checked: {each}."), soft_wrap=True)
-    if not report.verified.ok:
-        raise typer.Exit(FAILED)
+        return restore(backup, place, metadata=metadata, tracking=tracking, progress=show)

@@ -175,23 +175,21 @@ def _number(value: float | Decimal) -> int | float | str | None:
 
 
 def print_json(value: Any) -> None:
-    """Write one JSON document and a newline to standard output."""
-    sys.stdout.write(_encoder(sys.stdout).encode(to_json(value)))
-    sys.stdout.write("\n")
+    """Write one JSON document and a newline to standard output; an iterator becomes a list, item by item."""
+    encode = _encoder(sys.stdout).encode
+    if isinstance(value, Iterator):
+        sys.stdout.write("[")
+        for number, item in enumerate(value):
+            sys.stdout.write(", " * bool(number) + encode(to_json(item)))
+        sys.stdout.write("]\n")
+    else:
+        sys.stdout.write(encode(to_json(value)))
+        sys.stdout.write("\n")
 
 
 def _encoder(stream: TextIO) -> json.JSONEncoder:
     ascii_only = (stream.encoding or "ascii").lower().replace("-", "") != "utf8"
     return json.JSONEncoder(ensure_ascii=ascii_only, allow_nan=False)
-
-
-def print_json_rows(table: pa.Table) -> None:
-    """Write the rows of an Arrow table as one JSON list to standard output, without a copy of the whole table."""
-    encode = _encoder(sys.stdout).encode
-    sys.stdout.write("[")
-    for number, row in enumerate(iter_rows(table)):
-        sys.stdout.write(", " * bool(number) + encode(to_json(row)))
-    sys.stdout.write("]\n")
 
 
 _ROWS_CONVERTED: Final = 2_000

@@ -10,21 +10,23 @@ import zlib
 from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from rich.text import Text
 
 from tracelake._errors import UsageError
 from tracelake.cli import render
-from tracelake.cli.options import AtOption, JsonOption, LakeOption, format_examples, opened
-from tracelake.cli.output import console, iter_rows, plain, print_json, print_json_rows, write_table
+from tracelake.cli.command import Note, Renderable, Rendered, command
+from tracelake.cli.options import AtOption
+from tracelake.cli.output import console, iter_rows, plain, write_table
 from tracelake.cli.render import duration
 from tracelake.limits import SEARCH_HITS_DEFAULT, SEARCH_HITS_MAX, SQL_ROWS_SHOWN
 from tracelake.results import Row, Trace
 from tracelake.search.query_parser import clause_of, narrowed
 
 if TYPE_CHECKING:
+    from tracelake.lake.lake import Lake
     from tracelake.search.results import SearchResults
 
 LABEL_MAX: Final = 60
@@ -131,17 +133,31 @@ TEXT_SHOWN: Final = 600
 """Characters of a trace's input and output that `trace show` prints."""
 
 
-@app.command(
-    epilog=format_examples(
+def _sql_result(of: dict[str, Any]) -> Iterator[Renderable]:
+    if "path" in of:
+        yield f"Wrote {of['rows']:,} rows to {of['path']} ({of['bytes']:,} bytes)."
+        return
+    table, shown = of["table"], list(iter_rows(of["table"].slice(0, of["shown"])))
+    yield render.grid(table.column_names, [list(row.values()) for row in shown])
+    if table.num_rows > len(shown):
+        yield Note(f"{len(shown):,} of {table.num_rows:,} rows; more with --rows, all with --json")
+
+
+@command(
+    app,
+    "sql",
+    text=_sql_result,
+    json=lambda of: of if "path" in of else iter_rows(of["table"]),
+    examples=[
         'tracelake sql "select service, count(*) from spans group by all order by 2 desc"',
         'tracelake sql "select * from traces where error_count > 0" --at 4f2a91 --json',
         "tracelake sql - < query.sql",
         'tracelake sql "from spans" -o spans.parquet',
-    )
+    ],
 )
 def sql(
+    lake: Lake,
     query: Annotated[str, typer.Argument(help="A SELECT over spans and traces; - reads standard input.")],
-    lake: LakeOption = None,
     at: AtOption = "main",
     rows: Annotated[int, typer.Option(min=0, help="Rows to show; --json prints all.")] = SQL_ROWS_SHOWN,
     allow_files: Annotated[
@@ -154,8 +170,7 @@ def sql(
         ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing output file.")] = False,
-    as_json: JsonOption = False,
-) -> None:
+) -> dict[str, Any]:
     """Query the tables with SQL.
 
     Takes any SELECT in DuckDB's dialect. The query reads the lake only, unless you pass --allow-files. --json prints
@@ -163,24 +178,11 @@ def sql(
     """
     if output is not None:
         _check_output(output, force)
-    with opened(lake) as open_lake:
-        result = open_lake.sql(sys.stdin.read() if query == "-" else query, at=at, allow_files=allow_files)
-    if output is not None:
-        write_table(result, output)
-        size = output.stat().st_size
-        if as_json:
-            print_json({"path": str(output), "rows": result.num_rows, "bytes": size})
-        else:
-            console().print(f"Wrote {result.num_rows:,} rows to {output} ({size:,} bytes).", soft_wrap=True)
-        return
-    if as_json:
-        print_json_rows(result)
-        return
-    shown = list(iter_rows(result.slice(0, rows)))
-    console().print(render.grid(result.column_names, [list(row.values()) for row in shown]))
-    if result.num_rows > len(shown):
-        note = f"{len(shown):,} of {result.num_rows:,} rows; more with --rows, all with --json"
-        console(stderr=True).print(note)
+    table = lake.sql(sys.stdin.read() if query == "-" else query, at=at, allow_files=allow_files)
+    if output is None:
+        return {"table": table, "shown": rows}
+    write_table(table, output)
+    return {"path": str(output), "rows": table.num_rows, "bytes": output.stat().st_size}
 
 
 def _check_output(output: Path, force: bool) -> None:
@@ -193,8 +195,28 @@ def _check_output(output: Path, force: bool) -> None:
         raise UsageError(f"{output} exists; --force replaces it.")
 
 
-@app.command(
-    epilog=format_examples(
+def _hits(results: SearchResults) -> Iterator[Renderable]:
+    yield render.hits(results) if results else "No hits."
+    rows = [
+        (name, value.value, value.spans) for name, facet in results.facets.items() for value in facet.values
+    ]
+    if rows:
+        yield ""
+        yield render.grid(("facet", "value", "spans"), rows)
+    if results.next_page is not None:
+        total = "" if results.total is None else f" of {results.total:,}"
+        yield Note(f"{len(results):,}{total} spans; more with --page {results.next_page}")
+    if results.hint is not None:
+        yield Note(f"Hint: {results.hint}.")
+    if results.not_searched is not None:
+        yield Note(f"The search is incomplete: {results.not_searched}.")
+
+
+@command(
+    app,
+    "search",
+    text=_hits,
+    examples=[
         'tracelake search "refund policy"',
         'tracelake search "status:error service:checkout duration>2s last 2h"',
         "tracelake search timeout --where \"service = 'checkout' and status = 'ERROR'\" --limit 5",
@@ -202,14 +224,14 @@ def _check_output(output: Path, force: bool) -> None:
         "tracelake search 'status:error' --sort newest --facets service,model,day",
         'tracelake search --hybrid "how do I get my money back service:checkout"',
         "tracelake search --like 520a1cf8792d8ccb899bb38a132d1880-00f067aa0ba902b7",
-    )
+    ],
 )
 def search(
+    lake: Lake,
     query: Annotated[
         str, typer.Argument(help='Words, "phrases", AND, OR, -not, field:value, duration>2s, last 2h.')
     ] = "*",
     *,
-    lake: LakeOption = None,
     limit: Annotated[
         int, typer.Option(min=1, max=SEARCH_HITS_MAX, help="Show at most this many hits.")
     ] = SEARCH_HITS_DEFAULT,
@@ -234,8 +256,7 @@ def search(
     page: Annotated[
         str | None, typer.Option(metavar="TOKEN", help="Continue after the previous page.")
     ] = None,
-    as_json: JsonOption = False,
-) -> None:
+) -> SearchResults:
     """Search spans by their words, or by meaning.
 
     Prints the best hits first, with matches between [[ and ]]. --json prints an object with hits, total, facets and
@@ -245,102 +266,19 @@ def search(
         query = narrowed(query, clause_of("like", like))
     if semantic and hybrid:
         raise UsageError("--semantic and --hybrid exclude each other; give one of them.")
-    names = [name.strip() for name in facets.split(",")] if facets else []
-    with opened(lake) as open_lake:
-        results = open_lake.search(
-            query,
-            where=where,
-            at=at,
-            limit=limit,
-            mode="hybrid" if hybrid else "semantic" if semantic else "text",
-            sort=sort.value,
-            facets=names,
-            page=page,
-        )
-    if as_json:
-        print_json(results.to_dict())
-    else:
-        _print_results(results)
+    return lake.search(
+        query,
+        where=where,
+        at=at,
+        limit=limit,
+        mode="hybrid" if hybrid else "semantic" if semantic else "text",
+        sort=sort.value,
+        facets=[name.strip() for name in facets.split(",")] if facets else [],
+        page=page,
+    )
 
 
-def _print_results(results: SearchResults) -> None:
-    console().print(render.hits(results) if results else "No hits.")
-    rows = [
-        (name, value.value, value.spans) for name, facet in results.facets.items() for value in facet.values
-    ]
-    if rows:
-        console().print()
-        console().print(render.grid(("facet", "value", "spans"), rows))
-    if results.next_page is not None:
-        total = "" if results.total is None else f" of {results.total:,}"
-        console(stderr=True).print(f"{len(results):,}{total} spans; more with --page {results.next_page}")
-    if results.hint is not None:
-        console(stderr=True).print(f"Hint: {results.hint}.", markup=False)
-    if results.not_searched is not None:
-        console(stderr=True).print(f"The search is incomplete: {results.not_searched}.", markup=False)
-
-
-@trace_app.command(
-    "show",
-    epilog=format_examples(
-        "tracelake trace show 520a1cf8792d8ccb899bb38a132d1880", "tracelake trace show 520a1c"
-    ),
-)
-def trace_show(
-    trace_id: Annotated[
-        str, typer.Argument(help="Trace id, or its first 6 or more digits if they are unique.")
-    ],
-    lake: LakeOption = None,
-    at: AtOption = "main",
-    as_json: JsonOption = False,
-) -> None:
-    """Show one trace as a tree of spans with a waterfall."""
-    with opened(lake) as open_lake:
-        trace = open_lake.trace(trace_id, at=at)
-    if as_json:
-        print_json({"trace_id": trace.trace_id, "summary": trace.summary, "spans": trace.spans})
-    else:
-        _print_trace(trace)
-
-
-@trace_app.command(
-    "tag",
-    epilog=format_examples(
-        "tracelake trace tag 520a1c team=billing reviewed=yes", "tracelake trace tag 520a1c --delete reviewed"
-    ),
-)
-def trace_tag(
-    trace_id: Annotated[
-        str, typer.Argument(help="Trace id, or its first 6 or more digits if they are unique.")
-    ],
-    tags: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Tags to set.")] = None,
-    deleted: Annotated[
-        list[str] | None, typer.Option("--delete", metavar="KEY", help="Delete this tag.")
-    ] = None,
-    lake: LakeOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Set and delete tags of a trace, then show all its tags.
-
-    Tags live in the tracking store, wherever the trace's spans are.
-    """
-    pairs = [tag.partition("=") for tag in tags or ()]
-    if wrong := [key + value for key, equal, value in pairs if not (key and equal)]:
-        raise UsageError(f"{wrong[0]!r} is not a tag; write it as KEY=VALUE.")
-    with opened(lake) as open_lake:
-        for key, _, value in pairs:
-            open_lake.annotations.set_tag(trace_id, key, value)
-        for key in deleted or ():
-            open_lake.annotations.delete_tag(trace_id, key)
-        standing = open_lake.annotations.tags(trace_id)
-    if as_json:
-        print_json(standing)
-    else:
-        console().print(render.grid(("tag", "value"), list(standing.items())) if standing else "No tags.")
-
-
-def _print_trace(trace: Trace) -> None:
-    out = console()
+def _trace(trace: Trace) -> Iterator[Renderable]:
     summary = trace.summary
     root = next((span for _, span in trace.walk()), {})
     tokens = (summary.get("input_tokens"), summary.get("output_tokens"))
@@ -356,11 +294,63 @@ def _print_trace(trace: Trace) -> None:
         ("input", (root.get("input") or "")[:TEXT_SHOWN] or None),
         ("output", (root.get("output") or "")[:TEXT_SHOWN] or None),
     ]
-    out.print(render.fields(pairs))
-    out.print()
-    for line in waterfall(trace, out.width, ascii_only=out.options.ascii_only):
-        out.print(line, no_wrap=True, crop=False)
+    yield render.fields(pairs)
+    yield ""
+    out = console()
+    yield from waterfall(trace, out.width, ascii_only=out.options.ascii_only)
     errors = [span for span in trace.spans if span["status"] == "ERROR"]
     if errors:
-        out.print()
-        out.print(render.grid(("error in", "message"), [(s["name"], s["status_message"]) for s in errors]))
+        yield ""
+        yield render.grid(("error in", "message"), [(s["name"], s["status_message"]) for s in errors])
+
+
+TraceArgument = Annotated[
+    str, typer.Argument(help="Trace id, or its first 6 or more digits if they are unique.")
+]
+
+
+@command(
+    trace_app,
+    "show",
+    text=_trace,
+    json=lambda trace: {"trace_id": trace.trace_id, "summary": trace.summary, "spans": trace.spans},
+    examples=["tracelake trace show 520a1cf8792d8ccb899bb38a132d1880", "tracelake trace show 520a1c"],
+)
+def trace_show(lake: Lake, trace_id: TraceArgument, at: AtOption = "main") -> Trace:
+    """Show one trace as a tree of spans with a waterfall."""
+    return lake.trace(trace_id, at=at)
+
+
+def _tags(tags: dict[str, str]) -> Rendered:
+    return render.grid(("tag", "value"), list(tags.items())) if tags else "No tags."
+
+
+@command(
+    trace_app,
+    "tag",
+    text=_tags,
+    examples=[
+        "tracelake trace tag 520a1c team=billing reviewed=yes",
+        "tracelake trace tag 520a1c --delete reviewed",
+    ],
+)
+def trace_tag(
+    lake: Lake,
+    trace_id: TraceArgument,
+    tags: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Tags to set.")] = None,
+    deleted: Annotated[
+        list[str] | None, typer.Option("--delete", metavar="KEY", help="Delete this tag.")
+    ] = None,
+) -> dict[str, str]:
+    """Set and delete tags of a trace, then show all its tags.
+
+    Tags live in the tracking store, wherever the trace's spans are.
+    """
+    pairs = [tag.partition("=") for tag in tags or ()]
+    if wrong := [key + value for key, equal, value in pairs if not (key and equal)]:
+        raise UsageError(f"{wrong[0]!r} is not a tag; write it as KEY=VALUE.")
+    for key, _, value in pairs:
+        lake.annotations.set_tag(trace_id, key, value)
+    for key in deleted or ():
+        lake.annotations.delete_tag(trace_id, key)
+    return lake.annotations.tags(trace_id)

@@ -13,8 +13,8 @@ import typer
 
 from tracelake.cli import render
 from tracelake.cli.command import Renderable, Rendered, command
-from tracelake.cli.options import LakeOption, MasterOption, format_examples, opened
-from tracelake.cli.output import console, plain
+from tracelake.cli.options import MasterOption
+from tracelake.cli.output import plain
 from tracelake.cli.pipeline import TransactionArgument, pipeline_app
 from tracelake.limits import CLIENT_TIMEOUT_MAX_S, PAGE_ROWS_DEFAULT, PAGE_ROWS_MAX
 
@@ -189,17 +189,20 @@ def transaction_keep_alive(lake: Lake, id: IdArgument) -> ClientTransactionInfo:
     return lake.transactions.get(id)
 
 
-@transactions_app.command("forget", epilog=format_examples("tracelake transaction forget"))
-def transaction_forget(lake: LakeOption = None) -> None:
+def _remaining(info: ClientTransactionInfo | None) -> str:
+    if info is None:
+        return "The record was removed. Begin another with `tracelake transaction begin`."
+    return _explained(info)
+
+
+@command(transactions_app, "forget", text=_remaining, examples=["tracelake transaction forget"])
+def transaction_forget(lake: Lake) -> ClientTransactionInfo | None:
     """Remove the unreadable record of the last transaction.
 
     Pipelines can then continue. The next run commits the input recorded so far, before another transaction can begin.
     Fails if the record is readable: then commit or abort the transaction instead.
     """
-    with opened(lake) as open_lake:
-        remaining = open_lake.transactions.forget()
-    forgotten = "The record was removed. Begin another with `tracelake transaction begin`."
-    console().print(forgotten if remaining is None else plain(remaining.explain()), soft_wrap=True)
+    return lake.transactions.forget()
 
 
 def _newest(infos: Sequence[ClientTransactionInfo]) -> Rendered:
