@@ -110,6 +110,10 @@ def test_requests_are_counted_by_endpoint_and_status(client: Client) -> None:
     counted = {labels: value for (sample, labels), value in samples.items() if sample == name}
     assert counted == {"/api/v1/traces/{trace_id} 404": 2, "other 404": 2, "/v1/traces 400": 1}
     assert scrape(client)[name, "/metrics 200"] == 1
+    latency = "tracelake_http_request_duration_seconds"
+    assert samples[f"{latency}_count", "/api/v1/traces/{trace_id}"] == 2
+    assert samples[f"{latency}_bucket", "/api/v1/traces/{trace_id} +Inf"] == 2
+    assert samples[f"{latency}_sum", "/api/v1/traces/{trace_id}"] > 0
 
 
 class AwayLake(FakeLake):

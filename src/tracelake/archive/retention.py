@@ -9,8 +9,6 @@ setting applies if it is shorter. If it is longer, it applies only for experimen
 | experiment | applies | applies | ignored |
 
 An experiment's retention is the tag of MLflow's clients; a workspace's is a column. This module also writes both.
-
-Retention of an experiment or a workspace that overrides the server's.
 """
 
 from __future__ import annotations

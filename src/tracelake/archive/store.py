@@ -467,10 +467,11 @@ class ArchiveStore(ArchiveRows):
         return self._write(put_back)
 
     def delete(self, places: Mapping[str, tuple[str | None, str]]) -> list[str]:
-        """Delete all data of traces from the store; return the deleted traces.
+        """Delete traces from the tracking store and release their archive objects; return the deleted traces.
 
-        `places` has each trace's archive location (None if hot) and its object ("" if none). A trace that has moved
-        since stays.
+        `places` maps each trace to its archive location (None if hot) and its object ("" if none), as the caller read
+        them. A trace whose location has changed meanwhile is kept. A tombstone of each deleted trace stays, because
+        the tables still have its spans and MLflow's clients must not find them.
         """
 
         def remove(connection: Connection) -> list[str]:

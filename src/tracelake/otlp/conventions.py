@@ -10,8 +10,6 @@ Sources of the names:
 - [traceloop]   OpenLLMetry, opentelemetry-semantic-conventions-ai
 - [vercel]      Vercel AI SDK, docs/ai-sdk-core/telemetry
 - [pydantic]    Pydantic AI, pydantic_ai/models/instrumented.py
-
-The experiment of MLflow that spans belong to, as an attribute of their resource.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ import logging
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from time import monotonic
 from typing import NamedTuple
 
 from fastapi import APIRouter, FastAPI, Request, Response
@@ -176,11 +177,12 @@ class _Answers:
             return
 
         body = RequestBody(scope, receive)
+        began = monotonic()
 
         async def answer(message: Message) -> None:
             if message["type"] == "http.response.start":
                 reads.end_build()
-                self._requests.count(scope, message["status"])
+                self._requests.count(scope, message["status"], monotonic() - began)
                 close = () if await body.discard() else ((b"connection", b"close"),)
                 message["headers"] = [*message["headers"], *HEADERS, *close]
             await send(message)
@@ -189,7 +191,7 @@ class _Answers:
             try:
                 await self._app(scope, body.receive, answer)
             except Exception:
-                self._requests.count(scope, 500)
+                self._requests.count(scope, 500, monotonic() - began)
                 await body.discard()
                 raise
 

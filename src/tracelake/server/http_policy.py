@@ -4,10 +4,9 @@ A route takes the lake as a `RequestLake`: all of it, or the view of the workspa
 runs. So no route can bypass isolation, and a route without an admitted request gets no lake. A route that no rule
 names, including future ones, needs an admin key for all workspaces. The rules and names are pure data and functions.
 
-Locations that HTTP requests may name, for sources and for the archive repository.
-
-Setting `http_locations` lists allowed directories, bucket prefixes and brokers. Commands and programs on the server's
-machine may name any location.
+`HttpLocations` checks the locations that requests name, for sources and for the archive repository: setting
+`http_locations` lists allowed directories, bucket prefixes and brokers. Commands and programs on the server's machine
+may name any location.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any, Final, get_args
 
 from fastapi import FastAPI, Response
-from prometheus_client import CollectorRegistry, Counter
+from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from prometheus_client.registry import Collector
@@ -150,6 +150,9 @@ OTHER: Final = "other"
 
 _TAKING: Final = ("/v1/traces", "/v1/metrics", "/v1/logs")
 
+_LATENCY_BUCKETS_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+"""Upper bounds of the latency histogram. Its last finite bound is half of the longest deadline of a request."""
+
 _TABLES: Final = {
     "rows": "Rows of a table.",
     "parts": "Parts of a table.",
@@ -176,13 +179,20 @@ _TIMES: Final = {
 
 
 class Requests:
-    """Request counters, by endpoint and status."""
+    """Request counters, by endpoint and status, and latencies, by endpoint."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._counter = Counter(
             "tracelake_http_requests",
             "Requests by endpoint and status.",
             ["endpoint", "status"],
+            registry=registry,
+        )
+        self._latency = Histogram(
+            "tracelake_http_request_duration_seconds",
+            "Time from the head of a request to the head of its answer.",
+            ["endpoint"],
+            buckets=_LATENCY_BUCKETS_S,
             registry=registry,
         )
         self._grpc = Counter(
@@ -198,12 +208,13 @@ class Requests:
             registry=registry,
         )
 
-    def count(self, scope: Scope, status: int) -> None:
-        """Count one answered request."""
+    def count(self, scope: Scope, status: int, took_s: float) -> None:
+        """Count one answered request, and how long its answer took."""
         path = scope["path"]
         # Requests that the guard refuses have no route.
         endpoint = getattr(scope.get("route"), "path", path if path in _TAKING else OTHER)
         self._counter.labels(endpoint, str(status)).inc()
+        self._latency.labels(endpoint).observe(took_s)
 
     def count_call(self, service: str, code: str) -> None:
         """Count one answered gRPC call."""

@@ -65,7 +65,7 @@ class Exposure:
     origins: Sequence[str] = ()
     """Sites whose pages may send traces, such as `https://shop.example`; `*` for any."""
     locations: Sequence[str] = ()
-    """Directories, bucket prefixes and brokers that requests may name; `*` for any. See `locations`."""
+    """Directories, bucket prefixes and brokers that requests may name; `*` for any. See `http_policy.HttpLocations`."""
     tls: Tls | None = None
     openid: OpenId | None = None
     """Settings of the sign-in provider, if there is one."""

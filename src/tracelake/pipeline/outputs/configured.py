@@ -373,9 +373,9 @@ class AddedOutputs:
             OversizedRowStore(self._key_value, self._pipeline).forget(removed.id)
 
     def opened(self, upper: Callable[[], int]) -> list[KeyedOutput]:
-        """Return the present outputs, opened, to publish a transaction to. Raises UsageError.
+        """Return all configured outputs, opened. An output without a first transaction gets one: `upper()`.
 
-        Raises DamageError if a record is unreadable, because its output would never get what is committed without it.
+        Raises UsageError; DamageError if an output's record is unreadable, because that output would miss the commit.
         """
         records = self.records()
         for reason in records.damaged.values():
