@@ -35,7 +35,9 @@ _OF_EXPERIMENTS = {RETENTION_TAG: parse_retention_tag, ARCHIVE_NOW_TAG: parse_ar
 
 
 class LakeAnnotations:
-    """Annotations of traces and experiments. A trace is named by its id or a prefix of it, with or without `tr-`."""
+    """Tags and assessments of traces, and experiments, of one lake. A trace is named by its id or a unique prefix of
+    the id, with or without `tr-`. Methods that take a trace raise NotFoundError if no trace matches, several match, or
+    the trace was deleted."""
 
     def __init__(self, opened: LakeContext, store: TrackingStore, workspace: str | None = None) -> None:
         """Open the annotations of one workspace, or of all if `workspace` is None."""
@@ -45,14 +47,14 @@ class LakeAnnotations:
         self._annotations = Annotations(store, workspace)
 
     def tags(self, trace_id: str) -> dict[str, str]:
-        """Return the tags of a trace; `mlflow.trace.spansLocation` is its location. Raises NotFoundError."""
+        """Return the tags of a trace. The tag `mlflow.trace.spansLocation` names the place of its spans."""
         full, _ = self._trace(trace_id)
         return _with_location(self._annotations.tags([full])[full])
 
     def of_traces(
         self, trace_ids: Sequence[str]
     ) -> tuple[dict[str, dict[str, str]], dict[str, list[dict[str, Any]]]]:
-        """Return tags and assessments of existing traces, given by their full ids."""
+        """Return tags and assessments by trace id. The ids must be complete and exist."""
         tags = self._annotations.tags(trace_ids)
         located = {trace_id: _with_location(of_trace) for trace_id, of_trace in tags.items()}
         return located, self._annotations.assessments_of(trace_ids)
@@ -65,18 +67,20 @@ class LakeAnnotations:
     def set_tag(self, trace_id: str, key: str, value: str) -> None:
         """Set a tag of a trace: a key of up to 250 characters, a value of up to 8,000.
 
-        Raises NotFoundError, UsageError, and LimitError for more than 1,000 tags.
+        Raises UsageError if the key or value is too long or empty, or if only the archive may set the tag; LimitError
+        if the trace has 1,000 tags already.
         """
         full, workspace = self._trace(trace_id)
         self._annotations.set_tag(full, key, value, workspace)
 
     def delete_tag(self, trace_id: str, key: str) -> None:
-        """Delete a tag. Deleting `mlflow.trace.archivalFailure` lets the trace be archived again. Raises
-        NotFoundError."""
+        """Delete a tag. Deleting `mlflow.trace.archivalFailure` lets the trace be archived again. Raises NotFoundError
+        if the trace has no such tag."""
         self._annotations.delete_tag(self._trace(trace_id)[0], key)
 
     def traces_with(self, tags: Mapping[str, str]) -> list[str]:
-        """Return the ids of all traces that have all these tags. Raises UsageError, LimitError."""
+        """Return the ids of all traces that have all these tags. Raises UsageError if `tags` is empty or contains a tag
+        that the archive sets, and LimitError if more than `TAGGED_TRACES_MAX` traces match."""
         if not tags or any(key in OF_COLUMNS for key in tags):
             raise UsageError("name tags that were set; `tracelake archive status` lists archived traces.")
         most = limits.TAGGED_TRACES_MAX
@@ -90,13 +94,14 @@ class LakeAnnotations:
         return self._annotations.create_experiment(name, self._workspace or workspace)
 
     def experiment(self, experiment_id: str) -> Experiment:
-        """Return an experiment with its tags. "0" is the experiment of traces that name none. Raises NotFoundError."""
+        """Return an experiment with its tags. "0" is the experiment of traces that name none. Raises NotFoundError if
+        no experiment has the id."""
         if experiment_id == DEFAULT_EXPERIMENT:
             self._annotations.make_default()
         return self._annotations.experiment(experiment_id)
 
     def experiment_named(self, name: str, workspace: str = DEFAULT_WORKSPACE) -> Experiment:
-        """Return the experiment of a name. Raises NotFoundError."""
+        """Return the experiment with this name. Raises NotFoundError if the workspace has none."""
         return self._annotations.find_experiment(name, self._workspace or workspace)
 
     def experiments(self) -> list[Experiment]:
@@ -114,7 +119,7 @@ class LakeAnnotations:
         """Return a page of experiments that match a filter, and the token of the next page.
 
         The newest come first, at most 1,000. A filter looks like `name LIKE 'a%' AND tags.team = 'b'`. Raises
-        QueryError, BackPressureError.
+        QueryError if the filter or order does not parse, and BackPressureError if too many searches run.
         """
         self._annotations.make_default()
         return ExperimentSearch(self._store, self._workspace).search(
@@ -122,26 +127,27 @@ class LakeAnnotations:
         )
 
     def set_experiment_tag(self, experiment_id: str, key: str, value: str) -> None:
-        """Set a tag of an experiment. Raises UsageError if the archive reads the tag and cannot parse the value."""
+        """Set a tag of an experiment. Some tags configure the archive: raises UsageError if such a value does not
+        parse."""
         check_experiment_tag(key, value)
         if experiment_id == DEFAULT_EXPERIMENT:
             self._annotations.make_default()
         self._annotations.set_experiment_tag(experiment_id, key, value)
 
     def delete_experiment_tag(self, experiment_id: str, key: str) -> None:
-        """Delete a tag of an experiment. Raises NotFoundError."""
+        """Delete a tag of an experiment. Raises NotFoundError if the experiment or its tag does not exist."""
         self._annotations.delete_experiment_tag(experiment_id, key)
 
     def assessments(self, trace_id: str) -> list[dict[str, Any]]:
-        """Return the assessments of a trace and its spans, the last changed last. Raises NotFoundError."""
+        """Return the assessments of a trace and its spans, the last changed last."""
         return self._annotations.assessments(self._trace(trace_id)[0])
 
     def log_assessment(self, trace_id: str, assessment: Mapping[str, Any]) -> dict[str, Any]:
         """Store an assessment and return it with its id.
 
-        An example: `{"assessment_name": "correct", "feedback": {"value": True}}`; instead of `feedback` it may have
-        an `expectation`. `span_id` names the assessed span, `source` the author, `rationale` the reason. Raises
-        NotFoundError, UsageError, LimitError.
+        An example: `{"assessment_name": "correct", "feedback": {"value": True}}`; instead of `feedback` it may have an
+        `expectation`. `span_id` names the assessed span, `source` the author, `rationale` the reason. Raises UsageError
+        for an invalid assessment, and LimitError if it is too large or the trace has too many.
         """
         full, workspace = self._trace(trace_id)
         return self._annotations.log_assessment(full, assessment, workspace)
@@ -149,16 +155,17 @@ class LakeAnnotations:
     def update_assessment(
         self, trace_id: str, assessment_id: str, changes: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Change fields of an assessment and return it. Raises NotFoundError, UsageError."""
+        """Change fields of an assessment, and return the changed assessment. Raises NotFoundError if the trace has no
+        assessment with this id, and UsageError for an invalid field."""
         return self._annotations.update_assessment(self._trace(trace_id)[0], assessment_id, changes)
 
     def delete_assessment(self, trace_id: str, assessment_id: str) -> None:
-        """Delete an assessment. Raises NotFoundError."""
+        """Delete an assessment. Raises NotFoundError if the trace has no assessment with this id."""
         self._annotations.delete_assessment(self._trace(trace_id)[0], assessment_id)
 
     def _trace(self, trace_id: str) -> tuple[str, str]:
-        """Return the full id of a trace, in either tier, and its workspace. Raises NotFoundError, also for a deleted
-        trace."""
+        """Return the full id of a trace and its workspace, from the hot tier or the tables. Raises NotFoundError if no
+        trace, or a deleted one, has the id or prefix."""
         full, workspace = self._resolve(trace_id)
         if ClientTraceInfo(self._store).deleted([full]):
             raise was_deleted(full)
@@ -197,7 +204,7 @@ def was_deleted(trace_id: str) -> NotFoundError:
 def _with_location(tags: Mapping[str, str]) -> dict[str, str]:
     """Return the tags of a trace with the tag that names the location of its spans.
 
-    A trace without a row in the tracking store is in the tables. If the tag is missing, MLflow's client looks for an
+    A trace without a row in the tracking store is in the lake's tables. Without the tag, MLflow's client looks for an
     artifact that does not exist.
     """
     return {LOCATION_TAG: ARCHIVE_REPO, **tags}

@@ -3,16 +3,17 @@
 A backup is a lake in a directory, with both databases as SQLite files. Its order makes it consistent:
 
 1. Leases on all tables keep the parts that compaction replaces. All objects are copied.
-2. Writers of the tracking store pause for the moment in which a snapshot of both databases begins. So the databases are
-   as after a crash at that moment, from which every lake recovers.
-3. The databases are copied, then the objects that came since the first pass. So each object that the records name is in
-   the backup: it was there at the moment of the snapshot, and none of these are deleted under the leases.
-4. `tracking.json` and `lake.json` are written last: until then there is no lake in the backup. Then it is verified.
+2. Writers of the tracking store pause for the moment in which a snapshot of both databases begins. The copies of the
+   databases are therefore in the state after a crash at that moment, from which every lake recovers.
+3. The databases are copied, then the objects that were written since step 1. Each object that the records name is
+   therefore in the backup: it existed at the moment of the snapshot, and the leases prevent its deletion.
+4. `tracking.json` and `lake.json` are written last: without them, the backup does not open as a lake. Then `verify`
+   checks the backup.
 
-The pipeline may delete an input that came after the first pass before the second pass copies it. Then steps 2 and 3 run
-again.
+If the pipeline deletes an input that arrived after step 1 before step 3 copies it, steps 2 and 3 run again.
 
-`verify` of a lake: runs the checks of each package and combines their findings.
+This module also contains `Verifier`, which runs the checks of each package for `verify` and `backup`, and combines
+their findings.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ _SETTLING: Final = 2
 
 
 class Verifier:
-    """A run of `verify`. It changes nothing, and continues after each finding."""
+    """A run of `verify`. It reads the lake, changes nothing, and continues after each finding."""
 
     def __init__(
         self, key_value: KeyValueStore, objects: ObjectStore, buckets: int, view: Callable[[str], CommitView]
@@ -198,7 +199,8 @@ class Verifier:
     def _check_store(
         self, store: TrackingStore, steps: Mapping[int, Step], transactions: int
     ) -> list[pa.RecordBatch]:
-        """Run the checks of `_check_tracking` on a store. Raises StorageError."""
+        """Run the checks of `_check_tracking` on an open store. Raises StorageError if the store becomes
+        unavailable."""
         # The newest transactions may still acknowledge inputs. Older ones finished that before the next one
         # began.
         quarantined_paths = {suspect.path for suspect in QuarantineStore(self._key_value, "main").all()}
@@ -273,7 +275,8 @@ def back_up(opened: LakeContext, target: str, progress: OnProgress | None = None
 
     Raises:
         UsageError: the directory is not empty, or lies in the lake, or the records of the lake are objects.
-        StorageError: a store failed, or inputs were taken too fast; nothing that opens is in the directory then.
+        StorageError: a store failed, or pipelines repeatedly deleted new inputs before they were copied; the directory
+            then contains no lake that opens.
     """
     encode_text("the directory", target)
     place = Path(target).expanduser().resolve()
@@ -307,9 +310,10 @@ def restore_backup(
     tracking: str | None = None,
     progress: OnProgress | None = None,
 ) -> BackupReport:
-    """Copy a backup to an empty place, its databases to SQLite there or to PostgreSQL, and verify it.
+    """Copy a backup to an empty place, and verify the copy. Its databases become SQLite files there, or PostgreSQL
+    databases if `metadata` or `tracking` is a URL of one.
 
-    Raises UsageError if the place is not empty or cannot have these databases, StorageError.
+    Raises UsageError if the place is not empty, or if it is a bucket and `metadata` is missing.
     """
     source = location.open_location(backup, None)
     directory = Path(backup).expanduser().resolve()
@@ -350,7 +354,8 @@ def restore_backup(
 
 
 class _ObjectCopy:
-    """Copies objects from one store to another, those that are new since the last run."""
+    """Copies objects from one store to another. Each run copies the objects that are new or changed since the last
+    run."""
 
     def __init__(
         self, source: ObjectStore, target: ObjectStore, leases: Leases, progress: OnProgress
@@ -359,7 +364,7 @@ class _ObjectCopy:
         self.copied: dict[str, ObjectInfo] = {}
 
     def drop(self, paths: Collection[str]) -> None:
-        """Delete copies again."""
+        """Delete these objects from the target, and forget that they were copied."""
         for path in paths:
             self._target.delete(path)
             del self.copied[path]
@@ -370,7 +375,8 @@ class _ObjectCopy:
         return sum(info.size_bytes for info in self.copied.values())
 
     def run(self) -> None:
-        """Copy what is there and was not copied as it is now. Inputs first, which go soonest."""
+        """Copy all objects that are new or changed. Inputs come first, because pipelines may delete them at any
+        moment."""
         for prefix in ("inbox/", ""):
             for info in list(self._source.list(prefix)):
                 self._leases.renew()
@@ -397,7 +403,7 @@ def _check_target(opened: LakeContext, place: Path) -> None:
 
 
 def _copy_databases(opened: LakeContext, place: Path, objects: ObjectStore) -> tuple[int, int]:
-    """Copy both databases as of one moment; return how many records and rows of the tracking store."""
+    """Copy both databases as of one moment; return the number of records, and of rows of the tracking store."""
     for name in _DATABASES:
         (place / name).unlink(missing_ok=True)
     with ExitStack() as stack:
@@ -434,7 +440,8 @@ def _snapshot(store: KeyValueStore) -> Iterator[Iterator[Row]]:
 
 
 def _load(target: KeyValueStore, rows: Iterator[Row], lake_id: str) -> int:
-    """Load the records of one lake, but for leases, whose readers do not read the copy; return how many."""
+    """Copy the records of one lake into a store; return their number. Leases are left out, because their readers do not
+    read the copy."""
     if not isinstance(target, CopiedStore):
         raise UsageError("records are restored to SQLite or PostgreSQL; name one of them with --metadata.")
     scope, lake_record = f"{lake_id}/".encode(), (location.LAKES.encode(), lake_id.encode())
@@ -461,9 +468,10 @@ def _copy_tracking(read: object, lake_id: str, url: str) -> int:
 def _complete(
     opened: LakeContext, place: Path, objects: ObjectStore, copy: _ObjectCopy, before: Collection[str]
 ) -> str | None:
-    """Drop commits later than the snapshot; return an input of its open transaction that is not in the backup, if any.
+    """Delete commits from the copy that are newer than the snapshot. Return an input of the snapshot's open transaction
+    that is missing from the backup, or None.
 
-    `verify` takes commits that no record leads to for a sign that the metadata is too old.
+    `verify` would report unreachable new commits as a sign of metadata that is too old.
     """
     with closing(open_key_value(f"sqlite://{place}/metadata.db")) as store:
         records = ScopedKeyValueStore(store, opened.config.id)

@@ -21,7 +21,8 @@ class Datasets:
         self._opened = opened
 
     def get(self, name: str, at: str = MAIN) -> Dataset:
-        """Return a dataset at a branch, tag, commit or time. Raises DatasetNotFoundError, RefNotFoundError."""
+        """Return a dataset at a branch, tag, commit or time. Raises DatasetNotFoundError if no dataset has the name
+        there, and RefNotFoundError if `at` names no commit."""
         dataset = self._dataset(name, at)
         check(dataset)
         return dataset
@@ -95,7 +96,7 @@ class Datasets:
         return Dataset(name, at, self._opened.repository, self._opened.objects, self._opened.view)
 
     def _names(self, head: str) -> Iterator[str]:
-        """Yield the names of a commit's datasets. Each step skips the examples of the dataset before."""
+        """Yield the names of a commit's datasets. After each name, the scan skips the examples of that dataset."""
         start, stop = below(DATASETS)
         while (entry := next(self._opened.repository.scan(head, start, stop), None)) is not None:
             name = dataset_of(entry[0])

@@ -86,12 +86,12 @@ class Transactions:
         """The id of the transaction that this object began and has not ended, or None."""
 
     def current(self) -> ClientTransactionInfo | None:
-        """Return the transaction begun last, over or not; None if there was never one."""
+        """Return the transaction that was begun last, even if it has ended; None if there was never one."""
         recorded = self._clients().read()
         return None if recorded is None else _info(recorded)
 
     def get(self, id: str) -> ClientTransactionInfo:
-        """Return a recent transaction by its id. Raises NotFoundError for any other."""
+        """Return a recent transaction by its id. Raises NotFoundError if no recent transaction has this id."""
         recorded = self._clients().read()
         if recorded is not None and recorded.id == id:
             return _info(recorded)
@@ -111,7 +111,7 @@ class Transactions:
 
         Its rows become visible at the commit. If the client sends no keep-alive (`seen` of the transaction) for
         `timeout_s`, the transaction is sealed or discarded. The settings supply arguments that are None. Raises
-        UsageError if another transaction is not over.
+        UsageError if another transaction has not ended.
         """
         settings = load_settings()
         when_gone = settings.client_when_gone if when_gone is None else when_gone
@@ -132,7 +132,8 @@ class Transactions:
         return Transaction(self, wanted.id)
 
     def alive(self, id: str, progress: OnProgress) -> OnProgress:
-        """Return a progress callback that also sends keep-alives. Raises UsageError if the transaction is not open."""
+        """Return a progress callback that also sends keep-alives for a transaction. Raises UsageError if the
+        transaction is not open."""
         info = self.get(id)
         if info.state != "open":
             raise UsageError(f"transaction {id} has ended or is ending. Begin another.")
@@ -176,10 +177,10 @@ class Transactions:
         self.finish(recorded.id, runner, master)
 
     def forget(self) -> ClientTransactionInfo | None:
-        """Unblock pipelines if the record of the last transaction is unreadable.
+        """Delete an unreadable record of the last transaction, which blocks all pipelines.
 
-        The next run commits the input that the journal has of it, before another transaction can begin. Returns that
-        transaction, or None if the journal has no input. Raises UsageError if the record is readable.
+        The next run commits the input that the journal has of this transaction, before another transaction can begin.
+        Returns the transaction, or None if the journal has no input of it. Raises UsageError if the record is readable.
         """
         transaction = self._clients().forget(self._recorded)
         return None if transaction is None else _info(transaction)
@@ -199,7 +200,7 @@ class Transactions:
     def finish(
         self, id: str, runner: TaskRunner | None = None, master: str | None = None
     ) -> ClientTransactionInfo:
-        """Take pending input, carry out the client's request, and return the transaction once it is over."""
+        """Take pending input, carry out the client's request to commit or abort, and return the ended transaction."""
         info = self.get(id)
         if info.state == "over":
             return info
@@ -237,9 +238,10 @@ class Transaction:
         self._transactions.seen(self.id)
 
     def commit(self, runner: TaskRunner | None = None, master: str | None = None) -> int | None:
-        """Commit its input and all pending input. Return its number, or None if there is no input.
+        """Commit all input of the transaction, including pending input. Return the number of the resulting transaction,
+        or None if there is no input.
 
-        Raises UsageError if it was discarded before because this client timed out.
+        Raises UsageError if the transaction was discarded before because this client timed out.
         """
         self._transactions.end(self.id, "commit")
         self._is_ended = True

@@ -119,12 +119,13 @@ class Lake:
 
     @property
     def objects(self) -> ObjectStore:
-        """The objects of the lake, to read only. Only the lake itself may change them."""
+        """The lake's objects, for reading. Callers must not write or delete any."""
         return self._opened.objects
 
     @cached_property
     def archive(self) -> LakeArchive:
-        """The archive of the traces in a server's hot tier. Raises UsageError for a lake without a hot tier."""
+        """The archive, which moves traces from a server's hot tier to the tables. Raises UsageError if the lake has no
+        hot tier."""
         return open_archive(self._opened)
 
     @cached_property
@@ -144,22 +145,21 @@ class Lake:
     ) -> IngestReport:
         """Ingest OTLP files into the tables, each span once.
 
-        An unfinished earlier run is completed first. A file that cannot be read, or parts of it, are listed in the
-        report's `bad`; everything else is ingested.
+        An unfinished earlier run is completed first. The report's `bad` lists files, and parts of files, that cannot be
+        read. All other input is ingested.
 
         Args:
             patterns: files, objects such as `s3://bucket/key`, or glob patterns of either.
             transaction_bytes: maximum stored input bytes of one transaction; 64 MiB by default.
-            transaction: the id of an open explicit transaction; the files become part of it alone. The default is
-                the transaction that this object has begun and not ended, if any.
-            master, conf: Spark master, `local[*]` by default, and Spark settings. A lake in memory takes none: its
-                tasks run in this process.
+            transaction: the id of an open explicit transaction; the files become part of it alone. The default is the
+                transaction that this object has begun and not ended, if any. master, conf: Spark master, `local[*]` by
+                default, and Spark settings. A lake in memory accepts neither, because its tasks run in this process.
             runner: runs the tasks instead of Spark.
             progress: receives progress events.
 
         Raises:
-            UsageError: a pattern matches nothing, or names the lake's own objects; the explicit transaction is over; or
-                another client's transaction is open.
+            UsageError: a pattern matches nothing, or names the lake's own objects; the explicit transaction has ended;
+                or another client's transaction is open.
             StorageError: a bucket cannot be listed.
             SourceChangedError: an unfinished transaction cannot be replayed because its input has changed.
         """
@@ -182,13 +182,14 @@ class Lake:
         conf: Mapping[str, str] | None = None,
         runner: TaskRunner | None = None,
     ) -> InboxPipeline:
-        """Return a pipeline for the input that servers received; call its `run_once` repeatedly.
+        """Return a pipeline that commits the input that servers received. The caller calls its `run_once` repeatedly.
 
         Any number of pipelines, in any processes, may work on one lake at once.
 
         Args:
-            replica: its unique name; host and process id by default.
-            watch: glob patterns of files or buckets, and topics (`kafka://broker:9092/topic`); by default the setting.
+            replica: the pipeline's unique name; host and process id by default.
+            watch: further inputs to ingest: glob patterns of files or objects, and topics
+                (`kafka://broker:9092/topic`). By default the setting `watch`.
             master, conf, runner: as for `ingest`.
         """
         chosen = self._opened.lasting_runner(runner, master, conf)
@@ -203,7 +204,8 @@ class Lake:
         return inbox_info(self._opened.objects, self.quarantine.paths())
 
     def table(self, name: str, at: str = "main") -> Table:
-        """Return a table as of a commit. Raises TableNotFoundError, RefNotFoundError."""
+        """Return a table as of a commit. Raises TableNotFoundError if the commit has no such table, and
+        RefNotFoundError if `at` names no commit."""
         return self._opened.view(at).table(name)
 
     def tables(self, at: str = "main") -> list[TableInfo]:
@@ -229,7 +231,8 @@ class Lake:
     def select(self, *queries: str) -> list[pa.Table]:
         """Run SELECTs over `spans` and `traces` at one commit, with the newest uncommitted traces.
 
-        Unlike `sql`, it runs them in this process, so the queries must come from trusted code. Raises QueryError.
+        Unlike `sql`, it runs them in this process, so the queries must come from trusted code. Raises QueryError if
+        DuckDB refuses one.
         """
         return self._reads.select(*queries)
 
@@ -240,7 +243,7 @@ class Lake:
             query: as in `search`.
             limit: maximum number of matching spans to read, the newest first.
 
-        Raises QueryError.
+        Raises QueryError if the query does not parse.
         """
         return self._reads.traces_matching(query, limit)
 
@@ -268,11 +271,12 @@ class Lake:
             limit: maximum number of hits, up to 1,000.
             service: only spans of this service; faster than the same as a condition.
             mode: `text` by words; `semantic` by meaning, if the lake has vectors; `hybrid` ranks by both.
-            vector: ranks by similarity to it instead of the words of the query, which only filter then.
+            vector: ranks the hits by similarity to this vector. The words of the query then only filter.
             sort: `score`, or `newest` or `oldest` first.
-            facets: count the whole result by service, kind, status, model, session, user, workspace, day.
-            page: `next_page` of this search, to continue after that page, at its commit.
-            now: the end of `last 2h`, with a time zone; by default the time of this search, or of its first page.
+            facets: fields by which all matches are counted: service, kind, status, model, session, user, workspace,
+                day.
+            page: `next_page` of the previous page. The search continues after that page, at the same commit.
+            now: the time that ranges such as `last 2h` end at, with a time zone; by default the time of the first page.
 
         Raises:
             QueryError: query, condition or page does not parse, there is no such facet, or `now` has no time zone.
@@ -302,7 +306,16 @@ class Lake:
         return WorkspaceLake(self._opened, self.hot, workspace)
 
     def trace(self, trace_id: str, at: str = "main", *, tiers: bool = False) -> Trace:
-        """Return all spans of a trace from both tiers, by its id or a prefix of it. Raises NotFoundError."""
+        """Return all spans of a trace, by its id or a unique prefix of at least 6 hex digits. At `main` the spans come
+        from the hot tier and the tables.
+
+        Args:
+            trace_id: the id or prefix.
+            at: the commit to read.
+            tiers: whether each span names its tier in `_tier`.
+
+        Raises NotFoundError if no trace matches, or if several begin with the prefix.
+        """
         if at == MAIN and (tiers or self.hot.store is not None):
             return self.hot.trace(trace_id, tiers=tiers)
         return self._opened.read(at, lambda view: view.trace(trace_id))
@@ -318,13 +331,15 @@ class Lake:
         return verifier.run(progress or silent)
 
     def backup(self, directory: str | os.PathLike[str], progress: OnProgress | None = None) -> BackupReport:
-        """Copy the lake, while others work on it, into an empty directory, and verify the copy.
+        """Copy the lake into an empty directory, and verify the copy. Readers and writers may continue.
 
-        The copy is a lake whose databases are SQLite files. It has all that was acknowledged before the call.
+        The copy is a lake whose databases are SQLite files. It contains everything that was acknowledged before the
+        call.
 
         Raises:
-            UsageError: the directory is not empty, or the records of the lake are objects, which have no snapshot.
-            StorageError: a store failed, or inputs were taken too fast. The directory is no lake then.
+            UsageError: the directory is not empty, or the lake keeps its metadata as objects, which have no snapshot.
+            StorageError: a store failed, or pipelines repeatedly deleted inputs before they were copied. The directory
+                then contains no lake.
         """
         return back_up(self._opened, os.fspath(directory), progress)
 
@@ -386,22 +401,23 @@ class Lake:
         tombstone: str | None = None,
         write_id: str | None = None,
     ) -> str:
-        """Add rows to a user's table, or replace them by key, with one append and one commit.
+        """Add rows to a user's table, or replace rows with the same key. The write is one commit.
 
-        Among rows with the same key the last wins, whether a row or a deletion. Other writers may write concurrently.
+        Among rows with the same key the last one wins, even if it is a deletion. Other writers may write concurrently.
 
         Args:
             name: the table.
             rows: rows in order; missing columns become null.
-            tombstone: a boolean column in `rows`, not in the table. If true, the key's row is deleted.
-            write_id: makes the write idempotent: it happens once, however often and however late it is repeated.
+            tombstone: name of a boolean column of `rows` that the table does not have. Where it is true, the row with
+                this key is deleted.
+            write_id: makes the write idempotent: repeated calls with the same id write once.
 
         Returns:
-            the commit that shows the rows.
+            the commit that contains the rows.
 
         Raises:
             TableNotFoundError: there is no such table.
-            InputError: a row does not fit; nothing was written.
+            InputError: a row does not fit the table; nothing was written.
         """
         given_id = WriteId(write_id) if write_id is not None else None
         batches = rows.to_batches() if isinstance(rows, pa.Table) else rows
@@ -425,7 +441,7 @@ class Lake:
         return Branch(name, self._opened.repository)
 
     def delete_branch(self, name: str, force: bool = False) -> None:
-        """Delete a branch. Its commits stay while another branch or a tag leads to them.
+        """Delete a branch. Its commits are kept as long as another branch or a tag reaches them.
 
         Raises UsageError for `main`, a protected branch, or, unless forced, a branch with staged entries. Raises
         RefNotFoundError if the branch does not exist.
@@ -442,7 +458,7 @@ class Lake:
         committer: str | None = None,
         request_id: str | None = None,
     ) -> str:
-        """Merge a commit's changes since the common ancestor into a branch. See `Branch.merge`."""
+        """Merge the changes of `source` since the common ancestor into the branch `into`. See `Branch.merge`."""
         return self.branch(into).merge(
             source, message, prefer=prefer, committer=committer, request_id=request_id
         )
@@ -502,8 +518,8 @@ def init(
             `objects` for objects in the lake itself. By default the setting `metadata`; without it a SQLite file
             for a directory, `objects` for other places. A password in the URL is used but not stored.
         buckets: hash buckets of its tables, from 1 to 4096; fixed for the life of the lake.
-        text: the tokenizer of its index: `english`, `whitespace` or `cjk`. By default the setting `text`, otherwise
-            `english`. `lake.maintenance.rebuild_index(text=...)` changes it.
+        text: the tokenizer of the full-text index: `english`, `whitespace` or `cjk`. By default the setting `text`,
+            otherwise `english`. `lake.maintenance.rebuild_index(text=...)` changes it.
         vectors: the source of vectors for semantic search: a function, `module:function`, declared with
             `tracelake.embedder`, or an attribute with vectors, `attributes.KEY`; `none` for no vectors. By default
             the settings `vectors`, `vector_dimensions` and `vector_metric`, otherwise none.
@@ -529,15 +545,16 @@ def init(
 
 
 def open(place: str | os.PathLike[str] | None = None, *, metadata: str | None = None) -> Lake:
-    """Open a lake: `place`, otherwise TRACELAKE_LAKE, otherwise `tracelake.toml`, otherwise ./.tracelake.
+    """Open the lake at `place`; by default at TRACELAKE_LAKE, the place that `tracelake.toml` names, or `./.tracelake`,
+    in this order.
 
-    `lake.json` names its metadata store, unless `metadata` or the setting of that name overrides it.
+    `lake.json` names the lake's metadata store. `metadata`, or the setting of that name, overrides it.
 
     Raises:
         LakeNotFoundError: there is no lake.
-        UsageError: `metadata` is of another lake.
-        DamageError: its metadata is gone.
-        StorageError: a store is unreachable or refuses.
+        UsageError: `metadata` belongs to another lake.
+        DamageError: the lake's metadata is missing.
+        StorageError: a store is unreachable or refuses access.
     """
     return Lake(find_location(os.fspath(place) if place is not None else None, metadata))
 

@@ -53,23 +53,22 @@ class Maintenance:
         runner: TaskRunner | None = None,
         progress: OnProgress | None = None,
     ) -> list[CompactReport]:
-        """Put the rows of each table into few sorted parts. Safe beside readers and writers.
+        """Rewrite each table as few sorted parts. Readers and writers may continue.
 
-        A write to a table of the user that was killed just before its commit is committed first.
-
-        Writers compact what is due by themselves; this does all of it at once. History stays readable, at
-        every commit, unless it is given up.
+        If a writer to a user's table was killed just before its commit, this commits the write first. Writers also
+        compact by themselves when it is due; this call compacts everything at once. All older commits stay readable,
+        except those before `forget_before`.
 
         Args:
-            forget_before: delete rows that were replaced before this commit, so that tables before it become
+            forget_before: a commit. Rows that were replaced before it are deleted, so earlier commits become
                 unreadable.
-            runner: run the tasks there instead of on Spark.
-            progress: receives progress reports.
+            runner: runs the tasks instead of Spark.
+            progress: receives progress events.
 
         Raises:
-            RefNotFoundError: no such commit.
-            UsageError: a branch or tag names a table as of an earlier time; nothing was compacted.
-            ContentionError: other compactions were faster, again and again.
+            RefNotFoundError: no commit matches `forget_before`.
+            UsageError: a branch or tag needs a table at an earlier time; nothing was compacted.
+            ContentionError: concurrent compactions won too many races in a row.
         """
         finish_writes(self._opened.stores)
         maintainer = Maintainer(self._opened.key_value, self._opened.objects, self._opened.runner(runner))
@@ -85,7 +84,7 @@ class Maintenance:
         return reports
 
     def _check_names(self, references: Mapping[str, Reference]) -> None:
-        """Raise UsageError if a branch or tag names a table as of a time before those of a commit."""
+        """Raise UsageError if a branch or tag needs a table at an earlier time than these references."""
         repository = self._opened.repository
         commits = {f"branch {name}": record.head for name, record in repository.branches().items()}
         commits |= {f"tag {name}": commit for name, commit in repository.tags().items()}
@@ -246,7 +245,7 @@ class Maintenance:
 
 @contextmanager
 def _recording(damage: list[str]) -> Iterator[None]:
-    """Record damage and continue."""
+    """Catch damage, add its message to the list, and continue after the `with` block."""
     try:
         yield
     except DamageError as error:

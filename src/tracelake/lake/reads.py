@@ -1,7 +1,7 @@
 """Reads that work for a whole lake and for one workspace: searches, completions, queries.
 
-A workspace view passes the workspace's name down to where rows, terms and records are read, and the filter is applied
-there. It refuses operations that concern all workspaces.
+A view of one workspace passes its name to the functions that read rows, terms and records, which filter by it. The view
+refuses operations that concern all workspaces.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ class LakeReads:
 
 
 class _WholeLakeOnly:
-    """Attribute of a lake that is not divided by workspace. A workspace refuses it with ForbiddenError."""
+    """Descriptor for an attribute of `Lake` that a workspace view does not have. Reading it raises ForbiddenError."""
 
     def __init__(self, component: str = "") -> None:
         self._component = component
@@ -285,7 +285,8 @@ class WorkspaceLake:
         return self._reads.completions(typed, at)
 
     def sql(self, query: str, at: str = MAIN, *, uncommitted: bool = False) -> pa.Table:
-        """Run a DuckDB query over the workspace's rows of `spans` and `traces`. Raises QueryError."""
+        """Run a DuckDB query over the workspace's rows of `spans` and `traces`. Raises QueryError if DuckDB refuses the
+        query."""
         return self._reads.sql(query, at, uncommitted)
 
     def select(self, *queries: str) -> list[pa.Table]:
@@ -297,12 +298,13 @@ class WorkspaceLake:
         return self._reads.traces_matching(query, limit)
 
     def trace(self, trace_id: str, *, tiers: bool = False) -> Trace:
-        """Return the workspace's spans of a trace, by its id or a prefix of it. Raises NotFoundError."""
+        """Return the workspace's spans of a trace, by its id or a unique prefix of it. With `tiers`, each span names
+        its tier in `_tier`. Raises NotFoundError if no trace, or more than one, matches."""
         return self._all_hot.trace(trace_id, tiers=tiers, workspace=self.workspace)
 
 
 class WorkspaceHot:
-    """Row-level reads of a workspace in both tiers."""
+    """Reads of a workspace's traces and spans in the hot tier and the tables."""
 
     describe = _WholeLakeOnly("hot.")
     has_place = _WholeLakeOnly("hot.")
@@ -325,11 +327,13 @@ class WorkspaceHot:
         return self._hot.is_there
 
     def spans_of(self, trace_id: str) -> pa.Table:
-        """Return the rows of a trace, with the columns of SPANS. Raises NotFoundError."""
+        """Return the rows of a trace, with the columns of SPANS. Raises NotFoundError if the workspace has no such
+        trace."""
         return self._hot.spans_of(trace_id, self.workspace)
 
     def outline(self, trace_id: str, *, with_attributes: bool = False) -> Trace:
-        """Return a trace whose spans have the columns of an outline only. Raises NotFoundError."""
+        """Return a trace with the few span columns that an outline shows, and `attributes` if wanted. Raises
+        NotFoundError if the workspace has no such trace."""
         return self._hot.outline(trace_id, self.workspace, with_attributes=with_attributes)
 
     def page(self, trace_id: str, limit: int, page: str | None = None, *, tiers: bool = False) -> SpanPage:
@@ -337,7 +341,7 @@ class WorkspaceHot:
         return self._hot.page(trace_id, limit, page, tiers=tiers, workspace=self.workspace)
 
     def span_rows(self, trace_id: str, span_id: str) -> pa.Table:
-        """Return the spans of a trace with an id. Raises NotFoundError where there is no such trace."""
+        """Return the rows with this span id in a trace. Raises NotFoundError if the workspace has no such trace."""
         return self._hot.span_rows(trace_id, span_id, self.workspace)
 
     def infos(self, trace_ids: Sequence[str]) -> dict[str, dict[str, Any]]:

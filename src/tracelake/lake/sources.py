@@ -1,9 +1,8 @@
-"""The sources and outputs of a lake's pipelines, which users may add and remove at any time.
+"""Sources, outputs, pipelines and the quarantine of a lake.
 
-A source supplies spans; it can also be paused and resumed. An output receives new spans besides the tables: a Kafka
-topic or a user's sink.
-
-The pipelines of a lake, for files and for input that servers received, and its quarantine of inputs that failed.
+A source supplies spans to the pipelines. An output, which is a Kafka topic or a user's sink, receives new spans in
+addition to the tables. Users may add and remove both at any time, and pause sources. The quarantine lists inputs that
+failed.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ _OUTPUT_LEFT_OUT_TOLD: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class LeftOutRow:
-    """A row that an output skipped because it exceeds the target's message limit."""
+    """A row that an output did not send, because the row exceeds the target's message limit."""
 
     row: str
     transaction: int
@@ -105,12 +104,13 @@ class LakeOutputs:
         return sorted([*shown, *damaged], key=lambda info: info.name)
 
     def add(self, name: str, to: str, changes: str = "") -> OutputInfo:
-        """Add an output: from the next transaction on, send it each transaction's new spans exactly once.
+        """Add an output. From the next transaction on, each transaction's new spans are sent to it exactly once.
 
         Args:
             name: the output's name.
             to: `kafka://broker:9092/topic`, or `module:name` of a factory of sinks.
-            changes: `spans` or `traces`: send the changes of this table instead, as JSON with their sign.
+            changes: `spans` or `traces`: send this table's changes instead of new spans, as JSON with a sign for each
+                row.
 
         Raises UsageError if the name is taken, or if `to` cannot be opened.
         """
@@ -118,7 +118,7 @@ class LakeOutputs:
         return _shown(self._added().add(name, to, outputs.upper, changes))
 
     def remove(self, name: str) -> None:
-        """Remove an output, so that it receives nothing more. Raises UsageError if it does not exist."""
+        """Remove an output; later transactions are not sent to it. Raises UsageError if it does not exist."""
         self._added().remove(name)
 
     def _added(self) -> AddedOutputs:
@@ -185,12 +185,12 @@ class LakeSources:
         return merged(self._added().records(), replicas(self._opened.key_value), time.time())
 
     def add(self, name: str, address: str) -> SourceInfo:
-        """Add a source that each pipeline of the lake takes inputs from, from its next poll on.
+        """Add a source. Each pipeline of the lake takes inputs from it, beginning with the pipeline's next poll.
 
         Args:
             name: the source's name.
-            address: a glob pattern of files, or of objects (`s3://bucket/otlp/*.gz`), a directory or prefix with
-                an archive repository, or a topic (`kafka://broker:9092/topic`).
+            address: a glob pattern of files or objects (`s3://bucket/otlp/*.gz`), a directory or prefix that contains
+                an MLflow archive repository, or a topic (`kafka://broker:9092/topic`).
 
         Raises UsageError if the name is taken, or if `address` cannot be watched; LimitError if there are too many
         sources.
@@ -200,17 +200,20 @@ class LakeSources:
         return self._one(name)
 
     def pause(self, name: str) -> SourceInfo:
-        """Pause a source: inputs that appear after this call returns are not taken. Raises UsageError."""
+        """Pause a source: pipelines take none of the inputs that appear after this call. Raises UsageError if users
+        added no source of this name."""
         self._added().pause(name, on=True)
         return self._one(name)
 
     def resume(self, name: str) -> SourceInfo:
-        """Resume a paused source: its pending and new inputs are taken again. Raises UsageError."""
+        """Resume a paused source: pipelines take its pending and new inputs again. Raises UsageError if users added no
+        source of this name."""
         self._added().pause(name, on=False)
         return self._one(name)
 
     def remove(self, name: str) -> None:
-        """Remove a source. Its recorded inputs are completed, but no more are taken. Raises UsageError."""
+        """Remove a source. Pipelines finish its recorded inputs and take no more. Raises UsageError if users added no
+        source of this name."""
         self._added().remove(name)
 
     def _one(self, name: str) -> SourceInfo:
@@ -224,7 +227,7 @@ _GONE: Final = "gone"
 
 
 def merged(records: SourceRecords, replicas: Iterable[Replica], now_s: float) -> list[SourceInfo]:
-    """Combine the records and live replicas' reports of each source."""
+    """Return the state of each source, from its record and the reports of live replicas."""
     live = [replica for replica in replicas if status(replica, now_s).word != _GONE]
     by_key: dict[tuple[str, str], list[tuple[str, SourceAccount]]] = {}
     for replica in live:
@@ -311,7 +314,7 @@ def ingest(
 
 
 def main_pipeline(opened: LakeContext, runner: TaskRunner) -> Pipeline:
-    """Return the pipeline of a lake for one run."""
+    """Return a pipeline without sources of its own, which finishes the open transaction and takes given inputs."""
     buckets = opened.config.buckets
     return Pipeline(
         "main",
@@ -369,24 +372,25 @@ class Quarantine:
         return [shown(item) for item in sorted(suspects, key=lambda item: (item.transaction, item.path))]
 
     def paths(self) -> set[str]:
-        """Return the paths of inputs that are discarded, or quarantined until the user decides. No pipeline takes
-        them."""
+        """Return the paths of quarantined and discarded inputs, which pipelines do not take."""
         return {item.path for item in self.all() if item.state != "offered"}
 
     def retry(self, transaction: int) -> list[SetAsideInput]:
-        """Offer a transaction's quarantined inputs again, to the next run of any pipeline.
+        """Return a transaction's quarantined inputs to the pipelines: the next run of any pipeline takes them again.
 
-        A stuck transaction, for example because a file changed after it was recorded, is quarantined first. Its files
-        are then taken in their current state. Raises UsageError if nothing of that transaction is quarantined.
+        If the transaction is stuck, for example because a file changed after the journal recorded it, it is quarantined
+        first. Its files are then taken in their current state. Raises UsageError if nothing of the transaction is
+        quarantined.
         """
         return self._decide(transaction, "retry")
 
     def discard(self, transaction: int) -> list[SetAsideInput]:
-        """Discard a transaction's quarantined inputs: their names are kept forever, and segments are deleted.
+        """Discard a transaction's quarantined inputs. Their names are kept forever, so that no pipeline takes them
+        again; segments are deleted.
 
-        A stuck transaction is quarantined first. Its only input, or the inputs that changed since the journal
-        recorded them, are discarded. All others are offered again. Raises UsageError if nothing of that transaction
-        is quarantined.
+        A stuck transaction is quarantined first. Then only its single input, or the inputs that changed since the
+        journal recorded them, are discarded; all others are offered again. Raises UsageError if nothing of the
+        transaction is quarantined.
         """
         return self._decide(transaction, "discard")
 

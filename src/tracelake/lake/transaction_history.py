@@ -156,9 +156,11 @@ class ReplayReport:
 def stages(
     began_at: str | None, sealed_at: str | None, receipt: PublishReceipt | None, names: Sequence[str]
 ) -> dict[str, float]:
-    """Return the known seconds per stage. The times may come from clocks of several machines.
+    """Return the duration of each stage in seconds, as far as known. The times may come from clocks of several
+    machines.
 
-    `names` are the current outputs. If outputs were added or removed since, they are numbered instead.
+    `names` are the current outputs. If outputs were added or removed since, the stages of outputs have numbers instead
+    of names.
     """
     times: dict[str, float] = {}
     if began_at and sealed_at:
@@ -193,7 +195,8 @@ class LakeJournal:
     def transactions(
         self, limit: int = PAGE_ROWS_DEFAULT, before: int | None = None
     ) -> list[TransactionInfo]:
-        """Return the newest transactions, an uncommitted one first, or a page of the transactions before `before`."""
+        """Return transactions, the newest first, including one that is not committed yet. With `before`, return the
+        page of transactions that are older than `before`."""
         if not 0 < limit <= PAGE_ROWS_MAX:
             raise UsageError(f"a page must have from 1 to {PAGE_ROWS_MAX} transactions, not {limit}.")
         upper, infos = self._upper(), list[TransactionInfo]()
@@ -262,8 +265,8 @@ class LakeJournal:
     ) -> ReplayReport:
         """Read a transaction's recorded input again, and compare it with the record and the written rows.
 
-        Nothing is written. The sources are compared first, then their results by checksum. Raises UsageError if the
-        journal has trimmed the transaction, and NotFoundError if it was never begun.
+        Nothing is written. It compares the input with the record, then the resulting rows with the written rows by
+        checksum. Raises UsageError if the journal has trimmed the transaction, and NotFoundError if it was never begun.
         """
         account = self.explain(transaction)
         recorded = self._recorded(transaction)
@@ -290,10 +293,11 @@ class LakeJournal:
     def repair(self, transaction: int) -> str:
         """Repair damaged journal records of a committed transaction; return what was done.
 
-        A torn seal is written again from the steps and the commit. If a step is torn, the journal forgets the
-        transaction and all before it: they stay committed, and which inputs they read is no longer known.
+        If the record of the end of a transaction (its seal) is damaged, it is written again from the steps and the
+        commit. If a step is damaged, the journal deletes its records of this and all earlier transactions. They stay
+        committed, but their inputs are no longer known.
 
-        Raises UsageError if the records are whole; DamageError if no commit proves what they said.
+        Raises UsageError if the records are intact, and DamageError if no commit has the missing information.
         """
         damaged = self._readable(transaction)[1] or "its records are incomplete."
         stop = self._upper()
@@ -332,7 +336,8 @@ class LakeJournal:
                 yield int(t), (commit_id, commit)
 
     def _recorded_commit(self, t: int) -> str | None:
-        """Return a recorded commit at or after a transaction, so that an old one is found as fast as a new one."""
+        """Return the id of a commit that the journal recorded for this transaction or a later one. A search for an old
+        transaction can begin there."""
         try:
             receipt = self._receipts.first_from(t) if t >= 0 else None
             if receipt is None or not receipt.commit:
@@ -350,7 +355,8 @@ class LakeJournal:
             return None
 
     def _readable(self, t: int) -> tuple[TransactionRecord | None, str]:
-        """Return the journal's record of a transaction, or the error if it is damaged, so that others stay visible."""
+        """Return the journal's record of a transaction and an empty text, or None and the error text if the record is
+        damaged. Other transactions stay visible."""
         try:
             self._quarantine_record(t)
             return self._recorded(t), ""

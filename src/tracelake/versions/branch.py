@@ -23,13 +23,13 @@ _SHOWN = 12
 
 
 class Branch:
-    """One branch, by name. Each call reads the branch again, so an object never becomes stale.
+    """One branch, by name. Each call reads the branch again, so the object never becomes stale.
 
     Every commit records its committer: `committer`, otherwise the setting of that name, otherwise the user of this
     process. The calls raise RefNotFoundError if the branch or commit does not exist.
 
     A call that makes a commit raises IndeterminateError if the store failed after the commit had begun. The message
-    names the request id. Repeating the call with that `request_id` returns the commit or makes it, but never twice.
+    names the request id. Repeat the call with that `request_id` to make the commit, or find it if it was made.
     """
 
     def __init__(self, name: str, repository: Repository) -> None:
@@ -47,7 +47,8 @@ class Branch:
         return self._repository.branch(self.name).protected
 
     def protect(self, on: bool = True) -> None:
-        """Protect the branch, so that it accepts only merges, pipelines and table writers; or end the protection."""
+        """Protect the branch, so that it accepts only merges, pipelines and table writers. With `on=False`, end the
+        protection."""
         self._repository.protect(self.name, on=on)
 
     def log(self, limit: int | None = None) -> list[CommitInfo]:
@@ -56,8 +57,8 @@ class Branch:
         return [] if head is None else log(self._repository, head, limit)
 
     def diff(self, other: str, limit: int | None = None) -> list[EntryChange]:
-        """Return the changes from commit `other` (`before`) to this branch, in order of path; at most `limit`
-        entries."""
+        """Return the entries that differ between commit `other` (`before`) and this branch (`after`), in order of path;
+        at most `limit` entries."""
         return diff(self._repository, self._repository.resolve(other), self.head or "", limit)
 
     def staged(self) -> list[EntryChange]:
@@ -126,7 +127,7 @@ class Branch:
         return self._repository.discard(self.name, paths)
 
     def requests(self) -> list[RequestInfo]:
-        """Return the commit requests that have begun and are not built yet, oldest first; usually none."""
+        """Return the commit requests that have begun and are not yet committed, oldest first; usually none."""
         return [
             RequestInfo(
                 request.id,
@@ -139,11 +140,10 @@ class Branch:
         ]
 
     def drop_request(self, request_id: str, why: str | None = None) -> None:
-        """Remove a request from the list that cannot be built, for example because that takes more memory than
-        exists.
+        """Cancel a commit request that cannot be built, for example because building it takes too much memory.
 
-        The request's client receives `why`. The request's staged entries stay staged. Raises UsageError if the
-        request is not, or no longer, on the list.
+        The request's client receives `why`. The entries that it would have committed stay staged. Raises UsageError if
+        the request is not pending.
         """
         self._repository.drop_request(request_id, self.name, why=why or f"dropped by {find_committer()}")
 
@@ -159,14 +159,15 @@ class Branch:
         """Merge a commit into the branch: apply its changes since their common ancestor; return the merge commit.
 
         Args:
-            source: a branch, tag, commit, or another reference.
+            source: a reference to the commit: a branch, tag, commit id, or a form such as `main~3`.
             message: `merge … into …` by default.
-            prefer: the side that wins if both changed an entry: `source`, `dest` (this branch), or neither.
-            committer: the commit's author.
+            prefer: the side that wins if both changed an entry differently: `source`, or `dest` for this branch. By
+                default neither wins, and the merge fails.
+            committer: the person or program that the commit records.
             request_id: repeating it returns the same commit; random by default.
 
         Raises:
-            ConflictError: both sides changed an entry, and neither is preferred; see `conflicts`.
+            ConflictError: both sides changed an entry differently, and `prefer` is empty; see `conflicts`.
             NothingToCommitError: the branch already contains the commit.
         """
         return self._repository.merge(
@@ -179,7 +180,9 @@ class Branch:
         )
 
     def conflicts(self, source: str) -> list[MergeConflict]:
-        """Return the conflicts that a merge of `source` would have, in order of path."""
+        """Return the conflicts that a merge of `source` would have, in order of path: entries that both sides changed
+        differently since their common ancestor. If both have the same table at two times, the later one is no conflict.
+        """
         repository = self._repository
         ours, theirs = self.head or "", repository.resolve(source)
         changes = repository.parted(ours, theirs)
@@ -196,10 +199,10 @@ class Branch:
         committer: str | None = None,
         request_id: str | None = None,
     ) -> str:
-        """Revert a commit's changes against one of its parents, by default the first; return the new commit.
+        """Make a commit that undoes a commit's changes against one of its parents, by default the first; return its id.
 
-        Raises ConflictError if an entry has changed since, NothingToCommitError if everything is reverted already,
-        and UsageError if the branch is protected.
+        Raises ConflictError if another commit has since changed one of these entries differently, NothingToCommitError
+        if everything is undone already, and UsageError if the branch is protected.
         """
         commit_id, commit = self._find(ref)
         return self._repository.revert(
@@ -220,10 +223,11 @@ class Branch:
         committer: str | None = None,
         request_id: str | None = None,
     ) -> str:
-        """Apply a commit's changes against one of its parents to this branch; return the new commit.
+        """Commit to this branch the changes that a commit made against its parent number `parent`; return the new
+        commit.
 
-        Raises ConflictError if an entry differs from the parent's, NothingToCommitError, and UsageError if the branch
-        is protected.
+        Raises ConflictError if this branch changed one of the entries differently since that parent,
+        NothingToCommitError if it has all changes already, and UsageError if it is protected.
         """
         commit_id, commit = self._find(ref)
         return self._repository.cherry_pick(
@@ -272,7 +276,7 @@ def diff(repository: Repository, before: str, after: str, limit: int | None) -> 
 
 
 def _at_most(limit: int | None) -> int | None:
-    """Return a limit. Raises UsageError for an invalid one."""
+    """Return the limit. Raises UsageError unless it is None or a number from 0."""
     if limit is not None and (type(limit) is not int or not 0 <= limit <= sys.maxsize):
         raise UsageError(f"a listing cannot end after {shown(limit)} rows; give a number, or None for all.")
     return limit
@@ -284,7 +288,8 @@ def _plain(reference: Reference | None) -> Row | None:
 
 
 def _request_id(request_id: str | None) -> str:
-    """Return the given request id, or a random one. Answers are kept, so that the caller can ask again."""
+    """Return the given request id, or a random one. The answer to a request is kept, so a repeated call with its id
+    returns the same result."""
     return request_id or uuid.uuid4().hex
 
 

@@ -1,9 +1,9 @@
 """Records in the key-value store: branches, announced requests, recorded answers, staged entries.
 
-All staged entries share one partition; the key is the token of a branch and the path. Garbage collection therefore
-finds every token with entries, and erases entries whose token no branch names any more. This is safe. A token is new
-when a branch first names it, and no branch names it again after releasing it. A writer stages only under a token that
-it read in a branch record.
+All staged entries share one partition; the key is a token and the path. The branch record names its token. Garbage
+collection therefore finds every token with entries, and deletes entries whose token no branch names any more. This is
+safe: a token is new when a branch first names it, no branch names it again after releasing it, and a writer stages only
+under a token that it read in a branch record.
 
 `BranchReader` shares reads of a branch record among all threads of a process: one thread reads, the others wait and
 use its result. Otherwise a thousand waiting threads would read the record a thousand times and slow down the thread
@@ -65,7 +65,7 @@ Staged: TypeAlias = tuple[tuple[str, Layers], ...]
 
 @dataclass(frozen=True, slots=True)
 class Under:
-    """The entries staged under one token."""
+    """The entries staged under one token, and the errors of unreadable ones."""
 
     readable: dict[str, Layers] = field(default_factory=dict)
     """Layers of each readable entry by path, in order: the entry and those staged there before it, newest first."""
@@ -79,7 +79,7 @@ class Under:
 
 
 def damage_of(damaged: dict[str, DamageError]) -> DamageError:
-    """Return the error that names unreadable staged entries."""
+    """Return one DamageError that names all unreadable staged entries."""
     paths = ", ".join(islice(sorted(damaged), _DAMAGED_ENTRIES_TOLD_MAX))
     more = f" and {remaining} more" if (remaining := len(damaged) - _DAMAGED_ENTRIES_TOLD_MAX) > 0 else ""
     return DamageError(
@@ -89,7 +89,8 @@ def damage_of(damaged: dict[str, DamageError]) -> DamageError:
 
 
 def stacked(all_layers: Layers) -> Layers:
-    """Return an entry's layers without duplicates, limited to those that may still be needed."""
+    """Return the layers of an entry (its newest staged version and the older ones below) without duplicates, down to
+    the oldest that may still be needed."""
     layers: list[Reference | None] = []
     for layer in all_layers:
         if not any(layer == other and _epoch(layer) == _epoch(other) for other in layers):
@@ -112,8 +113,8 @@ class StagedEntries:
         """Stage one entry under a token; None stages its removal.
 
         The write is conditional, so that an earlier write whose reply was lost cannot overwrite this one later. The
-        previous entry stays as a lower layer, because this entry's file may disappear before it is acknowledged. A
-        damaged entry is replaced.
+        previous entry is kept below the new one, because the new entry's file may be collected before the write is
+        acknowledged. A damaged entry is replaced.
         """
         key = _key(token, path)
         expected: Expected = ABSENT
@@ -152,12 +153,13 @@ class StagedEntries:
         return under
 
     def has_staged(self, token: str) -> bool:
-        """Return whether anything, readable or not, is staged under a token."""
+        """Return whether any entry is staged under a token, even an unreadable one."""
         damaged: dict[str, DamageError] = {}
         return bool(self._entries(token, damaged) or damaged)
 
     def restage(self, token: str, to: str) -> list[Entry]:
-        """Copy the entries of one token below those of another; return the entries that are new.
+        """Copy the entries staged under one token to another, below entries that it already has; return the entries
+        that the other token did not have.
 
         Damaged entries are copied too, so that they are still reported by name.
         """
@@ -183,12 +185,12 @@ class StagedEntries:
         raise _outrun(carried.key)
 
     def take_away(self, entries: Collection[Entry]) -> None:
-        """Delete entries if they have not changed since they were read."""
+        """Delete these entries, except those that changed since they were read."""
         for entry in entries:
             self._key_value.delete_if(STAGED, entry.key, entry.version)
 
     def forget(self, token: str, path: str) -> bool:
-        """Delete the entry at a path under a token, damaged or not; return False if none exists."""
+        """Delete the entry at a path under a token, even a damaged one; return whether one existed."""
         for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
             entry = self._key_value.get(STAGED, key := _key(token, path))
             if entry is None:
@@ -236,7 +238,7 @@ class _StagedEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def staged_layers(entry: Entry) -> Layers:
-    """Return the layers in a staged entry's record, newest first. Raises DamageError."""
+    """Return the layers in a staged entry's record, newest first. Raises DamageError if the record does not decode."""
     return decode(_StagedEntry, entry.value, f"the staged entry {path_in(entry.key)}", FORMAT_VERSION).named
 
 
@@ -255,7 +257,8 @@ def _key(token: str, path: str) -> str:
 
 
 def _above(entry: Entry, carried: Entry) -> bytes:
-    """Return a staged entry with another below it; unchanged if it needs none or one is unreadable."""
+    """Return the record of a staged entry with the layers of `carried` added below its own; unchanged if they add
+    nothing or a record is unreadable."""
     with suppress(DamageError):
         layers = staged_layers(entry)
         wanted = stacked((*layers, *staged_layers(carried)))
@@ -334,7 +337,7 @@ class BranchRecords(StagedEntries):
     def swap(
         self, branch: str, at: BranchSnapshot, record: BranchRecord, is_mine: Callable[[BranchRecord], bool]
     ) -> tuple[bool, BranchSnapshot]:
-        """Replace the record that was read; return whether ours is stored, and the current snapshot.
+        """Replace the record if it is still as in `at`; return whether ours is stored, and the current snapshot.
 
         After a lost reply, `is_mine` decides from the current record whether our write succeeded.
         """
@@ -361,15 +364,15 @@ class BranchRecords(StagedEntries):
             raise
 
     def _written(self, branch: str) -> BranchSnapshot:
-        """Read a branch after our write. Raises IndeterminateError, because no caller may treat the write as not
-        done."""
+        """Read a branch after our write. If the read fails, raises IndeterminateError, because the write may be
+        stored."""
         try:
             return self.read(branch)
         except StorageError as error:
             raise _not_read_back(branch, error) from error
 
     def delete(self, branch: str, at: BranchSnapshot) -> bool:
-        """Delete a branch as it was read; return False if it has changed since."""
+        """Delete a branch if it is still as in `at`; return False if it has changed."""
         assert isinstance(at.version, str), "a branch that is not there cannot be deleted"
         outcome = self._key_value.delete_if(BRANCHES, branch, at.version)
         settled = settle(self._key_value, BRANCHES, branch, outcome, is_mine=lambda _: False)
@@ -396,7 +399,8 @@ class BranchRecords(StagedEntries):
         return self._epoch()[0]
 
     def advance(self, change: Callable[[Epoch], Epoch]) -> Epoch:
-        """Change the newest epoch; return it. Raises ContentionError after too many lost races."""
+        """Apply a change to the newest epoch, store the result, and return it. Raises ContentionError after too many
+        lost races."""
         for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
             epoch, version = self._epoch()
             if (wanted := change(epoch)) == epoch:
@@ -410,8 +414,8 @@ class BranchRecords(StagedEntries):
         )
 
     def tell_of_name(self) -> None:
-        """Invalidate concurrent scans of all names before a name is given, because another name may be deleted just
-        after."""
+        """Make concurrent scans of all names start again. Call it before giving a name: the scan might miss both the
+        new name and an old one of the same commit that is deleted just afterwards."""
         self.advance(lambda epoch: replace(epoch, given=uuid.uuid4().hex))
 
     def tags(self) -> dict[str, str]:
@@ -438,14 +442,14 @@ class BranchRecords(StagedEntries):
     # Announced requests
 
     def announce(self, scope: str, announcement: Announcement) -> None:
-        """Announce a request to the next committer that seals. Ignore failures: the request's committer notices if it
-        is not sealed."""
+        """Store a request where the next committer that seals finds it. Failures are ignored: the request's own
+        committer notices if it is not sealed."""
         with suppress(StorageError):
             self._key_value.note(REQUESTS, _announced(scope, announcement.request.id), to_bytes(announcement))
 
     def announced(self, scope: str) -> list[Announcement]:
-        """Return the announced requests, oldest first. Delete damaged ones, because no result depends on an
-        announcement."""
+        """Return the announced requests, oldest first. Deletes damaged announcements, because no result depends on
+        one."""
         announcements: list[Announcement] = []
         damaged: list[str] = []
         read = partial(self._key_value.notes, beginning=_announced(scope))
@@ -485,7 +489,7 @@ class BranchRecords(StagedEntries):
                 self._key_value.forget(REQUESTS, keys)
 
     def _create(self, partition: str, key: str, value: bytes) -> None:
-        """Write a record if none exists. On return a record, this or an existing one, is durable."""
+        """Write a record if none exists. On return, this record or the existing one is durable."""
         for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
             outcome = self._key_value.set_if(partition, key, value, ABSENT)
             settled = settle(self._key_value, partition, key, outcome, is_mine=lambda _: False)
@@ -598,17 +602,17 @@ class BranchReader:
                 self._reading.notify_all()
 
     def queue(self, branch: str) -> BranchSnapshot:
-        """Return the current branch with a separate read.
+        """Read the branch for this thread alone, outside the shared reads, and return it.
 
-        Newcomers are served in order of arrival, as a database serves connections. If a shared read released them all
-        at once, the last to wait for a stalled server could become the first.
+        The store then serves waiting threads in order of arrival. If a shared read released all threads at once, the
+        last to wait for a stalled server could become the first.
         """
         rounds = self._rounds.get(branch)
         return self._records.read(branch, rounds.at if rounds else None)
 
     @contextmanager
     def joined(self) -> Iterator[None]:
-        """Count this thread among those that may pause or wake others."""
+        """Count this thread, inside the `with` block, among the threads that pause and wake one another."""
         with self._writing:
             self._threads += 1
         try:
@@ -618,7 +622,8 @@ class BranchReader:
                 self._threads -= 1
 
     def pause(self, branch: str, seconds: float) -> None:
-        """Wait for some seconds, or until another thread writes the branch after this thread last read it."""
+        """Wait for some seconds, or until another thread writes the branch. Returns at once if one has written it since
+        this thread's last read."""
         if self._threads < 2:
             time.sleep(seconds)  # No other thread can wake us, and simulated time passes only in `sleep`.
             return

@@ -4,18 +4,20 @@
 
 A claim is the future record of the name plus the epoch of the claim. Only garbage collection treats it as a name.
 Either a collector sees the claim, or the collector read the names earlier and the claimant sees the same state. If no
-name leads to the commit then, none ever will. A conditional write turns the claim into the name. A process that finds
-a claim in its way deletes it, as a collector does two epochs later. So a killed claimant leaves nothing, and a slow
-one claims again.
+name reaches the commit then, none ever will. A conditional write turns the claim into the name. A process that wants
+the same name deletes the claim, and so does a collector two epochs later. A killed claimant therefore leaves nothing,
+and a slow one claims again.
 
 A collector reads names one by one, so a commit could move from one name to another unseen. Each name is therefore
 announced in the epoch record before it is given, and a collector that sees a change reads all names again.
 
-Staged entries of a branch: stored outside its record, under a token that the record names.
+`Staging` writes and reads the staged entries of a branch. They are stored outside the branch record, under a token that
+the record names.
 
-Committing the staged entries replaces the token. So a writer reads the record before and after: if the token is the
-same, the entry existed before the token was taken, and is in that commit (V5). If the epoch still allows publishing
-the entry's file, garbage collection has yet to read the entries, and finds this one.
+Committing the staged entries replaces the token. A writer therefore reads the record before and after it writes an
+entry. If the token is the same, the entry was written before a commit consumed the token, so the commit includes it
+(V5). If the epoch still allows publishing the entry's file, garbage collection has yet to read the entries, and finds
+this one.
 """
 
 from __future__ import annotations
@@ -77,21 +79,19 @@ NameT = TypeVar("NameT", BranchRecord, Tag)
 
 
 class RefClaims:
-    """Gives names to commits, and deletes expired claims."""
+    """Gives branch and tag names to commits, and deletes expired claims."""
 
     def __init__(
         self, key_value: KeyValueStore, records: BranchRecords, reaches: Callable[[str], bool]
     ) -> None:
-        """Give names in these stores to commits that a branch or tag reaches, as `reaches` reports."""
+        """Keep names in these stores. `reaches` reports whether a branch or tag reaches a commit."""
         self._key_value = key_value
         self._records = records
         self._reaches = reaches
 
     def give(self, name: str, record: NameT, commit: str) -> bool:
-        """Name a commit by the record of a branch or tag; return False if a branch or tag has the name already.
-
-        Raises RefNotFoundError if no branch or tag leads to the commit.
-        """
+        """Write the record of a branch or tag, which names a commit; return False if a branch or tag has the name
+        already."""
         partition, other = (BRANCHES, TAGS) if isinstance(record, BranchRecord) else (TAGS, BRANCHES)
         value = to_bytes(record)
         for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
@@ -180,7 +180,7 @@ class Commits:
     def scan(
         self, commit_id: str, start: str = "", stop: str | None = None
     ) -> Iterator[tuple[str, Reference]]:
-        """Yield the result of `entries` range by range, for commits that do not fit into memory."""
+        """Yield the result of `entries` range by range, because the entries may not fit into memory."""
         tree = Tree(self._contents.read)
         return ranges.scan(tree.ranges(commit_id), tree.range, start, stop)
 
@@ -204,7 +204,8 @@ class Commits:
         return history.merge_bases((ours,), (theirs,), self.commit)
 
     def parted(self, ours: str, theirs: str) -> list[Theirs]:
-        """Return the changes of `theirs` since the merge base, in order of path, each with the base's entry."""
+        """Return the changes of `theirs` since its merge base with `ours`, in order of path, each with the base's
+        entry."""
         tree = Tree(self._contents.read)
         return their_changes(self.merge_bases(ours, theirs), theirs, tree, self.commit)
 
@@ -213,7 +214,8 @@ class Commits:
         return history.newest_transaction(commit_id, self.commit)
 
     def commit_of(self, transaction: int, head: str) -> str:
-        """Return the commit of a transaction in the history of a commit. Raises DamageError if it is missing."""
+        """Return the commit of a transaction, searching back from the commit `head`. Raises DamageError if the history
+        has no such commit."""
         return history.commit_of(transaction, head, self.commit)
 
     # By name
@@ -319,9 +321,9 @@ class Staging:
         self._commits = commits
 
     def stage(self, branch: str, entries: Mapping[str, Reference | None]) -> None:
-        """Stage entries for the next, or a later, commit of staged entries.
+        """Stage entries for the next commit of staged entries, or the one after it.
 
-        Files of expired epochs are written again. Raises ExpiredError if one is gone.
+        Files of expired epochs are copied into the current one. Raises ExpiredError if such a file no longer exists.
         """
         for path in entries:
             check_path(path)
@@ -345,7 +347,8 @@ class Staging:
             at_once = max(1, at_once // 2)  # Smaller batches finish before the next commit comes between.
 
     def _stage(self, branch: str, entries: Mapping[str, Reference | None]) -> bool:
-        """Stage entries; return whether they are acknowledged."""
+        """Stage entries under the branch's current token; return False if a commit or garbage collection interfered, so
+        that the caller must stage again."""
         at = self._with_token(branch).record
         token, fresh = at.staging, self._fresh(entries, at.epoch)
         for path, reference in fresh.items():
@@ -358,9 +361,9 @@ class Staging:
         return False
 
     def discard(self, branch: str) -> int:
-        """Discard the entries under the current token; return their number.
+        """Discard the staged entries of a branch; return their number.
 
-        Entries under a later token stay, even if the reply to our own write is lost.
+        Entries staged concurrently under a later token stay, even if the reply to our own write is lost.
         """
         at = read_branch(self._records, branch)
         token = at.record.staging
@@ -405,8 +408,8 @@ class Staging:
         return {path: standing.readable[path][0] for path in sorted(standing.readable)}, standing.damaged
 
     def find(self, branch: str, paths: Sequence[str]) -> dict[str, Reference]:
-        """Return the references at some paths including staged entries; of files that may be collected, only existing
-        ones."""
+        """Return the references at some paths, including staged entries. A staged file that garbage collection may have
+        deleted is returned only if it exists."""
 
         def look(record: BranchRecord) -> dict[str, Reference | None]:
             committed = self._commits.find(record.head, paths) if record.head else {}
@@ -418,11 +421,11 @@ class Staging:
         return {path: reference for path, reference in references.items() if reference is not None}
 
     def keep(self, branch: str, paths: Collection[str]) -> None:
-        """Stage possibly unacknowledged entries again: files that may be collected, and entries that a commit may
-        have missed.
+        """Stage the entries at these paths again if their first write may not have been acknowledged: their files may
+        be collected, or a commit may have missed them.
 
-        A reader that found such an entry can rely on it afterwards. Raises ExpiredError if a file has just
-        disappeared.
+        A reader that found such an entry can rely on it afterwards. Raises ExpiredError if a file has just been
+        collected.
         """
 
         def look(record: BranchRecord) -> dict[str, Reference | None]:
@@ -450,7 +453,8 @@ class Staging:
         return self._looked(branch, lambda record: self._through(record, start, stop))
 
     def _looked(self, branch: str, look: Callable[[BranchRecord], FoundT]) -> FoundT:
-        """Repeat a read until the record is unchanged afterwards, or still knows the tokens that were read."""
+        """Call `look` with the branch record until the record, read again, is unchanged or still knows the tokens that
+        `look` used; return its result."""
         for _ in range(STAGING_READ_TRIES_MAX):
             at = read_branch(self._records, branch)
             result = look(at.record)
@@ -474,9 +478,9 @@ class Staging:
     def _waiting(
         self, record: BranchRecord, start: str = "", stop: str | None = None, *, with_requests: bool = False
     ) -> list[Under]:
-        """Return the entries under each token, oldest first; the last is the current staging token.
+        """Return the entries under each token of pending commits, oldest first; the last is the current staging token.
 
-        If `with_requests` is set, the list includes the explicit changes of sealed requests, in order.
+        With `with_requests`, include the explicit changes of sealed requests, in order.
         """
         waiting: list[Under] = []
         for sealed in record.sealed:
@@ -491,7 +495,8 @@ class Staging:
     def _standing(
         self, record: BranchRecord, layers: Mapping[str, Layers], paths: Iterable[str]
     ) -> dict[str, Reference | None]:
-        """Return the first existing layer of each path, because a lower layer may have been acknowledged."""
+        """Return the newest layer of each path whose file exists. A lower layer may be the one that was
+        acknowledged."""
         standing: dict[str, Reference | None] = {}
         waiting = {path: layers[path] for path in paths if path in layers}
         while waiting:
@@ -511,7 +516,7 @@ class Staging:
         return standing
 
     def _fresh(self, entries: Mapping[str, Reference | None], epoch: int) -> dict[str, Reference | None]:
-        """Return entries with files that may be published at an epoch; older ones are written again."""
+        """Return the entries with files that may be published at an epoch; older files are copied into it."""
         old = {
             path: reference
             for path, reference in entries.items()
@@ -527,7 +532,7 @@ class Staging:
         return {**entries, **{path: renewed[file_path(file)] for path, file in old.items()}}
 
     def _with_token(self, branch: str) -> BranchSnapshot:
-        """Return a branch that has a staging token and an epoch."""
+        """Return the branch; write a staging token and an epoch into its record if they are missing."""
         for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
             at = read_branch(self._records, branch)
             if at.record.staging and at.record.epoch != EPOCH_UNSET:

@@ -1,9 +1,9 @@
 """Carries out commit requests: seal, build, cut, and help other committers (see `protocol`).
 
 `build` makes the commits of sealed requests, one on top of the other. All input is immutable or in the branch record,
-so every helper builds the same bytes and building twice is harmless. The only extra writes are copies, in the
-branch's epoch, of files that were staged long ago. A late writer can still add an entry under a sealed token. Such an
-entry is not acknowledged, and may or may not be in the commit.
+so every helper builds the same bytes and building twice is harmless. The only other writes are copies of files that
+were staged in expired epochs; the copies are in the branch's epoch. A late writer can still add an entry under a sealed
+token. Such an entry is not acknowledged to its writer, so the commit may omit it.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ Reaches = Callable[[str], bool]
 class Built:
     """Result of building requests: objects to write, then the head and the answers to publish.
 
-    A refused request that takes staged entries ends the sweep, so there may be fewer answers than requests. Its
+    A refused request that commits staged entries ends the sweep, so there may be fewer answers than requests. Its
     staged entries must move to the next token before the next request is built.
     """
 
@@ -133,7 +133,7 @@ class _RequestRefusedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _BuiltCommit:
-    """Changes of the head and further parents that a request results in."""
+    """The changes of a request against the head, and further parents of its commit."""
 
     changes: PathChanges
     parents: tuple[str, ...] = ()
@@ -171,7 +171,8 @@ class _Building:
         return Built(self._head, tuple(answers), carried, self._records, self._epoch)
 
     def _answer(self, sealed: SealedRequest, *, is_last: bool) -> Answer:
-        """Build one request. An error in the request becomes its answer, so that later requests proceed."""
+        """Build the commit of one request, and return the answer. An error in the request becomes its answer, so that
+        later requests proceed."""
         answer = Answer(sealed.request.id, token=sealed.token, remembered=sealed.request.remembered)
         try:
             return self._built(sealed, answer, is_last=is_last)
@@ -295,7 +296,7 @@ class _Building:
         return changes
 
     def _add(self, request: Request, built: _BuiltCommit, *, is_last: bool) -> tuple[str, CommitTree]:
-        """Build the commit; return its id and its tree."""
+        """Build the commit and its objects; return the id and the tree."""
         parents = (self._head, *built.parents) if self._head else built.parents
         has_metarange = is_last or self._view.needs_metarange(built.changes)
         metarange = self._metarange(built.changes) if has_metarange else ""
@@ -323,7 +324,8 @@ class _Building:
         return commit_id, view
 
     def _metarange(self, changes: PathChanges) -> str:
-        """Return the metarange of the head after changes."""
+        """Return the id of a metarange with the head's entries after these changes; add its objects to those to
+        write."""
         if not changes and not self._view.commits and self._head:
             return self._commit(self._head).metarange
         refs, new = self._tree.changed(self._view, changes, self._branch.epoch)
@@ -359,9 +361,14 @@ class Committer:
         patience_polls: int = COMMIT_PATIENCE_POLLS,
         answers_retained: int = BRANCH_ANSWERS_KEPT,
     ) -> None:
-        """Use these stores. Poll `patience_polls` times for another committer to build what is sealed, then help.
+        """Use these stores.
 
-        The branch record keeps at least `answers_retained` answers.
+        Args:
+            records: the branch records.
+            contents: the objects of commits.
+            reaches: returns whether a branch or tag reaches a commit.
+            patience_polls: polls for another committer to build the sealed requests, before this one helps.
+            answers_retained: answers that the branch record keeps at least.
         """
         self._records = records
         self._contents = contents
@@ -374,10 +381,7 @@ class Committer:
         self._answers_retained = answers_retained
 
     def submit(self, branch: str, request: Request, at: BranchSnapshot | None = None) -> Answer:
-        """Build a request, or find it built; return its answer.
-
-        `at` is the branch as the caller last read it. A missing `main` is created.
-        """
+        """Commit a request, or find that another committer has; return the answer."""
         with self._branch_reader.joined():
             return self._carry_out(branch, request, at)
 
@@ -432,7 +436,8 @@ class Committer:
     def _end_in_error(
         self, branch: str, request: Request, submission: Submission, error: BaseException
     ) -> None:
-        """Withdraw an announcement. Raise IndeterminateError if a helper may still commit the request."""
+        """Handle an error of `submit`: withdraw the announcement, and raise IndeterminateError if a helper may still
+        commit the request."""
         if submission.is_announced:
             self._records.withdraw(submission.scope, [request.id])
         if isinstance(error, StorageError) and may_be_committed(submission, error):
@@ -442,7 +447,7 @@ class Committer:
         """Build the sealed requests and publish them, or find that another committer has; return the branch
         afterwards.
 
-        The write that cuts the built requests also seals the announced ones.
+        The write that removes the built requests from the list also seals the announced ones.
         """
         built = build(sweep(at.record), self._contents, self._records.layers, self._reaches)
         self._contents.write(built.records)
@@ -478,7 +483,8 @@ class Committer:
     def _seal(
         self, branch: str, at: BranchSnapshot, request: Request, *, is_announced: bool
     ) -> tuple[bool, BranchSnapshot]:
-        """Seal a request, and all announced ones with it, on the branch as it was read."""
+        """Write a record that seals a request and all announced ones; return whether it was stored, and the current
+        branch."""
         if at.record.sealed and not is_announced:
             return False, at  # Another committer builds; its cut seals announced requests without a race.
         if not is_announced:
@@ -522,7 +528,8 @@ class Committer:
     def _announced(self, branch: str, at: BranchSnapshot) -> tuple[list[Request], list[str]]:
         """Return the announced requests to seal, and the ids of stale announcements.
 
-        Stale ones belong to committers that were killed, were sealed by a killed committer, or came late.
+        An announcement is stale if its committer was killed, if a committer that was killed sealed the request, or if
+        it was written after the request was answered.
         """
         in_record = requests_in(at.record)
         wanted: list[Request] = []
@@ -542,7 +549,8 @@ class Committer:
     def _find_answer(
         self, branch: str, at: BranchSnapshot, request: Request, since: str | None
     ) -> Answer | None:
-        """Return the answer to our own request. Without `since`, only an earlier attempt can have left an answer."""
+        """Return the answer to our own request. Without `since`, the request was not yet submitted by this call, so
+        only an earlier call can have left an answer."""
         if since is not None:
             return self._answered(branch, at, request, since)
         return self._records.answer(scope(branch, at.record), request.id) if request.remembered else None
@@ -571,7 +579,8 @@ class Committer:
         return self._records.answer(scope(branch, at.record), request.id)
 
     def _let_go(self, here: str, leave: tuple[Answer, ...]) -> None:
-        """Record answers that the history does not contain, or that a repeated request may look up."""
+        """Record the answers that leave the branch record, if the history does not contain them or a repeated request
+        may look them up."""
         for answer in leave:
             if answer.refusal or answer.remembered:
                 self._records.record_answer(here, answer)
@@ -580,8 +589,8 @@ class Committer:
         """Poll with growing pauses until the record changes, at most `most` times; return the number of polls and the
         branch.
 
-        If a read is slow, because the store is far or has many readers, the pauses grow with it. All waiting
-        committers together then read about once per read time, and leave the store to the builder.
+        If a read is slow, because the store is far or has many readers, the pauses grow with it. All waiting committers
+        together then read about once per duration of a read, and leave the store to the builder.
         """
         now = at
         for looked in range(1, most + 1):

@@ -1,10 +1,10 @@
 """Garbage collection of a repository: unreachable commits, objects that only they name, and unpublished objects.
 
 It is safe beside committers and at any crash, without trusting a clock: see `docs/internals/versions.md`. Each object
-carries the epoch in which it was written in its name or content. A collection begins a new epoch on every branch
-before it reads. Objects written two epochs ago cannot be named for the first time any more (`may_publish`), so they
-are reachable now or garbage. An unreachable object stays unreachable. Commits are named, merged, picked or reverted
-only if a branch or tag leads to them.
+carries the epoch in which it was written in its name or content. A collection begins a new epoch on every branch before
+it reads. Objects written two epochs ago cannot be named for the first time any more (`may_publish`), so they are
+reachable now or garbage. An unreachable object stays unreachable. This holds because a commit can be named, merged,
+cherry-picked or reverted only if a branch or tag reaches it.
 
 Reachable objects are found with many parallel reads, and each object is read once. If an object is unreadable, its
 references are unknown. Objects of the kinds that it may name are then kept, and other kinds are still collected.
@@ -63,7 +63,7 @@ class _ReachStep:
 
 @dataclass(slots=True)
 class Reached:
-    """Reachable objects."""
+    """The reachable objects that a collection has found so far."""
 
     contents: ContentStore
     paths: set[str] = field(default_factory=set)
@@ -179,12 +179,12 @@ class RepositoryCollector:
         self._ref_claims = RefClaims(key_value, self._records, lambda _: False)
 
     def collect(self, *, epoch_min_s: float, dry_run: bool = False) -> CollectedCommits:
-        """Delete unreachable objects that were written two or more epochs ago.
+        """Delete unreachable objects that were written two or more epochs ago. With `dry_run`, only find them.
 
-        An epoch lasts at least `epoch_min_s` seconds, which gives writers that long to finish; with 0 they may have
-        to write again. Garbage is deleted by the second or third collection after it arose. If a reachable object is
-        unreadable, the kinds that it leads to are kept (`BEHIND`). Raises DamageError if a branch, a tag or the epoch
-        is unreadable, because then nothing is known.
+        An epoch lasts at least `epoch_min_s` seconds, which gives writers that long to finish; with 0 they may have to
+        write again. Garbage is deleted by the second or third collection after it arose. If a reachable object is
+        unreadable, objects of the kinds that it may name are kept (`BEHIND`). Raises DamageError if a branch, a tag or
+        the epoch is unreadable, because then nothing is known to be garbage.
         """
         newest = self._begin_epoch(epoch_min_s, dry_run=dry_run)
         if not dry_run:
@@ -223,10 +223,11 @@ class RepositoryCollector:
         return {scope(name, at.record) for name, at in branches.items()}
 
     def _erase_entries(self) -> None:
-        """Erase staged entries whose token no branch names any more. A process was killed, or a writer was late.
+        """Delete staged entries whose token no branch names any more: their process was killed, or they were written
+        late.
 
-        Entries are read before branches. A token that was found this way gets no entries before a branch names it.
-        Once no branch names it, none ever will again.
+        Entries are read before branches. A token with entries was named by a branch before; once no branch names it,
+        none will again.
         """
         tokens = self._records.tokens()
         live_tokens = {token for at in self._records.all().values() for token in known_tokens(at.record)}

@@ -1,9 +1,10 @@
 """Read-only walks through commits: to the first commit, to a common ancestor, to the commit of a transaction.
 
 Two commits can have several best common ancestors after criss-cross merges. Using only one of them is wrong: a change
-that it has and the others lack, and that one side reverted, would look like no change. So the ancestors are merged
-first, using their own common ancestors as base, and so on. If that merge has a conflict, the entry is unclear, and a
-merge whose sides differ on it has a conflict. Only entries that may matter are merged, and no commit is made.
+that it has and the others lack, and that one side reverted, would look like no change. The ancestors are therefore
+merged with one another first, using their own common ancestors as base, and so on recursively. If that merge has a
+conflict in an entry, the base of the entry is unclear, and the outer merge has a conflict if its sides differ. Only
+entries that the outer merge needs are merged, and no commit is made.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def log(commit_id: str, read: ReadCommit) -> Iterator[tuple[str, Commit]]:
 
 
 def newest_transaction(commit_id: str, read: ReadCommit) -> int:
-    """Return the newest transaction that a commit contains; -1 without one or without a commit."""
+    """Return the newest transaction that a commit contains; -1 if it contains none, or if there is no commit."""
     if not commit_id:
         return -1
     metadata = read(commit_id).metadata
@@ -44,7 +45,8 @@ def newest_transaction(commit_id: str, read: ReadCommit) -> int:
 
 
 def commit_of(transaction: int, head: str, read: ReadCommit) -> str:
-    """Return the commit of a transaction in the history of a commit. Raises DamageError if it is missing."""
+    """Return the commit of a transaction, searching back from the commit `head`. Raises DamageError if the history has
+    no such commit."""
     for commit_id, commit in log(head, read):
         if commit.metadata.get(TRANSACTION) == str(transaction):
             return commit_id
@@ -109,7 +111,8 @@ def contains(head: str, commit_id: str, read: ReadCommit) -> bool:
 
 
 def their_changes(bases: Sequence[str], theirs: str, tree: Tree, read: ReadCommit) -> list[Theirs]:
-    """Return the changes from a commit's best common ancestors to it, in order of path."""
+    """Return the changes that lead from the merged `bases`, the best common ancestors, to commit `theirs`, in order of
+    path."""
     after = {
         change.path: change.after
         for base in bases or ("",)

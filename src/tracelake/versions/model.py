@@ -1,9 +1,9 @@
 """Records of a repository (PROTOCOLS §3): commits, their contents, branch records, and references to commits.
 
 A commit names a metarange, a metarange its ranges, and a range a sorted run of entries. Some commits instead contain
-their changes against the parent (see `tree`). These records are immutable and content-addressed: the id is the
-SHA-256 of the bytes, so two processes that build the same record write the same object. A branch is one small record
-that conditional writes move. It contains everything that a helper needs to finish the commits that have begun on it.
+their changes against the parent (see `tree`). These records are immutable and content-addressed: the id is the SHA-256
+of the bytes, so two processes that build the same record write the same object. A branch is one small record that
+conditional writes move. The record contains everything that a helper needs to finish pending commits on the branch.
 
 References name commits. Parsing them is pure; the repository resolves the names.
 
@@ -301,7 +301,8 @@ def content_id(data: bytes) -> str:
 
 
 def from_bytes(kind: type[RecordT], data: bytes, what: str) -> RecordT:
-    """Decode a record. Raises DamageError if it is truncated or has another format."""
+    """Decode a record. Raises DamageError, which names the record by `what`, if the bytes are truncated or have another
+    format."""
     return decode(kind, data, what, FORMAT_VERSION)
 
 
@@ -315,7 +316,7 @@ _GRAMMAR: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Ref:
-    """A name and a step from there; at most one of the other fields is set."""
+    """A parsed reference: a name, and a step from its commit. At most one of the fields other than the name is set."""
 
     name: str
     back: int = 0
@@ -324,7 +325,7 @@ class Ref:
 
 
 def parse(text: str) -> Ref:
-    """Parse a reference. Raises RefNotFoundError for an invalid one."""
+    """Parse a reference. Raises RefNotFoundError if the text is no valid reference."""
     match = _GRAMMAR.fullmatch(text) if isinstance(text, str) else None
     if match is None or not is_name(match["name"]):
         raise RefNotFoundError(

@@ -1,17 +1,16 @@
 """Decisions of a repository (PROTOCOLS §3). Pure: no I/O, no clock, no randomness.
 
-A commit takes two conditional writes on its branch record. The first *seals* the request: its place in the history is
+A commit needs two conditional writes on its branch record. The first *seals* the request: its place in the history is
 then fixed, and all input for building it is immutable or in the record. The second *cuts* the built requests off the
-list and moves the head. Between the two any committer can build, so a killed or slow committer keeps no other
-waiting.
+list and moves the head. Between the two any committer can build, so a killed or slow committer keeps no other waiting.
 
-If committers race to seal, one wins. The others announce their requests, each under a separate key without
-contention; while others build, newcomers announce at once. Sealing takes all announced requests too, and so does the
-write that cuts. Under load, one write on the record therefore ends one sweep and begins the next. After an
-announcement at most one seal can miss it, namely one that read the announcements earlier. A committer therefore loses
-a bounded number of conditional writes, regardless of how many committers compete.
+If committers race to seal, one wins. The others announce their requests, each under a separate key without contention;
+while others build, newcomers announce at once. Each sealing write, and each cutting write, also seals all announced
+requests. Under load, one write on the record therefore ends one sweep and begins the next. After an announcement at
+most one seal can miss it, namely one that read the announcements earlier. A committer therefore loses a bounded number
+of conditional writes, regardless of how many committers compete.
 
-`next_act` decides what a committer does next for its request, from one read of its branch to the next.
+`next_act` returns the next action of a committer for its request, after each read of the branch.
 """
 
 from __future__ import annotations
@@ -80,7 +79,8 @@ NOT_FOR_EVER: Final = frozenset({Refusal.DAMAGED, Refusal.EXPIRED, Refusal.FAILE
 
 
 def fit_texts(texts: Iterable[str]) -> tuple[str, ...]:
-    """Return the first texts that fit into an answer, because all answers share the branch record."""
+    """Return the first texts that together fit into an answer. Answers must be small, because they share the branch
+    record."""
     fitting: list[str] = []
     room_bytes = ANSWER_DETAIL_MAX_BYTES
     for text in islice(texts, CONFLICTS_TOLD_MAX):
@@ -129,13 +129,7 @@ def known_tokens(branch: BranchRecord) -> set[str]:
 
 
 def patience(branch: BranchRecord, request: str) -> int:
-    """Return the multiple of the usual patience that a committer waits for another to build.
-
-    This is only courtesy, no invariant depends on it: it avoids that all committers build the same requests at once.
-    The first on the list builds immediately. The second helps after one unit of time, the next two after two, the
-    next four after three. So if building is slow, for example on a busy disk, the waiting committers do not slow it
-    down further.
-    """
+    """Return how many units of time a committer waits for another one to build."""
     ids = [item.request.id for item in branch.sealed]
     return (ids.index(request) if request in ids else len(ids)).bit_length()
 
@@ -173,13 +167,13 @@ def token_after(branch: BranchRecord, count: int) -> str:
 
 
 def took(branch: BranchRecord, request: str) -> bool:
-    """Return whether a request was answered and consumed its staged entries, which then must not be staged again."""
+    """Return whether the request with this id was answered and consumed its staged entries. Such entries must not be
+    staged again."""
     return any(answer.request == request and answer.refusal not in NOT_FOR_EVER for answer in branch.done)
 
 
 def dropped(branch: BranchRecord, request: str, why: str) -> BranchRecord:
-    """Return the record with one request removed and answered with `why`. A running build of the list becomes
-    invalid."""
+    """Return the record with one request removed and answered with `why`. Running builds of the list become invalid."""
     index = [item.request.id for item in branch.sealed].index(request)
     item = branch.sealed[index]
     answer = Answer(request, branch.head, Refusal.DROPPED, (why,), item.token, item.request.remembered)
@@ -212,17 +206,17 @@ def split_answers(
     """Return the answers that stay in the record, and those that leave it.
 
     All new answers stay, and the last `at_least` before them. A committer that announced its request before a sweep
-    finds the head of that time among them. So the record shows that its request was not answered since.
+    finds the head of that time among these answers. The record then shows whether its request was answered since.
     """
     leaving = max(0, len(answers) - at_least)
     return (*answers[leaving:], *new), answers[:leaving]
 
 
 def next_epoch(epoch: Epoch, now_s: float, epoch_min_s: float) -> Epoch:
-    """Return the epoch that begins now, or the same epoch if it has lasted less than `epoch_min_s`.
+    """Return an epoch that begins now, or the same epoch if it has lasted less than `epoch_min_s`.
 
-    An epoch with a begin far in the future comes from a clock that was ahead. It ends now; otherwise it would last
-    until then.
+    If the epoch began far in the future, the clock that set it was wrong. The epoch then ends now; otherwise it would
+    last until that time.
     """
     if abs(now_s - epoch.began_s) < epoch_min_s:
         return epoch
@@ -237,7 +231,7 @@ def may_publish(written: int, epoch: int) -> bool:
 def is_collectable(epoch: int, newest: int) -> bool:
     """Return whether an unreachable object of an epoch is garbage if every branch is at `newest`.
 
-    An object of that epoch that is not named now never will be.
+    No request can name an object of such an old epoch for the first time.
     """
     return not may_publish(epoch, newest)
 
@@ -287,7 +281,8 @@ def transaction_of(request: Request) -> int | None:
 
 
 def is_older(before: Base, after: Base) -> bool:
-    """Return whether `after` is the table of `before` at an older time, or an index of fewer transactions."""
+    """Return whether `after` goes back from `before`: the same table at an earlier transaction, or an index of fewer
+    transactions."""
     if isinstance(before, IndexAt) and isinstance(after, IndexAt):
         return before.upper > after.upper
     return (
@@ -301,9 +296,9 @@ def is_older(before: Base, after: Base) -> bool:
 def effective(change: Change, changes: PathChanges, there: Mapping[str, Reference]) -> PathChanges:
     """Return the changes that have an effect, given the current references of their paths.
 
-    With `forward`, no table moves to an older time. Writers of a table append in one order and may commit in another;
-    a late one finds its rows in the head already. An index with merged parts replaces only the index that it was made
-    from.
+    With `change.forward`, changes that would move a table to an earlier time are dropped. Writers of a table may commit
+    in another order than they append; the head then contains the rows of the late writer already. An index with merged
+    parts replaces only the index that it was made from.
     """
     return tuple(
         (path, wanted)
@@ -347,8 +342,8 @@ class EntryConflict:
 def agreed(base: Base, mine: Base, theirs: Base) -> Base:
     """Return the three-way merge of one entry; UNCLEAR if both sides changed it differently.
 
-    A change of one side wins, and an equal change of both needs nothing. If both sides have the same table at two
-    times, neither older than the base, the later one wins because it contains all rows of the other.
+    If only one side changed the entry, or both made the same change, that change is the result. If both sides have the
+    same table at two times, neither older than the base, the later one is, because it contains all rows of the other.
     """
     if UNCLEAR in (mine, theirs):
         return UNCLEAR
@@ -360,10 +355,10 @@ def agreed(base: Base, mine: Base, theirs: Base) -> Base:
 def merged(
     changes: Iterable[Theirs], ours: Mapping[str, Reference], prefer: str = ""
 ) -> tuple[PathChanges, list[EntryConflict]]:
-    """Decide a three-way merge: `changes` lead from the base to their side, `ours` is our side.
+    """Merge one side's changes into the other side; return the changes to apply to `ours`, and the conflicts.
 
-    Entries that both sides changed differently (see `agreed`) are conflicts, unless one side is preferred: `source`
-    is theirs, `dest` is ours.
+    `changes` lead from the merge base to `theirs`. An entry is a conflict if both sides changed it differently (see
+    `agreed`), unless one side is preferred: `source` is theirs, `dest` is ours.
     """
     applied: list[tuple[str, Reference | None]] = []
     conflicts: list[EntryConflict] = []
@@ -390,7 +385,7 @@ def _is_later(base: Base, first: Base, second: Base) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """A committer's knowledge about its request."""
+    """A committer's knowledge about the state of its own request."""
 
     request: str
     scope: str
@@ -435,41 +430,41 @@ class Submission:
 
 @dataclass(frozen=True, slots=True)
 class Return:
-    """Return the answer, which is in the record."""
+    """Action: return the answer, which is in the record."""
 
     answer: Answer
 
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """Stop, because the branch was deleted in the meantime."""
+    """Action: stop, because the branch was deleted in the meantime."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seek:
-    """Look for an answer that has left the record, because the record does not contain the request."""
+    """Action: search for an answer that has left the record, because the record does not contain the request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Miss:
-    """Fail: the request was sealed, and no answer exists anywhere."""
+    """Action: fail, because the request was sealed and no answer exists anywhere."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Poll at most this many times, because another committer is expected to build."""
+    """Action: poll at most this many times, because another committer is expected to build."""
 
     looks: int
 
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """Build the list, which contains the request."""
+    """Action: build the list, which contains the request."""
 
 
 @dataclass(frozen=True, slots=True)
 class PutOnList:
-    """Seal the request, or announce it if another committer is faster."""
+    """Action: seal the request, or announce it if another committer is faster."""
 
 
 Act: TypeAlias = Return | Leave | Seek | Miss | Wait | Build | PutOnList

@@ -158,7 +158,7 @@ def _time(created_at: str) -> str:
 
 
 def commit_of(branch: str, answer: Answer) -> str:
-    """Return the commit of an answer. Raises the error that corresponds to a refusal."""
+    """Return the commit of an answer. Raises the error that describes the refusal if the request was refused."""
     if answer.refusal:
         raise _refused(branch, answer)
     return answer.commit
@@ -278,10 +278,11 @@ class Repository(Commits):
     # Staged entries
 
     def epoch(self) -> int:
-        """Return the epoch of garbage collection. Writers of files read it first and put it into the file names.
+        """Return the current epoch of garbage collection. Call it before writing files, and put the epoch into their
+        names.
 
-        Files can be staged or committed safely within the next epoch. Later they are written again, or are found
-        missing.
+        Files can be staged or committed safely in this and the next epoch. Later, files are copied when they are
+        staged, or found missing.
         """
         return self._records.epoch().number
 
@@ -350,8 +351,8 @@ class Repository(Commits):
     ) -> str:
         """Commit changes to these entries; return the commit's id.
 
-        If the head already contains them, each table at that time or later, its id is returned. So repeating the call
-        after an unknown outcome is safe.
+        If the head already contains the changes, with each table at that time or later, return the head's id. Repeating
+        the call after an unknown outcome is therefore safe.
         """
         try:
             return self._submit(branch, self._change_to(entries), about)
@@ -388,20 +389,20 @@ class Repository(Commits):
         Args:
             source: the id of a commit.
             branch: the target.
-            prefer: the side that wins if both changed an entry: `source` or `dest`; neither by default.
+            prefer: the side that wins if both changed an entry differently: `source` or `dest`; neither by default.
             about: descriptive fields of the commit.
 
-        Raises ConflictError if both sides changed an entry, and NothingToCommitError if the branch already contains
-        the commit.
+        Raises ConflictError if both sides changed an entry differently and neither is preferred, and
+        NothingToCommitError if the branch already contains the commit.
         """
         if not isinstance(prefer, str) or prefer not in ("", "source", "dest"):
             raise UsageError(f"a merge can prefer `source` or `dest`, not {shown(prefer)}.")
         return self._submit(branch, MergeRequest(source, prefer), about)
 
     def revert(self, commit_id: str, branch: str = MAIN, *, parent: int = 0, **about: Unpack[About]) -> str:
-        """Revert a commit's changes against one of its parents; return the new commit.
+        """Make a commit that undoes a commit's changes against one of its parents; return its id.
 
-        Raises ConflictError if an entry has changed since, and NothingToCommitError if everything is reverted
+        Raises ConflictError if an entry was changed differently since, and NothingToCommitError if everything is undone
         already.
         """
         self.refuse_protected(branch)
@@ -411,16 +412,17 @@ class Repository(Commits):
     def cherry_pick(
         self, commit_id: str, branch: str = MAIN, *, parent: int = 0, **about: Unpack[About]
     ) -> str:
-        """Apply a commit's changes against one of its parents to the branch; return the new commit.
+        """Commit to the branch the changes that a commit made against one of its parents; return the new commit.
 
-        Raises ConflictError if an entry differs from the parent's, and NothingToCommitError.
+        Raises ConflictError if the branch changed one of the entries differently since that parent, and
+        NothingToCommitError if the branch has all changes already.
         """
         self.refuse_protected(branch)
         self._check_parent(commit_id, parent)
         return self._submit(branch, CherryPick(commit_id, parent), about)
 
     def committed(self, request_id: str, branch: str = MAIN) -> str | None:
-        """Return the commit of an earlier request with this id, or None. A commit that has begun is finished.
+        """Return the commit of an earlier request with this id, or None. If the commit has begun, finish it first.
 
         Raises the error of a refused request, unless the request may be submitted again.
         """
@@ -432,9 +434,9 @@ class Repository(Commits):
         return None if answer is None or answer.refusal in NOT_FOR_EVER else commit_of(branch, answer)
 
     def drop_request(self, request_id: str, branch: str = MAIN, why: str = "by hand") -> None:
-        """Remove a request from a branch's list that cannot be built; its client receives `why`.
+        """Cancel a pending commit request that cannot be built; its client receives `why`.
 
-        The request's staged entries stay staged. Raises UsageError if the request is not, or no longer, on the list.
+        The request's staged entries stay staged. Raises UsageError if the request is not pending.
         """
         carried: list[list[Entry]] = []
         for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
@@ -463,7 +465,7 @@ class Repository(Commits):
         return commit_of(branch, self._committer.submit(branch, request))
 
     def _change_to(self, entries: Mapping[str, Reference | None]) -> Change:
-        """Return a change: in the request if it is small, otherwise in objects that the request names."""
+        """Return a change to these entries. Many entries are written as objects, which the change names."""
         for path in entries:
             check_path(path)
         changes = tree.latest(entries.items())
@@ -479,7 +481,7 @@ class Repository(Commits):
         return Change(objects=tuple(records), forward=True)
 
     def _check_parent(self, commit_id: str, number: int) -> None:
-        """Raise UsageError if a commit has no parent of this number; the very first commit has an empty one."""
+        """Raise UsageError if a commit has no parent of this number. The first commit has an empty parent, number 0."""
         count = max(1, len(self.commit(commit_id).parents))
         if type(number) is not int or not 0 <= number < count:
             raise UsageError(

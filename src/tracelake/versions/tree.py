@@ -1,12 +1,13 @@
 """The entries of a commit: sorted ranges in a metarange, or changes on top of an ancestor.
 
-A commit that is built together with later ones is rarely read, and contains only its changes. A sweep of many commits
-thus writes one small object for each, and few metaranges and ranges. Readers of such a commit go back to the nearest
-one with a metarange, and compute the ranges from there.
+A commit that one sweep builds together with later commits is rarely read, so it contains only its changes. A sweep of
+many commits thus writes one small object for each, and few metaranges and ranges. Readers of such a commit go back to
+the nearest one with a metarange, and compute the ranges from there.
 
-A range ends after a path whose hash says so. The boundaries therefore depend only on the paths, not on the order of
-the changes: the same entries always have the same ranges. A change rewrites only the ranges that it touches, and
-similar commits share most ranges. Splitting, changing and comparing ranges is pure; a function reads the ranges.
+A path is the last of its range if the hash of the path has a certain form. The boundaries therefore depend only on the
+paths, not on the order of the changes: the same entries always have the same ranges. A change rewrites only the ranges
+that it touches, and similar commits share most ranges. Splitting, changing and comparing ranges is pure: the caller
+passes a function that reads ranges.
 
 `ContentStore` keeps the immutable records in the object store, under the id of their content, which each read checks.
 """
@@ -62,7 +63,7 @@ RangeReader = Callable[[str], Range]
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """An entry that differs between two sides; None on a side without it."""
+    """An entry that differs between two commits; None for a commit that does not have it."""
 
     path: str
     before: Reference | None
@@ -93,9 +94,9 @@ def split(entries: Iterable[PathEntry], inside: Container[str] = ()) -> Iterator
 def changed(
     ranges: Sequence[RangeRef], changes: PathChanges, read: RangeReader, epoch: int
 ) -> tuple[tuple[RangeRef, ...], list[Range]]:
-    """Return the ranges of the changed entries, and the new ones among them.
+    """Apply changes to sorted ranges; return all resulting ranges, and those that are new.
 
-    Reads the ranges that a change falls into, and following ranges as far as their boundaries move.
+    Reads the ranges that contain a changed path, and following ranges as far as their boundaries move.
     """
     result: list[RangeRef] = []
     new: list[Range] = []
@@ -184,9 +185,10 @@ def find(ranges: Sequence[RangeRef], paths: Sequence[str], read: RangeReader) ->
 def differences(
     before: Sequence[RangeRef], after: Sequence[RangeRef], read: RangeReader
 ) -> Iterator[Difference]:
-    """Yield the entries that differ, in order of path; ranges that both sides share are not read.
+    """Yield the entries that differ between two commits' ranges, in order of path. Ranges that both have are not read.
 
-    An equal range has the same paths on both sides, so entries outside of common ranges differ only from each other.
+    Skipping a common range is safe: it contains all entries of its paths on both sides, so entries outside never differ
+    from those in it.
     """
     common = {ref.id for ref in before} & {ref.id for ref in after}
     sides = [
@@ -299,7 +301,7 @@ class ContentStore:
             return error
 
     def write(self, records: Mapping[str, Content]) -> None:
-        """Write records under their ids; they are durable on return. Existing ones stay."""
+        """Write records under their ids; they are durable on return. Existing records are not written again."""
         create_all(
             self._objects,
             {path_of(type(content), made_id): to_bytes(content) for made_id, content in records.items()},
@@ -308,7 +310,7 @@ class ContentStore:
             self._remember(record_id, record)
 
     def renew(self, files: Iterable[FileAt], epoch: int) -> dict[str, FileAt]:
-        """Copy files into a later epoch; return the copies by old path, without missing files."""
+        """Copy files into a later epoch; return the copies by old path. Missing files are left out."""
         newer = {file_path(file): replace(file, epoch=epoch) for file in files}
         there = copy_all(self._objects, {path: file_path(file) for path, file in newer.items()})
         return {path: newer[path] for path in there}
@@ -396,7 +398,7 @@ class Tree:
         return CommitTree(refs, since, len(changes))
 
     def ranges(self, commit_id: str) -> tuple[RangeRef, ...]:
-        """Return the ranges of all entries of a commit, which `range` reads."""
+        """Return references to the ranges of all entries of a commit. `range` reads them."""
         view = self.view(commit_id)
         if not view.since:
             return view.refs
@@ -407,7 +409,7 @@ class Tree:
     def changed(
         self, view: CommitTree, changes: PathChanges, epoch: int
     ) -> tuple[tuple[RangeRef, ...], list[Range]]:
-        """Return the ranges of a tree after changes, and those that no metarange names yet."""
+        """Return the ranges of a tree after changes, and those of them that must be written with a metarange."""
         return changed(view.refs, latest((*view.since.items(), *changes)), self.range, epoch)
 
     def find(self, view: CommitTree, paths: Sequence[str]) -> dict[str, Reference]:

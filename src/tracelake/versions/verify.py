@@ -58,7 +58,7 @@ class CheckedCommit:
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """A named object that refers to files."""
+    """A named thing, such as a branch or a request, that refers to files."""
 
     what: str
     files: tuple[FileAt, ...]
