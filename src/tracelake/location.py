@@ -210,19 +210,20 @@ def _directory(url: str) -> Path | None:
 
 def _stored_name(metadata: str | None, url: str) -> str | None:
     """Return a metadata store's name for `lake.json`; a relative one inside the lake, so that the lake can be moved."""
-    if metadata is None or metadata == OBJECTS:
+    if metadata is None:
         return metadata
     directory = _directory(url)
     if metadata == SQLITE and directory is None:
         raise UsageError(
             f"{SQLITE!r} means a file in the lake's directory, but {url} is not a directory; use {OBJECTS!r}."
         )
-    for word in (OBJECTS, SQLITE) if directory else (OBJECTS,):
-        if metadata == word or _plain(metadata) == _plain(records_url(word, url)):
-            return word
+    word = SQLITE if directory else OBJECTS
+    if metadata == word or _plain(metadata) == _plain(records_url(word, url)):
+        return word
+    if metadata == OBJECTS:
+        raise UsageError(f"{OBJECTS!r} means records in a bucket, but {url} is a directory; use {SQLITE!r}.")
     if _plain(metadata)[0] == _plain(url)[0] and f"{_plain(metadata)[1]}/".startswith(f"{_plain(url)[1]}/"):
-        words = f"{SQLITE!r} or {OBJECTS!r}" if directory else repr(OBJECTS)
-        raise UsageError(f"{metadata} is inside the lake; metadata there is called {words}.")
+        raise UsageError(f"{metadata} is inside the lake; metadata there is called {word!r}.")
     return metadata
 
 
@@ -248,16 +249,14 @@ def _may_be_there(metadata: str, url: str) -> bool:
     opening."""
     scheme, _, remainder = records_url(metadata, url).partition("://")
     path = Path(unquote(remainder.removeprefix("localhost")))
-    if scheme == "sqlite":
-        return path.exists() and path.stat().st_size > 0
-    return scheme != "file" or path.exists()
+    return scheme != "sqlite" or (path.exists() and path.stat().st_size > 0)
 
 
 def _shown(metadata: str, url: str) -> str:
     """Return a metadata store for display: a path for a file, and never a password."""
     full = without_password(records_url(metadata, url))
     scheme, _, remainder = full.partition("://")
-    return unquote(remainder) if scheme in ("sqlite", "file") else full
+    return unquote(remainder) if scheme == "sqlite" else full
 
 
 def _check_empty(url: str) -> None:

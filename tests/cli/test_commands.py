@@ -73,7 +73,7 @@ def test_init_leaves_a_lake_alone_where_that_is_asked(cli: RunCli) -> None:
 
 def test_init_says_where_the_metadata_is(cli: RunCli) -> None:
     """`init` accepts a word or a URL for the metadata, and stores it for other commands."""
-    assert json.loads(cli("init", "./one", "--metadata", "objects", "--json").out)["metadata"] == "objects"
+    assert json.loads(cli("init", "./one", "--metadata", "sqlite", "--json").out)["metadata"] == "sqlite"
     url = f"sqlite://{Path.cwd()}/two.db"
     assert f"Its metadata is in {url}." in cli("init", "./two", "--metadata", url).out
     Path("spans.jsonl").write_text(json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": [A_SPAN]}]}]}))

@@ -193,7 +193,7 @@ def test_snapshots_are_of_one_moment(tmp_path: Path) -> None:
 
 
 def test_what_is_refused(tmp_path: Path) -> None:
-    """A non-empty directory, one inside the lake, and a lake whose records are objects are refused; nothing is
+    """A non-empty directory, one inside the lake, and a lake without a database are refused; nothing is
     written."""
     with tracelake.init(tmp_path / "lake") as lake:
         (tmp_path / "full").mkdir()
@@ -208,7 +208,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
         with pytest.raises(UsageError, match="is not empty"):
             restore_backup(str(tmp_path / "backup"), str(tmp_path / "full"))
     with (
-        tracelake.init(tmp_path / "objects", metadata="objects") as lake,
+        tracelake.init("memory://not-in-a-database") as lake,
         pytest.raises(UsageError, match="objects"),
     ):
         lake.backup(tmp_path / "other")

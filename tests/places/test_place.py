@@ -30,14 +30,14 @@ def metadata_of(lake: Path) -> str:
     return said
 
 
-@pytest.mark.parametrize("metadata", [None, "objects", "sqlite", "SQLITE URL", "FILE URL"])
+@pytest.mark.parametrize("metadata", [None, "sqlite", "SQLITE URL"])
 def test_a_lake_that_holds_its_metadata_can_be_moved(tmp_path: Path, metadata: str | None) -> None:
     """A lake can be moved with metadata in its directory, whether a word or a URL names it."""
     one = tmp_path / "a lake"
-    urls = {"SQLITE URL": f"sqlite://{one}/metadata.db", "FILE URL": f"{one.as_uri()}/metadata/"}
+    urls = {"SQLITE URL": f"sqlite://{one}/metadata.db"}
     with tracelake.init(one.as_uri(), metadata=urls.get(metadata or "", metadata)) as lake:
         ingest(lake, tmp_path)
-    assert metadata_of(one) == ("objects" if metadata in ("objects", "FILE URL") else "sqlite")
+    assert metadata_of(one) == "sqlite"
     moved = shutil.move(one, tmp_path / "elsewhere")
     with tracelake.open(moved) as lake:
         assert lake.place == str(tmp_path / "elsewhere")
@@ -47,8 +47,10 @@ def test_a_lake_that_holds_its_metadata_can_be_moved(tmp_path: Path, metadata: s
 @pytest.mark.parametrize(
     ("place", "metadata", "said"),
     [
-        ("DIR", "DIR URL", "is called 'sqlite' or 'objects'"),
-        ("DIR", "DIR URL/more", "is called 'sqlite' or 'objects'"),
+        ("DIR", "DIR URL", "is called 'sqlite'"),
+        ("DIR", "DIR URL/more", "is called 'sqlite'"),
+        ("DIR", "objects", "is a directory; use 'sqlite'"),
+        ("DIR", "file:///srv/records", "is not the URL of a key-value store; use sqlite:///"),
         ("DIR", "nonsense", "is not the URL of a key-value store"),
         ("s3://bucket/a", "sqlite", "s3://bucket/a is not a directory; use 'objects'"),
         ("s3://bucket/a", "s3://bucket/a/b", "is called 'objects'"),
@@ -156,7 +158,7 @@ def test_init_that_was_killed_is_repeated(
     assert killed >= 4
 
 
-@pytest.mark.parametrize("metadata", ["sqlite", "objects", "s3", "postgresql"])
+@pytest.mark.parametrize("metadata", ["sqlite", "s3", "postgresql"])
 def test_of_many_that_make_a_lake_at_once_one_does(
     metadata: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
@@ -165,12 +167,10 @@ def test_of_many_that_make_a_lake_at_once_one_does(
     if metadata == "s3":
         server: S3Server = request.getfixturevalue("s3")
         place, metadata = server.url(), "objects"
-    records = f"{tmp_path.as_uri()}/lake/metadata" if place.startswith("/") else f"{place}/metadata"
+    records = f"sqlite://{place}/metadata.db" if metadata == "sqlite" else f"{place}/metadata"
     if metadata == "postgresql":
         database: PostgresServer = request.getfixturevalue("postgres")
         records = metadata = database.url(database.new_schema())
-    if metadata == "sqlite":
-        records = f"sqlite://{place}/metadata.db"
     made, lost = [], []
     barrier = threading.Barrier(6)
 

@@ -21,7 +21,6 @@ from tracelake.tasks.spark import Spark
 
 PLACES = (
     ("directory", None),
-    ("directory", "objects"),
     ("s3", "objects"),
     ("s3", "postgresql"),
     ("directory", "postgresql"),

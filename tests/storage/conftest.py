@@ -18,7 +18,7 @@ from tracelake.storage import KeyValueStore, ObjectStore, open_key_value, open_o
 
 BUCKET_BACKENDS = ("s3", "azure", "gcs")
 BucketServer: TypeAlias = S3Server | AzureServer | GcsServer
-KEY_VALUE_BACKENDS = ("memory", "sqlite", "postgres", "files", *BUCKET_BACKENDS)
+KEY_VALUE_BACKENDS = ("memory", "sqlite", "postgres", *BUCKET_BACKENDS)
 OBJECT_BACKENDS = ("memory", "files", *BUCKET_BACKENDS)
 
 

@@ -8,21 +8,25 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
 from tests.broken import Broken, assert_caught
 from tests.storage.conftest import BUCKET_BACKENDS, key_value_url
+from tests.storage.servers.s3 import S3Server
 from tracelake import limits
 from tracelake._errors import DamageError, LimitError, NotFoundError, UsageError
 from tracelake.storage import (
     ABSENT,
+    BucketKeyValueStore,
     Conflict,
     Done,
     Entry,
     KeyValueStore,
     ObjectStore,
     delete_all,
+    object_records,
     open_key_value,
     open_objects,
     ports,
@@ -443,12 +447,11 @@ def test_threads_race_to_create(objects: ObjectStore) -> None:
     assert all(objects.get(f"race/{path}") == b"%d" % me for path, me in winners)
 
 
-@pytest.mark.parametrize("backend", ["files", "s3"])
 def test_what_nobody_can_read_is_replaced_under_its_version(
-    backend: str, request: pytest.FixtureRequest, tmp_path: Path
+    request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     """A writer that names the version of an unreadable record replaces it; another version raises DamageError."""
-    url = key_value_url(backend, request, tmp_path)
+    url = key_value_url("s3", request, tmp_path)
     store, bodies = open_key_value(url), open_objects(url)
 
     def torn() -> str:
@@ -483,5 +486,26 @@ def test_a_write_over_damage_by_any_version_is_noticed(
     broken = Broken("under its version", conflict_at, "if error.version != expected:", "if False:")
     assert_caught(
         broken,
-        lambda: test_what_nobody_can_read_is_replaced_under_its_version("files", request, tmp_path),
+        lambda: test_what_nobody_can_read_is_replaced_under_its_version(request, tmp_path),
     )
+
+
+def test_keys_come_from_names(s3: S3Server) -> None:
+    """Keys come from object names; only objects with long keys are read."""
+    store = BucketKeyValueStore(s3.url())
+    beginning = "x" * ports.RECORD_NAME_KEY_BYTES
+    for key in ("a", "é\0", f"{beginning}2", f"{beginning}1"):
+        store.set("p", key, b"")
+
+    def check() -> None:
+        with mock.patch.object(store, "_body", wraps=store._body) as read:
+            assert store.keys("p") == ["a", f"{beginning}1", f"{beginning}2", "é\0"]
+            assert ["~" in call.args[0] for call in read.call_args_list] == [True, True]
+
+    check()
+    for wrong in (True, False):
+        with (
+            mock.patch.object(object_records, "spells_out", return_value=wrong),
+            pytest.raises(AssertionError),
+        ):
+            check()

@@ -22,9 +22,7 @@ from tracelake.storage import (
     Expected,
     KeyValueStore,
     MemoryKeyValueStore,
-    MemoryObjectStore,
     SqliteKeyValueStore,
-    VersionedKeyValueStore,
 )
 from tracelake.storage.postgres import PostgresKeyValueStore
 
@@ -149,14 +147,6 @@ class Sqlite(Memory):
         shutil.rmtree(self.directory)
 
 
-class Versions(Memory):
-    """The same for records as create-only objects, of which few old versions are kept."""
-
-    def open(self) -> KeyValueStore:
-        """Return a store over an empty object store."""
-        return VersionedKeyValueStore(MemoryObjectStore())
-
-
 class Postgres(Memory):
     """The same for a PostgreSQL table."""
 
@@ -198,8 +188,6 @@ def test_bucket(backend: str, request: pytest.FixtureRequest) -> None:
     )
 
 
-TestVersions = Versions.TestCase
-TestVersions.settings = settings(max_examples=25, stateful_step_count=50, deadline=None)
 TestMemory = Memory.TestCase
 TestMemory.settings = settings(max_examples=50, stateful_step_count=30, deadline=None)
 TestSqlite = Sqlite.TestCase

@@ -73,7 +73,17 @@ def test_azure_account_is_of_the_environment(azure: AzureServer) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["", "records.db", "file:///", "s3://", "sqlite://x.db", "sqlite:///", "sqlite:///a%00b"]
+    "url",
+    [
+        "",
+        "records.db",
+        "file:///",
+        "file:///srv/records",
+        "s3://",
+        "sqlite://x.db",
+        "sqlite:///",
+        "sqlite:///a%00b",
+    ],
 )
 def test_other_key_value_urls(url: str) -> None:
     """Any other URL is refused, naming what is supported."""

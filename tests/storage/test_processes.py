@@ -92,7 +92,7 @@ def count_up(url: str, number: int, barrier: Barrier, results: Queue[Any]) -> No
     results.put(conflicts)
 
 
-@pytest.mark.parametrize("backend", ["sqlite", "postgres", "files", "s3"])
+@pytest.mark.parametrize("backend", ["sqlite", "postgres", "s3"])
 def test_processes_lose_no_increment(backend: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     """Processes that open one new store at the same moment and count up one record lose no count."""
     url = key_value_url(backend, request, tmp_path / "made" / "by them")

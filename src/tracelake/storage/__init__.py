@@ -3,7 +3,7 @@
 from tracelake.storage.buckets import BucketObjectStore
 from tracelake.storage.local import FileObjectStore
 from tracelake.storage.memory import MemoryKeyValueStore, MemoryObjectStore
-from tracelake.storage.object_records import BucketKeyValueStore, VersionedKeyValueStore
+from tracelake.storage.object_records import BucketKeyValueStore
 from tracelake.storage.ports import (
     ABSENT,
     Conflict,
@@ -53,7 +53,6 @@ __all__ = [
     "SqliteKeyValueStore",
     "Stores",
     "Version",
-    "VersionedKeyValueStore",
     "copy_all",
     "create_all",
     "delete_all",

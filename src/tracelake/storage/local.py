@@ -158,17 +158,6 @@ class FileObjectStore:
         check_prefix(prefix)
         return self._walk(prefix.rpartition("/")[0], prefix)
 
-    def paths(self, prefix: str) -> tuple[str, ...]:
-        """Return the paths in one directory that begin with `prefix`, as of one reading of the directory.
-
-        `list` reads each file's status later, so its result may never have existed at one moment.
-        """
-        check_prefix(prefix)
-        directory = prefix.rpartition("/")[0]
-        base = f"{directory}/" if directory else ""
-        paths = (base + name for name in self._names(directory) if not name.endswith("/"))
-        return tuple(path for path in paths if path.startswith(prefix))
-
     def copy(self, source: str, target: str) -> None:
         """Copy an object, replacing the target. Raises NotFoundError if the source is absent."""
         # Copy the bytes. A hard link would share the source's time, and collectors that check an object's age

@@ -1,4 +1,4 @@
-"""Records as objects, for lakes without a database, and the two key-value stores that use them.
+"""Records as objects of a bucket, for lakes without a database.
 
 **Names** sort as keys do, in byte order: `p<hex of the partition>/k<hex of the key>`. Object stores accept names of
 1,024 bytes and file systems of 255. So a name contains only the beginning of a long key, and a hash of the whole key.
@@ -12,25 +12,14 @@ A deleted record is a body with a deletion mark, because no object store has con
 **Notes** are one object each under `n<hex of the partition>/`, separate from records. No reader depends on a note, so
 notes are written and deleted without conditions and leave no tombstone.
 
-**`BucketKeyValueStore`** keeps one object per key. A put replaces it on the condition of its e-tag. If a reply is
-lost, the object is read back and its write id decides. While it still has the old body, the same put is repeated with
-the same write id and e-tag, and can succeed at most once.
-
-**`VersionedKeyValueStore`** needs only creates, as on local files. Each write is a new object in the record's
-directory, under the next number: `…/00000007` follows `…/00000006`. If two writers have read 6, both try to create 7
-and one succeeds. The highest number is the record.
-
-**Old versions** are deleted, lowest first, once RECORD_VERSIONS_KEPT newer ones exist. A writer that slept since it
-read 6 could therefore create a 7 that existed before. So a writer lists again after its create. While the highest
-number is less than RECORD_VERSIONS_KEPT above its number, that number was never deleted, and the write is valid.
-Otherwise the outcome is unknown. The check needs a listing of one moment. If each file were read separately, the
-highest could be deleted in between, and a sleeping writer's number would appear alone.
+**Conditional writes.** A put replaces an object on the condition of its e-tag. If a reply is lost, the object is read
+back and its write id decides. While it still has the old body, the same put is repeated with the same write id and
+e-tag, and can succeed at most once.
 """
 
 from __future__ import annotations
 
 import hashlib
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import groupby, islice
 from typing import TYPE_CHECKING, Final
@@ -45,12 +34,10 @@ from tracelake._errors import (
     DamagedRecordsError,
     DamageError,
     IndeterminateError,
-    NotFoundError,
     StorageError,
 )
 from tracelake.storage.buckets import Bucket, BucketObjectStore, failed, read_again
 from tracelake.storage.failures import OBSTORE_ERRORS, FailureKind, obstore_text, of_obstore
-from tracelake.storage.local import FileObjectStore
 from tracelake.storage.ports import (
     RECORD_NAME_KEY_BYTES,
     Conflict,
@@ -69,17 +56,12 @@ from tracelake.storage.ports import (
     encode_text,
     is_at,
     new_version,
-    settle,
     tries,
 )
 from tracelake.storage.wrappers import delete_all, for_each, read_all
 
 if TYPE_CHECKING:
     from obstore import PutMode, UpdateVersion
-
-RECORD_VERSIONS_KEPT: Final = 16
-"""Older versions of a record that a store of create-only files keeps."""
-
 
 _FORMAT: Final = 1
 
@@ -300,29 +282,23 @@ class NoteObjects:
         delete_all(self._objects, [note_path(partition, key) for key in keys])
 
 
-class RecordsInObjects(NoteObjects, ABC):
-    """The part of a `KeyValueStore` that finds records in objects, each at a location that its key determines."""
+class BucketKeyValueStore(NoteObjects):
+    """A `KeyValueStore` in a bucket. Safe for any number of threads and processes, except forked ones.
 
-    @abstractmethod
-    def set(self, partition: str, key: str, value: bytes) -> Version:
-        """Write the record unconditionally; see `KeyValueStore`."""
+    Each deleted record leaves a small object. All methods raise StorageError if the store fails or is unreachable,
+    and DamageError if an object is no complete record.
+    """
 
-    @abstractmethod
-    def _place(self, path: str) -> str:
-        """Return the location of an object's record; objects of one location are adjacent in a listing."""
-
-    @abstractmethod
-    def _at(self, place: str) -> ObjectRecord | None:
-        """Return the record or tombstone at a location; None if none ever existed."""
-
-    @abstractmethod
-    def _write_if(self, partition: str, key: str, value: bytes | None, expected: Expected) -> Outcome:
-        """Write a record, or delete it if `value` is None, if its version is `expected`."""
+    def __init__(self, url: str) -> None:
+        """Open a bucket as `Bucket` does; its prefix should contain nothing else. Raises UsageError."""
+        self._bucket = Bucket(url)
+        super().__init__(BucketObjectStore(url))
 
     def get(self, partition: str, key: str) -> Entry | None:
         """Return the record, or None if it is absent."""
-        record = self._at(record_path(partition, key))
-        return None if record is None else record.present
+        path = record_path(partition, key)
+        body = self._body(path)[0]
+        return None if body is None else decode(path, body).present
 
     def scan(
         self, partition: str, start: str = "", stop: str | None = None, limit: int | None = None
@@ -337,7 +313,7 @@ class RecordsInObjects(NoteObjects, ABC):
         return [entry.key for entry in scan_records(self._names, partition, start, stop, limit)]
 
     def set_all(self, partition: str, records: Mapping[str, bytes]) -> None:
-        """Write records by key, OBJECTS_AT_ONCE in parallel in a bucket; on an error some are written."""
+        """Write records by key, OBJECTS_AT_ONCE in parallel; on an error some are written."""
         for_each(self._objects, lambda key: self.set(partition, key, records[key]), records)
 
     def set_if(self, partition: str, key: str, value: bytes, expected: Expected) -> Outcome:
@@ -350,60 +326,15 @@ class RecordsInObjects(NoteObjects, ABC):
         return self._write_if(partition, key, None, expected)
 
     def erase(self, partition: str, beginning: str) -> None:
-        """Delete all records whose key has this prefix, including tombstones; the newest version of each last."""
+        """Delete all records whose key has this prefix, including tombstones."""
         first, end = encode_beginning(beginning)
         paths = [
             info.path for info in self._objects.list(paths_between(partition_path(partition), first, end))
         ]
-        delete_all(self._objects, [path for path in paths if may_hold(self._place(path), first, end)])
+        delete_all(self._objects, [path for path in paths if may_hold(path, first, end)])
 
     def close(self) -> None:
         """Do nothing, because the store holds no resources."""
-
-    def _records(
-        self, partition: str, start: bytes, stop: bytes | None
-    ) -> Iterator[tuple[str, Entry | DamageError]]:
-        """Yield locations with their records or errors that may be in the range, in order of location."""
-        for place in self._places(partition, start, stop):
-            yield from self._read(place)
-
-    def _names(
-        self, partition: str, start: bytes, stop: bytes | None
-    ) -> Iterator[tuple[str, Entry | DamageError]]:
-        """Yield the same, but without values for records whose location contains the whole key."""
-        for place in self._places(partition, start, stop):
-            if spells_out(place):
-                yield place, Entry(key_in(place), b"", "")
-            else:
-                yield from self._read(place)
-
-    def _places(self, partition: str, start: bytes, stop: bytes | None) -> Iterator[str]:
-        listed = self._objects.list(paths_between(partition, start, stop))
-        for place, _ in groupby(self._place(info.path) for info in listed):
-            if may_hold(place, start, stop):
-                yield place
-
-    def _read(self, place: str) -> Iterator[tuple[str, Entry | DamageError]]:
-        try:
-            record = self._at(place)
-        except DamageError as error:
-            yield place, error
-            return
-        if record is not None and record.present is not None:
-            yield place, record.present
-
-
-class BucketKeyValueStore(RecordsInObjects):
-    """A `KeyValueStore` in a bucket. Safe for any number of threads and processes, except forked ones.
-
-    Each deleted record leaves a small object. All methods raise StorageError if the store fails or is unreachable,
-    and DamageError if an object is no complete record.
-    """
-
-    def __init__(self, url: str) -> None:
-        """Open a bucket as `Bucket` does; its prefix should contain nothing else. Raises UsageError."""
-        self._bucket = Bucket(url)
-        super().__init__(BucketObjectStore(url))
 
     def set(self, partition: str, key: str, value: bytes) -> Version:
         """Write the record unconditionally. Raises IndeterminateError if the outcome stays unknown."""
@@ -469,12 +400,36 @@ class BucketKeyValueStore(RecordsInObjects):
             raise failed("write", self._bucket.url, path, error) from error
         return Indeterminate(version, reason)
 
-    def _place(self, path: str) -> str:
-        return path
+    def _records(
+        self, partition: str, start: bytes, stop: bytes | None
+    ) -> Iterator[tuple[str, Entry | DamageError]]:
+        """Yield paths with their records or errors that may be in the range, in order of path."""
+        for path in self._paths(partition, start, stop):
+            yield from self._read(path)
 
-    def _at(self, place: str) -> ObjectRecord | None:
-        body = self._body(place)[0]
-        return None if body is None else decode(place, body)
+    def _names(
+        self, partition: str, start: bytes, stop: bytes | None
+    ) -> Iterator[tuple[str, Entry | DamageError]]:
+        """Yield the same, but without values for records whose path contains the whole key."""
+        for path in self._paths(partition, start, stop):
+            if spells_out(path):
+                yield path, Entry(key_in(path), b"", "")
+            else:
+                yield from self._read(path)
+
+    def _paths(self, partition: str, start: bytes, stop: bytes | None) -> Iterator[str]:
+        paths = (info.path for info in self._objects.list(paths_between(partition, start, stop)))
+        return (path for path in paths if may_hold(path, start, stop))
+
+    def _read(self, path: str) -> Iterator[tuple[str, Entry | DamageError]]:
+        try:
+            body = self._body(path)[0]
+            entry = None if body is None else decode(path, body).present
+        except DamageError as error:
+            yield path, error
+            return
+        if entry is not None:
+            yield path, entry
 
     def _body(self, path: str) -> tuple[bytes | None, PutMode]:
         """Return the body at the path, and the condition under which a put replaces exactly it."""
@@ -493,116 +448,3 @@ class BucketKeyValueStore(RecordsInObjects):
 
 def _read_body(reply: obstore.GetResult) -> tuple[obstore.GetResult, bytes]:
     return reply, reply.bytes().to_bytes()
-
-
-class VersionedKeyValueStore(RecordsInObjects):
-    """A `KeyValueStore` on any `ObjectStore` that creates and never replaces; safe for several processes.
-
-    All methods raise StorageError if the object store fails, and DamageError if a record is truncated.
-    """
-
-    def __init__(self, objects: ObjectStore) -> None:
-        """Keep records in `objects`, which should contain nothing else."""
-        super().__init__(objects)
-        self._paths: Callable[[str], Iterable[str]] = (
-            objects.paths
-            if isinstance(objects, FileObjectStore)
-            else lambda prefix: (info.path for info in objects.list(prefix))
-        )
-
-    def set(self, partition: str, key: str, value: bytes) -> Version:
-        """Write the record unconditionally."""
-        check_value(key, value)
-        version = new_version()
-        for _ in range(limits.CONDITIONAL_WRITE_TRIES_MAX):
-            number, _current = self._newest(record_path(partition, key))
-            outcome = settle(
-                self, partition, key, self._append(partition, key, value, version, number), lambda _: False
-            )
-            if isinstance(outcome, Done):
-                return version
-        raise ContentionError(
-            f"other writers change {key!r} in {self._objects.url} too often; try again later"
-        )
-
-    def _write_if(self, partition: str, key: str, value: bytes | None, expected: Expected) -> Outcome:
-        version = new_version()
-        for _ in range(limits.CONDITIONAL_WRITE_TRIES_MAX):
-            number, path, body = self._newest_body(record_path(partition, key))
-            conflict = conflict_at(path, body, expected)
-            if conflict is not None:
-                return conflict
-            outcome = self._append(partition, key, value, version, number)
-            if not isinstance(outcome, Conflict):
-                return outcome
-        raise ContentionError(
-            f"other writers change {key!r} in {self._objects.url} too often; try again later"
-        )
-
-    def _append(
-        self, partition: str, key: str, value: bytes | None, version: Version, number: int
-    ) -> Outcome:
-        """Create the version after `number`; Conflict(None) if another writer did."""
-        directory = record_path(partition, key)
-        own = number + 1
-        try:
-            path = _version_path(directory, own)
-            if not self._objects.create(path, encode(path, partition, key, value, version)):
-                return Conflict(None)
-        except IndeterminateError as error:
-            return Indeterminate(version, str(error))
-        try:
-            numbers = self._numbers(directory)
-        except StorageError as error:
-            return Indeterminate(version, f"it could not be checked: {error}")
-        if max(numbers, default=own) >= own + RECORD_VERSIONS_KEPT:
-            return Indeterminate(version, "many newer versions were written in the meantime")
-        self._remove_old(directory, numbers)
-        return Done(version)
-
-    def _remove_old(self, directory: str, numbers: list[int]) -> None:
-        for number in sorted(numbers):
-            if number > max(numbers) - RECORD_VERSIONS_KEPT:
-                break
-            try:
-                self._objects.delete(_version_path(directory, number))
-            except StorageError:
-                # The write is done; the next one removes the remaining versions, again lowest first.
-                break
-
-    def _place(self, path: str) -> str:
-        return path.rpartition("/")[0]
-
-    def _at(self, place: str) -> ObjectRecord | None:
-        return self._newest(place)[1]
-
-    def _newest(self, directory: str) -> tuple[int, ObjectRecord | None]:
-        """Return the highest number and its record; 0 and None if no version exists."""
-        number, path, body = self._newest_body(directory)
-        return number, None if body is None else decode(path, body)
-
-    def _newest_body(self, directory: str) -> tuple[int, str, bytes | None]:
-        """Return the highest number, its path, and its body; 0 and None if no version exists."""
-        for _ in range(limits.CONDITIONAL_WRITE_TRIES_MAX):
-            # A listing that runs while versions are created and deleted can miss all of them, but not twice.
-            numbers = self._numbers(directory) or self._numbers(directory)
-            if not numbers:
-                return 0, directory, None
-            path = _version_path(directory, max(numbers))
-            try:
-                return max(numbers), path, self._objects.get(path)
-            except NotFoundError:
-                # It was deleted after the listing, so newer versions exist.
-                continue
-        raise ContentionError(f"{directory} in {self._objects.url} changes faster than it can be read")
-
-    def _numbers(self, directory: str) -> list[int]:
-        return [_number(path) for path in self._paths(f"{directory}/")]
-
-
-def _version_path(directory: str, number: int) -> str:
-    return f"{directory}/{number:012}"
-
-
-def _number(path: str) -> int:
-    return int(path.rpartition("/")[2])

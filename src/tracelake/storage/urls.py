@@ -29,7 +29,7 @@ from tracelake.storage.buckets import BUCKET_SCHEMES, BucketObjectStore, connect
 from tracelake.storage.failures import OBSTORE_ERRORS, obstore_text
 from tracelake.storage.local import FileObjectStore
 from tracelake.storage.memory import MemoryKeyValueStore, MemoryObjectStore
-from tracelake.storage.object_records import BucketKeyValueStore, VersionedKeyValueStore
+from tracelake.storage.object_records import BucketKeyValueStore
 from tracelake.storage.ports import KeyValueStore, ObjectStore, encode_text
 from tracelake.storage.sqlite import SqliteKeyValueStore
 
@@ -63,11 +63,10 @@ def open_objects(url: str) -> ObjectStore:
 
 
 def open_key_value(url: str) -> KeyValueStore:
-    """Open `sqlite:///absolute/file`, `postgresql://…`, records as objects, or `memory://name`.
+    """Open `sqlite:///absolute/file`, `postgresql://…`, records in a bucket as in `open_objects`, or `memory://name`.
 
-    Records as objects need no database: `file:///absolute/directory`, or a bucket as in `open_objects`. Within a
-    process, `memory://name` is the same store for the same name. Raises UsageError for another URL, and the errors of
-    each store.
+    Within a process, `memory://name` is the same store for the same name. Raises UsageError for another URL, and the
+    errors of each store.
     """
     scheme, _, location = url.partition("://")
     if scheme == "sqlite":
@@ -82,12 +81,9 @@ def open_key_value(url: str) -> KeyValueStore:
         return PostgresKeyValueStore(url)
     if scheme in BUCKET_SCHEMES:
         return BucketKeyValueStore(url)
-    if scheme == "file":
-        return VersionedKeyValueStore(FileObjectStore(_absolute(url, location)))
     raise UsageError(
         f"{url!r} is not the URL of a key-value store; use sqlite:///absolute/file, "
-        "postgresql://host/database, file:///absolute/directory, s3://bucket/prefix, gs://bucket/prefix, "
-        "az://container/prefix or memory://name"
+        "postgresql://host/database, s3://bucket/prefix, gs://bucket/prefix, az://container/prefix or memory://name"
     )
 
 

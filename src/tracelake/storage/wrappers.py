@@ -44,6 +44,7 @@ from tracelake.storage.database_check import DatabaseCheck, check_database
 from tracelake.storage.local import OBJECTS_AT_ONCE, FileObjectStore
 from tracelake.storage.ports import (
     Conflict,
+    EachAlone,
     Entry,
     Expected,
     KeyValueStore,
@@ -56,26 +57,124 @@ from tracelake.storage.ports import (
 _ResultT = TypeVar("_ResultT")
 
 
-class IsolatingObjectStore:
-    """An `ObjectStore` that raises DamageError for an unreadable object if another is readable."""
+class DelegatingObjectStore:
+    """An `ObjectStore` that passes its calls on to another one. Subclasses override `_call`, or single methods."""
 
-    def __init__(self, store: ObjectStore, sound: str) -> None:
-        """Read `store`, in which `sound` is the path of an existing object."""
+    def __init__(self, store: ObjectStore) -> None:
         self.store = store
-        self._sound = sound
+
+    def _call(self, call: Callable[[], _ResultT]) -> _ResultT:
+        """Make a call on the other store. `url` and `local_path` make none."""
+        return call()
 
     @property
     def url(self) -> str:
-        """See ObjectStore."""
+        """Return the URL of the other store."""
         return self.store.url
 
     def put(self, path: str, data: bytes) -> None:
         """See ObjectStore."""
-        self.store.put(path, data)
+        self._call(lambda: self.store.put(path, data))
 
     def create(self, path: str, data: bytes) -> bool:
         """See ObjectStore."""
-        return self.store.create(path, data)
+        return self._call(lambda: self.store.create(path, data))
+
+    def get(self, path: str) -> bytes:
+        """See ObjectStore."""
+        return self._call(lambda: self.store.get(path))
+
+    def get_range(self, path: str, start: int, length: int) -> bytes:
+        """See ObjectStore."""
+        return self._call(lambda: self.store.get_range(path, start, length))
+
+    def head(self, path: str) -> ObjectInfo | None:
+        """See ObjectStore."""
+        return self._call(lambda: self.store.head(path))
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        """See ObjectStore."""
+        return self._call(lambda: self.store.list(prefix))
+
+    def copy(self, source: str, target: str) -> None:
+        """See ObjectStore."""
+        self._call(lambda: self.store.copy(source, target))
+
+    def delete(self, path: str) -> None:
+        """See ObjectStore."""
+        self._call(lambda: self.store.delete(path))
+
+    def local_path(self, path: str) -> str | None:
+        """See ObjectStore."""
+        return self.store.local_path(path)
+
+
+class DelegatingKeyValueStore(EachAlone):
+    """A `KeyValueStore` that passes its calls on to another one. Subclasses override `_call`, or single methods."""
+
+    def __init__(self, store: KeyValueStore) -> None:
+        self.store = store
+
+    def _call(self, call: Callable[[], _ResultT]) -> _ResultT:
+        """Make a call on the other store. `close` makes none, `set_all` one for each record."""
+        return call()
+
+    def get(self, partition: str, key: str) -> Entry | None:
+        """See KeyValueStore."""
+        return self._call(lambda: self.store.get(partition, key))
+
+    def scan(
+        self, partition: str, start: str = "", stop: str | None = None, limit: int | None = None
+    ) -> list[Entry]:
+        """See KeyValueStore."""
+        return self._call(lambda: self.store.scan(partition, start, stop, limit))
+
+    def keys(
+        self, partition: str, start: str = "", stop: str | None = None, limit: int | None = None
+    ) -> list[str]:
+        """See KeyValueStore."""
+        return self._call(lambda: self.store.keys(partition, start, stop, limit))
+
+    def set(self, partition: str, key: str, value: bytes) -> Version:
+        """See KeyValueStore."""
+        return self._call(lambda: self.store.set(partition, key, value))
+
+    def set_if(self, partition: str, key: str, value: bytes, expected: Expected) -> Outcome:
+        """See KeyValueStore."""
+        return self._call(lambda: self.store.set_if(partition, key, value, expected))
+
+    def delete_if(self, partition: str, key: str, expected: Version) -> Outcome:
+        """See KeyValueStore."""
+        return self._call(lambda: self.store.delete_if(partition, key, expected))
+
+    def note(self, partition: str, key: str, value: bytes) -> None:
+        """See KeyValueStore."""
+        self._call(lambda: self.store.note(partition, key, value))
+
+    def notes(self, partition: str, beginning: str = "") -> list[Entry]:
+        """See KeyValueStore."""
+        return self._call(lambda: self.store.notes(partition, beginning))
+
+    def forget(self, partition: str, keys: Collection[str]) -> None:
+        """See KeyValueStore."""
+        self._call(lambda: self.store.forget(partition, keys))
+
+    def erase(self, partition: str, beginning: str) -> None:
+        """See KeyValueStore."""
+        self._call(lambda: self.store.erase(partition, beginning))
+
+    def close(self) -> None:
+        """See KeyValueStore."""
+        self.store.close()
+
+
+class IsolatingObjectStore(DelegatingObjectStore):
+    """An `ObjectStore` that raises DamageError for an unreadable object if another is readable."""
+
+    def __init__(self, store: ObjectStore, readable: str) -> None:
+        """Use the object at `readable` to check whether the store works at all."""
+        super().__init__(store)
+        self._readable = readable
 
     def get(self, path: str) -> bytes:
         """See ObjectStore; raises DamageError as the class describes."""
@@ -85,31 +184,11 @@ class IsolatingObjectStore:
         """See ObjectStore; raises DamageError as the class describes."""
         return self._read(lambda: self.store.get_range(path, start, length))
 
-    def head(self, path: str) -> ObjectInfo | None:
-        """See ObjectStore."""
-        return self.store.head(path)
-
-    def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        """See ObjectStore."""
-        return self.store.list(prefix)
-
-    def copy(self, source: str, target: str) -> None:
-        """See ObjectStore."""
-        self.store.copy(source, target)
-
-    def delete(self, path: str) -> None:
-        """See ObjectStore."""
-        self.store.delete(path)
-
-    def local_path(self, path: str) -> str | None:
-        """See ObjectStore."""
-        return self.store.local_path(path)
-
     def _read(self, read: Callable[[], _ResultT]) -> _ResultT:
         try:
             return read()
         except StorageError as error:
-            self.store.get(self._sound)
+            self.store.get(self._readable)
             raise DamageError(str(error)) from error
 
 

@@ -21,12 +21,14 @@ import itertools
 import math
 import random
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal, TypeVar
 
 from tracelake.storage import Conflict, Done, Entry, Expected, Indeterminate, KeyValueStore, Outcome, Version
-from tracelake.storage.ports import EachAlone, is_at
+from tracelake.storage.ports import is_at
+from tracelake.storage.wrappers import DelegatingKeyValueStore
 from tracelake.testing.simulation import Run, Scenario, replay
 from tracelake.testing.stores import Choice, Fate, Faults, Touch, commute
 
@@ -388,79 +390,37 @@ class Operation:
     """Infinite if the outcome is unknown: the call may still take effect, or never."""
 
 
-class RecordingKeyValueStore(EachAlone):
-    """A KeyValueStore that records every call on a single key in a history; thread-safe."""
+class RecordingKeyValueStore(DelegatingKeyValueStore):
+    """A KeyValueStore that records every call on a single record in a history; thread-safe."""
 
     def __init__(
         self, store: KeyValueStore, history: list[Operation], caller: str, clock: Iterator[int] | None = None
     ) -> None:
         """Record the calls of one caller. All callers of a history share a clock, an `itertools.count()`."""
-        self._store = store
+        super().__init__(store)
         self._history = history
         self._caller = caller
         self._clock = clock or itertools.count()
 
     def get(self, partition: str, key: str) -> Entry | None:
         """See KeyValueStore."""
-        return self._record("get", (partition, key), b"", None, lambda: self._store.get(partition, key))
-
-    def scan(
-        self, partition: str, start: str = "", stop: str | None = None, limit: int | None = None
-    ) -> list[Entry]:
-        """See KeyValueStore; not recorded, because it is no call on a single key."""
-        return self._store.scan(partition, start, stop, limit)
-
-    def keys(
-        self, partition: str, start: str = "", stop: str | None = None, limit: int | None = None
-    ) -> list[str]:
-        """See KeyValueStore; not recorded, because it is no call on a single key."""
-        return self._store.keys(partition, start, stop, limit)
+        return self._record("get", (partition, key), b"", None, lambda: self.store.get(partition, key))
 
     def set(self, partition: str, key: str, value: bytes) -> Version:
         """See KeyValueStore."""
         return self._record(
-            "set", (partition, key), value, None, lambda: self._store.set(partition, key, value)
+            "set", (partition, key), value, None, lambda: self.store.set(partition, key, value)
         )
 
     def set_if(self, partition: str, key: str, value: bytes, expected: Expected) -> Outcome:
         """See KeyValueStore."""
-        return self._record(
-            "set_if",
-            (partition, key),
-            value,
-            expected,
-            lambda: self._store.set_if(partition, key, value, expected),
-        )
+        write = partial(self.store.set_if, partition, key, value, expected)
+        return self._record("set_if", (partition, key), value, expected, write)
 
     def delete_if(self, partition: str, key: str, expected: Version) -> Outcome:
         """See KeyValueStore."""
-        return self._record(
-            "delete_if",
-            (partition, key),
-            b"",
-            expected,
-            lambda: self._store.delete_if(partition, key, expected),
-        )
-
-    def note(self, partition: str, key: str, value: bytes) -> None:
-        """See KeyValueStore; not recorded, because notes carry no guarantees."""
-        self._store.note(partition, key, value)
-
-    def notes(self, partition: str, beginning: str = "") -> list[Entry]:
-        """See KeyValueStore; not recorded."""
-        return self._store.notes(partition, beginning)
-
-    def forget(self, partition: str, keys: Collection[str]) -> None:
-        """See KeyValueStore; not recorded."""
-        self._store.forget(partition, keys)
-
-    def erase(self, partition: str, beginning: str) -> None:
-        """See KeyValueStore; not recorded, because no process uses such keys any more."""
-        self._store.erase(partition, beginning)
-
-    def close(self) -> None:
-        """See KeyValueStore."""
-        self._store.close()
+        delete = partial(self.store.delete_if, partition, key, expected)
+        return self._record("delete_if", (partition, key), b"", expected, delete)
 
     def _record(
         self,
