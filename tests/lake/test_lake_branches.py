@@ -24,6 +24,7 @@ from tracelake import (
     RefNotFoundError,
     UsageError,
 )
+from tracelake.search.searcher import SearchRequest
 from tracelake.tasks.runners import InProcess
 from tracelake.versions.model import FileAt, IndexAt
 
@@ -287,7 +288,7 @@ def test_a_reader_sees_tables_and_index_of_one_transaction(lake: Lake, tmp_path:
                 view = reader._opened.view()
                 rows = view.table("spans").info().rows
                 traces = view.table("traces").info().rows
-                found = {hit.trace_id for hit in view.search("word", None, 100)}
+                found = {hit.trace_id for hit in view.search(SearchRequest("word", limit=100))}
                 told = {
                     row["trace_id"] for row in view.sql("select distinct trace_id from spans").to_pylist()
                 }

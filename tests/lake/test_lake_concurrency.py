@@ -16,6 +16,7 @@ from tests.patience import HANG_S, wait_until
 from tests.pipeline.spans import a_line, a_span
 from tracelake import IngestReport, Lake
 from tracelake.indexing.merge import COMMITTER
+from tracelake.search.searcher import SearchRequest
 from tracelake.tasks.runners import InProcess
 from tracelake.tracking.ingest_queue import Inbox
 
@@ -82,7 +83,7 @@ def test_a_reader_sees_whole_commits_while_another_lake_writes(tmp_path: Path) -
             assert spans == counted
             view = lake._opened.view()
             tables = {info.name: info.rows for info in view.tables()}
-            assert len(view.search("*", None, 1_000)) == min(1_000, tables["spans"])
+            assert len(view.search(SearchRequest(limit=1_000))) == min(1_000, tables["spans"])
             seen.append((tables["spans"], tables["traces"]))
 
     with tracelake.init(tmp_path / "lake") as writer, tracelake.open(tmp_path / "lake") as reader:

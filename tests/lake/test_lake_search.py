@@ -165,9 +165,11 @@ def test_an_empty_lake_refuses_what_others_refuse(lake: Lake) -> None:
     """A query over an empty lake reports the same errors as a query over a full one."""
     check_refused_of_nothing(lake)
     for broken in (
-        Broken("queries", searcher.check_request, "parse(grammar_of(ENGLISH), query, now_ns)", "pass"),
-        Broken("facets", searcher.check_request, "check(facets)", "pass"),
-        Broken("orders", searcher.check_request, "by.check(sort)", "pass"),
+        Broken(
+            "queries", searcher.check_request, "parse(grammar_of(ENGLISH), request.query, now_ns)", "pass"
+        ),
+        Broken("facets", searcher.check_request, "check(request.facets)", "pass"),
+        Broken("orders", searcher.check_request, "request.ranking.check(request.sort)", "pass"),
     ):
         assert_caught(broken, lambda: check_refused_of_nothing(lake))
 

@@ -167,7 +167,7 @@ def check_slow(client: Client, lake: Lake) -> None:
         patch.setattr(embedders, "bag_of_words", vectors.embedder(dimensions=32, version="1")(wait))
         patch.setattr(limits, "LARGE_TRACES_WAITING_MAX", 0)
         waiting = [
-            threads.submit(traces.search, lake, "refund " * number, None, 9, mode="hybrid")
+            threads.submit(traces.search, lake, "refund " * number, limit=9, mode="hybrid")
             for number in range(1, most + 1)
         ]
         try:

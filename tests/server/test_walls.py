@@ -581,7 +581,7 @@ LIKE = span_texts.texts_of
         (Broken("spans of a trace", SEES.trace_spans, ", workspace)", ", None)"), TRACE),
         (Broken("hot spans", tier.HotTier._hot, "workspace, span_id), workspace)", "None, span_id), None)"), TRACE),
         (Broken("beginnings of ids", SEES.full_id, "workspace is not None", "False"), None),
-        (Broken("hits", SEES._rows_of, "workspace_sql(sql, workspace)", "sql"), SEARCH),
+        (Broken("hits", SEES._rows_of, "workspace_sql(sql, request.workspace)", "sql"), SEARCH),
         (Broken("totals", facets.only, '("workspace", workspace), ', ""), None),
         (Broken("likeness", LIKE, "lookup([trace_id], columns), workspace", "lookup([trace_id], columns), None"), OF_B),
         (Broken("hot likeness", LIKE, "span_id, columns), workspace", "span_id, columns), None"), HOT_OF_B),

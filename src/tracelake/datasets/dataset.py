@@ -34,6 +34,7 @@ from tracelake.datasets.model import (
 from tracelake.limits import DATASET_ADD_DEFAULT, DATASET_ADD_MAX, SEARCH_HITS_MAX
 from tracelake.otlp.conventions import WORKSPACE_DEFAULT
 from tracelake.results import SERVER_KINDS, AddReport, EntryChange, ExportReport, Row, is_server_side
+from tracelake.search.searcher import SearchRequest
 from tracelake.shards.rows import literal
 from tracelake.storage import ObjectStore
 from tracelake.tables.builtin import TABLE_SPANS
@@ -163,7 +164,7 @@ class Selection:
     def keys(self, view: CommitView) -> list[Key]:
         """Return the selected spans of a view, each once. Raises NotFoundError for an unknown id, QueryError."""
         if self.search is not None:
-            hits = view.search(self.search, self.where, self.limit)
+            hits = view.search(SearchRequest(self.search, self.where, self.limit))
             return [(hit.trace_id, hit.span_id, hit.workspace, hit.kind in SERVER_KINDS) for hit in hits]
         if self.where is not None:
             return _matching(view, f"({self.where}\n) and coalesce(input, output) is not null", self.limit)

@@ -53,7 +53,7 @@ from tracelake.results import (
 )
 from tracelake.search.analyzers import get_analyzer
 from tracelake.search.results import SearchResults
-from tracelake.search.searcher import Sort
+from tracelake.search.searcher import SearchRequest, Sort
 from tracelake.search.semantic_search import Mode
 from tracelake.search.vectors import IndexSettings, requested_vectors
 from tracelake.storage import ObjectStore
@@ -283,19 +283,8 @@ class Lake:
             RefNotFoundError: there is no such commit.
             EmbeddingError: the function that makes vectors failed.
         """
-        return self._reads.search(
-            query,
-            where,
-            at,
-            limit,
-            service,
-            mode=mode,
-            vector=vector,
-            sort=sort,
-            facets=facets,
-            page=page,
-            now=now,
-        )
+        request = SearchRequest(query, where, limit, service, mode, vector, sort, facets, page, now)
+        return self._reads.search(request, at)
 
     def completions(self, typed: str, at: str = MAIN) -> list[str]:
         """Return completions of a partly typed query: fields, attributes, and their values."""

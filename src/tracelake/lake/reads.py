@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final, NoReturn
 
@@ -25,10 +25,10 @@ from tracelake.limits import SEARCH_HITS_DEFAULT
 from tracelake.results import Trace
 from tracelake.search.prefilter import prefilter_of
 from tracelake.search.results import SearchResults
-from tracelake.search.searcher import Ranking, Sort
+from tracelake.search.searcher import SearchRequest, Sort
 from tracelake.search.semantic_search import Mode
 from tracelake.tables.builtin import workspace_token
-from tracelake.tables.page_tokens import name_of_search, nanoseconds, read_token
+from tracelake.tables.page_tokens import name_of_search, read_token
 from tracelake.tables.view import CommitView, UncommittedRows
 from tracelake.tracking.mlflow_search import FoundTraces
 from tracelake.versions.branch_store import MAIN
@@ -57,60 +57,34 @@ class LakeReads:
         self._hot = hot
         self._workspace = workspace
 
-    def search(
-        self,
-        query: str = "*",
-        where: str | None = None,
-        at: str = MAIN,
-        limit: int = SEARCH_HITS_DEFAULT,
-        service: str | None = None,
-        *,
-        mode: Mode | None = None,
-        vector: Sequence[float] | None = None,
-        sort: Sort = "score",
-        facets: Sequence[str] = (),
-        page: str | None = None,
-        now: datetime | None = None,
-    ) -> SearchResults:
+    def search(self, request: SearchRequest, at: str = MAIN) -> SearchResults:
         """See `Lake.search`."""
-        by = Ranking.of(mode, vector)
-        name = name_of_search(query, where, service, sort, *by.token_key, *workspace_token(self._workspace))
-        token = None if page is None else read_token(page, name)
+        request = replace(request, workspace=self._workspace)
+        query, service = request.query, request.service
+        name = name_of_search(*request.token_key)
+        token = None if request.page is None else read_token(request.page, name)
 
         def search(view: CommitView, newer: UncommittedRows | None = None) -> SearchResults:
-            return view.search(
-                query,
-                where,
-                limit,
-                service,
-                sort=sort,
-                facets=facets,
-                page=page,
-                now=now,
-                by=by,
-                newer=newer,
-                workspace=self._workspace,
-            )
+            return view.search(request, newer)
 
         if not token and at != MAIN:
             return self._opened.read(at, search)
-        has_words = by.mode == "text"
+        has_words = request.ranking.mode == "text"
 
         def traces_of(view: CommitView, traces: Collection[str]) -> Collection[str]:
             searcher = view.open_searcher() if traces else None
             if searcher is None:
                 return ()
-            asked_ns = time.time_ns() if now is None else nanoseconds(now)
-            now_ns = asked_ns if token is None else token.now_ns  # the time of the first page
+            now_ns = request.now_ns if token is None else token.now_ns  # the time of the first page
             return searcher.matching_traces(traces, query, service, now_ns, self._workspace)
 
-        request = BothTiersSearch(
+        both = BothTiersSearch(
             name,
             search,
             lambda analyzer: prefilter_of(query, service, self._workspace, analyzer) if has_words else None,
             traces_of,
         )
-        return self._hot.search(token, request)
+        return self._hot.search(token, both)
 
     def completions(self, typed: str, at: str = MAIN) -> list[str]:
         """See `Lake.completions`."""
@@ -266,19 +240,8 @@ class WorkspaceLake:
         now: datetime | None = None,
     ) -> SearchResults:
         """Return a page of the workspace's matching spans. See `Lake.search`."""
-        return self._reads.search(
-            query,
-            where,
-            at,
-            limit,
-            service,
-            mode=mode,
-            vector=vector,
-            sort=sort,
-            facets=facets,
-            page=page,
-            now=now,
-        )
+        request = SearchRequest(query, where, limit, service, mode, vector, sort, facets, page, now)
+        return self._reads.search(request, at)
 
     def completions(self, typed: str, at: str = MAIN) -> list[str]:
         """Return completions from the workspace. See `Lake.completions`."""

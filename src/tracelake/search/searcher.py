@@ -9,6 +9,7 @@ import hashlib
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Final, Literal, NamedTuple, TypeAlias, get_args
@@ -16,6 +17,7 @@ from typing import Final, Literal, NamedTuple, TypeAlias, get_args
 import tantivy
 
 from tracelake._errors import DamageError, QueryError, UsageError
+from tracelake.limits import SEARCH_HITS_DEFAULT
 from tracelake.search.analyzers import ANALYZERS, ENGLISH, of_fingerprint
 from tracelake.search.build import UnpublishedPart
 from tracelake.search.facets import FacetCounts, OneWorkspace, RawFacet, check, completions, count, only
@@ -457,19 +459,13 @@ class RequestSearcher:
     """The parts that are read for hits."""
 
 
-def make_request(
-    searcher: Searcher,
-    query: str,
-    service: str | None,
-    sort: Sort,
-    now_ns: int,
-    by: Ranking,
-    workspace: str | None = None,
-) -> RequestSearcher:
-    """Prepare a search for a query, in one workspace or in all.
+def make_request(searcher: Searcher, request: SearchRequest, now_ns: int) -> RequestSearcher:
+    """Prepare a search; `now_ns` is the end of `last 2h`.
 
     Raises QueryError if the search needs vectors that the index does not have.
     """
+    query, service, sort, workspace = request.query, request.service, request.sort, request.workspace
+    by = request.ranking
     by.check(sort)
     if by.mode == "text":
         return RequestSearcher(
@@ -480,17 +476,17 @@ def make_request(
     by_meaning = searcher.by_meaning(query, by.mode, by.vector, service, now_ns, workspace)
     if by_meaning is None:
         return RequestSearcher(lambda _limit, _offset: [], _nothing, PartsAsked(0, 0))
-    _, request = by_meaning
-    hits, count = partial(searcher.hits_by_meaning, request), partial(searcher.count_by_meaning, request)
+    _, semantic = by_meaning
+    hits, count = partial(searcher.hits_by_meaning, semantic), partial(searcher.count_by_meaning, semantic)
     return RequestSearcher(hits, count, searcher.all_parts)
 
 
-def check_request(query: str, sort: Sort, facets: Sequence[str], now_ns: int, by: Ranking) -> None:
+def check_request(request: SearchRequest, now_ns: int) -> None:
     """Check a request to a lake without spans, with the same errors as in other lakes. Raises QueryError."""
-    by.check(sort)
-    check(facets)
-    if by.mode == "text":
-        parse(grammar_of(ENGLISH), query, now_ns)
+    request.ranking.check(request.sort)
+    check(request.facets)
+    if request.ranking.mode == "text":
+        parse(grammar_of(ENGLISH), request.query, now_ns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -535,7 +531,49 @@ class Ranking:
             )
 
 
-BY_WORDS: Final = Ranking()
+@dataclass(frozen=True)
+class SearchRequest:
+    """A search as the user asks for it: query, filters, order and page. `Lake.search` describes the fields."""
+
+    query: str = "*"
+    where: str | None = None
+    limit: int = SEARCH_HITS_DEFAULT
+    service: str | None = None
+    mode: Mode | None = None
+    vector: Sequence[float] | None = None
+    sort: Sort = "score"
+    facets: Sequence[str] = ()
+    page: str | None = None
+    now: datetime | None = None
+    workspace: str | None = None
+    """The only workspace that is searched; None for all."""
+
+    @cached_property
+    def ranking(self) -> Ranking:
+        """Return the ranking by mode and vector. Raises QueryError."""
+        return Ranking.of(self.mode, self.vector)
+
+    @cached_property
+    def now_ns(self) -> int:
+        """Return the end of `last 2h`, by default the time of the first call. Raises QueryError."""
+        return time.time_ns() if self.now is None else _epoch_ns(self.now)
+
+    @property
+    def token_key(self) -> tuple[str | None, ...]:
+        """Key of the search for page tokens: searches with the same key have the same pages."""
+        workspace = () if self.workspace is None else ("workspace", self.workspace)
+        return self.query, self.where, self.service, self.sort, *self.ranking.token_key, *workspace
+
+
+def _epoch_ns(now: datetime) -> int:
+    """Return a time as nanoseconds since 1970. Raises QueryError if it has no time zone or is not a time."""
+    if not isinstance(now, datetime):
+        raise QueryError(f"now is {now!r}, which is not a time; give a datetime, such as datetime.now(UTC).")
+    if now.utcoffset() is None:
+        raise QueryError(
+            f"now is {now.isoformat()}, without a time zone; add one, such as tzinfo=datetime.UTC."
+        )
+    return (now - datetime.fromtimestamp(0, UTC)) // timedelta(microseconds=1) * 1_000
 
 
 def _nothing(facets: Sequence[str]) -> FacetCounts:

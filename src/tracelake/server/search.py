@@ -90,7 +90,7 @@ def search_pages(templates: Jinja2Templates) -> APIRouter:
         results, problem = SearchResults(), None
         try:
             if q.strip():
-                results = search(lake, q, None, limit, sort, FACETS, page, mode)
+                results = search(lake, q, limit=limit, sort=sort, facets=FACETS, page=page, mode=mode)
         except (QueryError, EmbeddingError, UsageError) as error:
             problem = error
         page_request = SearchPageRequest(q, sort, mode)

@@ -58,26 +58,14 @@ def cut(value: Any) -> Any:
 def search(
     lake: Lake,
     query: str,
-    service: str | None,
-    limit: int,
-    sort: Sort = "score",
-    facets: Sequence[str] = (),
-    page: str | None = None,
+    *,
     mode: Mode | None = None,
     vector: Sequence[float] | None = None,
+    **options: Any,
 ) -> SearchResults:
-    """Return one page of search results, of one service or all. Raises BackPressureError."""
+    """Return one page of `Lake.search`, which describes the options, with short texts. Raises BackPressureError."""
     with _turn(mode, vector):
-        results = lake.search(
-            query,
-            service=service or None,
-            limit=limit,
-            mode=mode,
-            vector=vector,
-            sort=sort,
-            facets=facets,
-            page=page,
-        )
+        results = lake.search(query, mode=mode, vector=vector, **options)
     results[:] = [replace(hit, **{name: cut(getattr(hit, name)) for name in _HIT_TEXTS}) for hit in results]
     results.facets = {
         name: replace(facet, values=tuple(replace(value, value=cut(value.value)) for value in facet.values))
@@ -227,8 +215,17 @@ def api_routes() -> APIRouter:
         mode: Mode | None = None,
         vector: VectorText = None,
     ) -> Response:
-        numbers = None if vector is None else numbers_of(vector)
-        results = search(lake, q, service, limit, sort, facet, page, mode, numbers)
+        results = search(
+            lake,
+            q,
+            service=service or None,
+            limit=limit,
+            sort=sort,
+            facets=facet,
+            page=page,
+            mode=mode,
+            vector=None if vector is None else numbers_of(vector),
+        )
         return json_response({"query": q, **results.to_dict()})
 
     @router.get("/search/completions", summary="Suggest completions of a query")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import re
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from tracelake._errors import QueryError
@@ -103,14 +102,3 @@ def read_token(text: str, search: str) -> PageToken:
             f"pages end at {SEARCH_OFFSET_MAX_HITS:,} hits; narrow the search, or use `sql` to read all."
         )
     return token
-
-
-def nanoseconds(now: datetime) -> int:
-    """Return a time as nanoseconds since 1970. Raises QueryError if it has no time zone or is not a time."""
-    if not isinstance(now, datetime):
-        raise QueryError(f"now is {now!r}, which is not a time; give a datetime, such as datetime.now(UTC).")
-    if now.utcoffset() is None:
-        raise QueryError(
-            f"now is {now.isoformat()}, without a time zone; add one, such as tzinfo=datetime.UTC."
-        )
-    return (now - datetime.fromtimestamp(0, UTC)) // timedelta(microseconds=1) * 1_000

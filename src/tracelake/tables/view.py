@@ -11,7 +11,6 @@ import re
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from functools import partial
 from typing import Final, get_args
 from weakref import WeakKeyDictionary
@@ -37,7 +36,7 @@ from tracelake.search.part_cache import ceiling as parts_ceiling
 from tracelake.search.query_compiler import texts_wanted
 from tracelake.search.raw_hits import RawHit
 from tracelake.search.results import Facet, FacetValue, Hit, SearchResults, highlight
-from tracelake.search.searcher import BY_WORDS, Ranking, Searcher, Sort, check_request, make_request
+from tracelake.search.searcher import Searcher, SearchRequest, Sort, check_request, make_request
 from tracelake.search.vectors import VectorSettings
 from tracelake.shards.leases import Leases
 from tracelake.shards.rows import ROW_ID, first_row_id, literal
@@ -55,9 +54,8 @@ from tracelake.tables.builtin import (
     in_workspace,
     workspace_sql,
     workspace_table_sql,
-    workspace_token,
 )
-from tracelake.tables.page_tokens import PageToken, name_of_search, nanoseconds, read_token
+from tracelake.tables.page_tokens import PageToken, name_of_search, read_token
 from tracelake.tables.predicates import Layout, condition, of_tables, produces_large_values, reading, words
 from tracelake.tables.query_memory import BOUNDED_BATCH_ROWS, check_cancelled, streamed, within_limit
 from tracelake.tables.scan import (
@@ -485,59 +483,49 @@ class CommitView:
         here = f"{begins} and workspace = {literal(workspace)}"
         return self._tables[TABLE_SPANS.name]._distinct("trace_id", here, limit=2)
 
-    def search(
-        self,
-        query: str,
-        where: str | None,
-        limit: int,
-        service: str | None = None,
-        *,
-        sort: Sort = "score",
-        facets: Sequence[str] = (),
-        page: str | None = None,
-        now: datetime | None = None,
-        by: Ranking = BY_WORDS,
-        newer: UncommittedRows | None = None,
-        workspace: str | None = None,
-    ) -> SearchResults:
-        """Return hits of the index in order. `where` is a DuckDB condition on table `spans`.
+    def search(self, request: SearchRequest, newer: UncommittedRows | None = None) -> SearchResults:
+        """Return hits of the index in order. `request.where` is a DuckDB condition on table `spans`.
 
         The service is part of the index query, so that only its spans are read. Without a condition, all hits and the
         requested facets are counted. Rows in `newer` are found as if they were committed. Data of other workspaces is
         not found, counted or read, but scores use the word frequencies of all workspaces.
         """
+        where, limit, sort, service = request.where, request.limit, request.sort, request.service
         if not 1 <= limit <= SEARCH_HITS_MAX:
             raise QueryError(f"limit must be from 1 to {SEARCH_HITS_MAX}, not {limit}.")
         if sort not in get_args(Sort):
             raise QueryError(f"sort must be one of {', '.join(get_args(Sort))}, not {sort!r}.")
-        if where and facets:
+        if where and request.facets:
             raise QueryError(
                 "facets count the hits of the index, which cannot apply a condition; write it in the query, "
                 "such as service:checkout, or leave facets out."
             )
-        name = name_of_search(query, where, service, sort, *by.token_key, *workspace_token(workspace))
-        token = read_token(page, name) if page is not None else None
-        asked_ns = time.time_ns() if now is None else nanoseconds(now)
-        offset, now_ns = (token.offset, token.now_ns) if token is not None else (0, asked_ns)
+        name = name_of_search(*request.token_key)
+        token = read_token(request.page, name) if request.page is not None else None
+        offset, now_ns = (token.offset, token.now_ns) if token is not None else (0, request.now_ns)
         searcher, uncommitted_name = self._searcher_with(newer), "" if newer is None else newer.name
         if searcher is None:
-            check_request(query, sort, facets, now_ns, by)
+            check_request(request, now_ns)
             return SearchResults(commit=self.commit_id)
         hits, size = list[tuple[int, Hit]](), limit
-        request = make_request(searcher, query, service, sort, now_ns, by, workspace)
-        while len(hits) < limit and (raw_hits := request.hits(size, offset)):
+        prepared = make_request(searcher, request, now_ns)
+        while len(hits) < limit and (raw_hits := prepared.hits(size, offset)):
             hits += [
                 (offset + place, hit)
-                for place, hit in self._rows_of(raw_hits, where, query, searcher.analyzer, newer, workspace)
+                for place, hit in self._rows_of(raw_hits, request, searcher.analyzer, newer)
                 if service in (None, hit.service)  # the index already applied this filter
             ]
             if len(raw_hits) < size:
                 break
             offset, size = offset + size, min(size * 4, SEARCH_HITS_MAX)
-        counted = request.count(facets) if not where else None
+        counted = prepared.count(request.facets) if not where else None
         total = None if counted is None else counted.total
         following = hits[limit - 1][0] + 1 if len(hits) >= limit else None
-        if following is not None and service is workspace is None and following >= (total or following + 1):
+        if (
+            following is not None
+            and service is request.workspace is None
+            and following >= (total or following + 1)
+        ):
             following = None
         return SearchResults(
             (hit for _, hit in hits[:limit]),
@@ -548,10 +536,10 @@ class CommitView:
             if following is None
             else str(PageToken(self.commit_id, following, now_ns, name, uncommitted_name)),
             searcher.analyzer.public_name,
-            request.parts,
+            prepared.parts,
             searcher.vectors,
-            _NOT_BY_MEANING if uncommitted_name and by.mode == "semantic" else None,
-            None if hits or page else _hint(query, by, searcher.analyzer),
+            _NOT_BY_MEANING if uncommitted_name and request.ranking.mode == "semantic" else None,
+            None if hits or request.page else _hint(request, searcher.analyzer),
         )
 
     def traces_matching(
@@ -560,7 +548,7 @@ class CommitView:
         """Return the trace id of each matching span, the newest first, up to `limit` spans. Raises QueryError."""
         searcher = self._searcher_with(newer)
         if searcher is None:
-            check_request(query, "newest", (), now_ns, BY_WORDS)
+            check_request(SearchRequest(query, sort="newest"), now_ns)
             return []
         return [
             hit.trace_id
@@ -619,14 +607,12 @@ class CommitView:
     def _rows_of(
         self,
         raw_hits: list[RawHit],
-        where: str | None,
-        query: str,
+        request: SearchRequest,
         analyzer: Analyzer,
         newer: UncommittedRows | None,
-        workspace: str | None,
     ) -> list[tuple[int, Hit]]:
         """Join hits with their rows, in order, each with its position. A hit without a row is dropped."""
-        table = self._tables[TABLE_SPANS.name]
+        table, where = self._tables[TABLE_SPANS.name], request.where
         names = [*_TOLD_COLUMNS, *TEXT_COLUMNS] if not where else table.schema.names
         columns, ids = [ROW_ID.name, *names], [hit.row for hit in raw_hits]
         committed = {hit.trace_id for hit in raw_hits if hit.transaction < FIRST_UNCOMMITTED}
@@ -640,7 +626,7 @@ class CommitView:
         if newer is not None:
             tables["newer_rows"] = newer.rows_of(ids, columns)
             sql = f"select * from ({sql} union all by name select * from newer_rows)"
-        sql = workspace_sql(sql, workspace) + (f" where {condition(where)}" if where else "")
+        sql = workspace_sql(sql, request.workspace) + (f" where {condition(where)}" if where else "")
         with rows_of(sql, where, tables=tables) as reader:
             selected = reader.read_all()
         by_id = {row[ROW_ID.name]: row for row in to_rows(selected)}
@@ -648,15 +634,17 @@ class CommitView:
         for place, hit in enumerate(raw_hits):
             check_cancelled()  # an excerpt may take long
             if (row := by_id.get(hit.row)) is not None:
-                excerpt = highlight(texts_to_show(row), query, analyzer)
+                excerpt = highlight(texts_to_show(row), request.query, analyzer)
                 of_row = {column: row[column] for column in _TOLD_COLUMNS}
                 hits.append((place, Hit(hit.trace_id, hit.span_id, hit.score, highlight=excerpt, **of_row)))
         return hits
 
 
-def _hint(query: str, by: Ranking, analyzer: Analyzer) -> str | None:
+def _hint(request: SearchRequest, analyzer: Analyzer) -> str | None:
     """Return why a search that found nothing may have missed texts; None if the index is not the reason."""
-    return None if by.mode != "text" else hint_of(analyzer, [text.text for text in texts_wanted(query)])
+    if request.ranking.mode != "text":
+        return None
+    return hint_of(analyzer, [text.text for text in texts_wanted(request.query)])
 
 
 def _facet(raw: RawFacet) -> Facet:
