@@ -129,10 +129,16 @@ def test_rows_of_an_earlier_version_are_no_damage(
 ) -> None:
     """`verify` accepts sums that count repeated usage twice; other numbers are still a mismatch."""
     spans = (used(0, 0, None, (9, 9)), used(0, 1, 0, (9, 9)))
-    monkeypatch.setattr(builtin, "_repeated", lambda _spans, _name: 0)
+    repeated = builtin._repeated
+
+    def patch(number: int) -> None:
+        tokens = dict.fromkeys(("input_tokens", "output_tokens"), number)
+        monkeypatch.setattr(builtin, "_repeated", lambda spans: repeated(spans) | tokens)
+
+    patch(0)
     ingest(lake, tmp_path, *spans)
     assert list_traces(lake, TraceFilter()).traces[0]["input_tokens"] == 18
     assert lake.verify().ok
-    monkeypatch.setattr(builtin, "_repeated", lambda _spans, _name: 5)
+    patch(5)
     ingest(lake, tmp_path, *({**span, "traceId": f"{7:032x}"} for span in spans))
     assert {finding.kind for finding in lake.verify().findings} == {"mismatch"}

@@ -216,11 +216,22 @@ def test_names_of_a_text_column(column: str) -> None:
         assert row_of(attributes=later)[column] == name
 
 
+MEMBERS = {
+    "input_tokens": ("input", "input_tokens"),
+    "output_tokens": ("output", "output_tokens"),
+    "cached_input_tokens": ("input_cached_tokens", "cache_read_input_tokens"),
+    "cache_write_tokens": ("cache_creation_input_tokens", "cache_creation_input_tokens"),
+    "reasoning_tokens": ("output_reasoning_tokens", "-"),
+    "total_tokens": ("total", "total_tokens"),
+}
+"""The member of Langfuse's and of MLflow's usage that fills each column."""
+
+
 @pytest.mark.parametrize("column", conventions.TOKEN_COLUMNS)
 def test_names_of_a_token_column(column: str) -> None:
     """Each attribute name of the mapping fills its column, from an integer, digits, or a member of a JSON object."""
-    usage = json.dumps({"input": 12, "output": 12, "input_tokens": 12, "output_tokens": 12})
     for name in conventions.TOKEN_COLUMNS[column]:
+        usage = json.dumps({MEMBERS[column][name.startswith("mlflow")]: 12})
         value = {"stringValue": usage} if name.startswith(("langfuse", "mlflow")) else {"intValue": "12"}
         assert row_of(attributes=[{"key": name, "value": value}])[column] == 12
 
@@ -309,15 +320,22 @@ UNUSABLE_COUNTS: tuple[Any, ...] = (
 def test_unusable_values_do_not_hide_the_next_name(column: str) -> None:
     """For every mapped column, an empty or unusable value is skipped, and the next usable name fills the column."""
     is_text = column in conventions.TEXT_COLUMNS
-    names = (conventions.TEXT_COLUMNS | conventions.TOKEN_COLUMNS)[column]
-    member = {"input_tokens": "input_tokens", "output_tokens": "output_tokens"}.get(column, "")
-    usage = json.dumps({"input": 7, "output": 7, member: 7})
-    good = {"stringValue": "good" if is_text else usage}
+    names = conventions._SOURCES[column]
+    members = (*MEMBERS.get(column, ()), "total_cost")
+    usage: dict[str, Any] = {"stringValue": json.dumps(dict.fromkeys(members, 7))}
+    if "langfuse" not in names[-1] and "mlflow" not in names[-1]:
+        usage = {"intValue": "7"}
+    good = {"stringValue": "good"} if is_text else usage
+    value: Any = "good" if is_text else 7
+    if column == "type":
+        good, value = {"stringValue": "ai.embed.doEmbed"}, "embedding"
     last = {"key": names[-1], "value": good}
     for name in names[:-1]:
-        for bad in UNUSABLE_TEXTS if is_text else UNUSABLE_COUNTS:
+        for bad in UNUSABLE_TEXTS if is_text or column == "type" else UNUSABLE_COUNTS:
+            if column == "cost" and bad == {"doubleValue": 0.5}:
+                continue
             row = row_of(attributes=[{"key": name, "value": bad}, last])
-            assert row[column] == ("good" if is_text else 7), (name, bad)
+            assert row[column] == value, (name, bad)
             assert len(row["attributes"]) == 2
 
 

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tracelake.otlp.chat import read_text
-from tracelake.otlp.content import TYPE_NAMES, conversation, preview, span_type
+from tracelake.otlp.content import conversation, preview
+from tracelake.otlp.conventions import TYPE_NAMES, span_type
 
 CALL = [{"id": "c1", "type": "function", "function": {"name": "weather", "arguments": '{"city":"Paris"}'}}]
 CALLED = {"type": "tool_call", "id": "c1", "name": "weather", "arguments": {"city": "Paris"}}

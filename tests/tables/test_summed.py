@@ -25,6 +25,8 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "end_ns": INT64,
     "input_tokens": (None, *INT64),
     "output_tokens": (None, *INT64),
+    **dict.fromkeys(("cached_input_tokens", "reasoning_tokens", "total_tokens"), (None, *INT64)),
+    "cost": (None, 0.0, 0.1, 0.2, 1 / 3, 2.5e-13, 1e6),
     "session_id": (None, "s", "t"),
     "user_id": (None, "u", "v"),
 }
@@ -70,9 +72,11 @@ def test_it_is_the_same_row() -> None:
         Broken("ties go by the span id", summed, ', span["span_id"]', ""),
         Broken("ties go by the workspace", summed, ', span["workspace"]', ""),
         Broken("an end before the start", summed, 'max(span["start_ns"], span["end_ns"])', 'span["end_ns"]'),
-        Broken("sums stop", summed, "_clamp(sum(numbers) - _repeated(spans, name))", "sum(numbers)"),
+        Broken("sums stop", summed, "_clamp(sum(numbers) - repeated[name])", "sum(numbers)"),
         Broken("durations stop", summed, "_clamp(end_ns - start_ns)", "end_ns - start_ns"),
     ):  # fmt: skip
         assert_caught(broken, alike)
+    with mock.patch.object(builtin, "_integer_sql", "{}::hugeint".format), pytest.raises(AssertionError):
+        alike()  # costs are added in units that no order of addition changes
     with mock.patch.object(builtin, "is_server_side", return_value=False), pytest.raises(AssertionError):
         alike()  # the side breaks ties

@@ -30,7 +30,7 @@ from tracelake.limits import (
     INDEX_REBUILT_PART_ROWS,
     STORED_EXPANDS,
 )
-from tracelake.otlp.schema import SPANS_TABLE
+from tracelake.otlp.schema import SPANS_ADDED, SPANS_TABLE
 from tracelake.results import IndexReport
 from tracelake.scratch import scratch_directory
 from tracelake.search.analyzers import Analyzer, current, get_analyzer, of_fingerprint
@@ -318,7 +318,7 @@ def _live_rows(
     schema = pa.schema([field for field in (*SPANS_TABLE, ROW_ID) if field.name in columns])
     inserted = f"{ROW_ID.name} >= {first_row_id(lower)} and {ROW_ID.name} < {first_row_id(upper)}"
     with _opened(objects, snapshot) as (files, db):
-        rows = rows_sql(snapshot, files.file, schema.names, SPANS_TABLE)
+        rows = rows_sql(snapshot, files.file, schema.names, SPANS_TABLE, SPANS_ADDED)
         reader = db.sql(f"from ({rows}) where {inserted}").to_arrow_reader(_INDEX_REBUILT_BATCH_ROWS)
         # DuckDB lacks some of the narrower types.
         yield (

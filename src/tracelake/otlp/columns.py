@@ -18,7 +18,7 @@ from opentelemetry.proto.common.v1.common_pb2 import EntityRef
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
 from tracelake.limits import OTLP_TEXT_MAX_BYTES, SPANS_EXPANDED_MAX_BYTES
-from tracelake.otlp import conventions, messages
+from tracelake.otlp import conventions, messages, prices
 from tracelake.otlp.conventions import SERVICE, WORKSPACE, WORKSPACE_DEFAULT
 from tracelake.otlp.json_messages import Message
 from tracelake.otlp.parse import ROW_BYTES, Dialect
@@ -366,6 +366,8 @@ _PLAIN_TYPES: Final = {
     "duration_ns": pa.int64(),
     **dict.fromkeys(conventions.TEXT_COLUMNS, pa.string()),
     **dict.fromkeys(conventions.TOKEN_COLUMNS, pa.int64()),
+    "type": pa.string(),
+    "cost": pa.float64(),
     "trace_state": pa.string(),
     "flags": pa.uint32(),
     "dropped_attributes_count": pa.uint32(),
@@ -479,6 +481,7 @@ class SpanColumns(SpanChecks):
         for column, values in (plain | _read_unchecked(plain, spans)).items():
             self._plain[column] += values
         derived = derive_columns(attributes, events)
+        prices.fill(derived, plain["start_ns"])
         for column in conventions.COLUMNS:
             self._plain[column] += derived.get(column) or [None] * len(spans)
         self._attributes.extend(attributes)

@@ -6,7 +6,7 @@ Attributes stay as sent. Messages are made when they are read, so that a better 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final
 
 import msgspec
 
@@ -22,10 +22,7 @@ from tracelake.otlp.chat import (
     read_objects,
     read_text,
 )
-
-SpanType: TypeAlias = Literal[
-    "llm", "agent", "tool", "retriever", "embedding", "reranker", "guardrail", "evaluator", "chain"
-]
+from tracelake.otlp.conventions import TYPE_NAMES, SpanType, span_type
 
 
 class Conversation(msgspec.Struct, frozen=True):
@@ -47,42 +44,6 @@ _SYSTEM: Final = "gen_ai.system_instructions"
 
 _EVENTS: Final = "events"
 """Attribute in which Pydantic AI and Logfire put the events of a model call, as JSON."""
-
-TYPE_NAMES: Final = (
-    "openinference.span.kind",
-    "gen_ai.operation.name",
-    "mlflow.spanType",
-    "traceloop.span.kind",
-    "llm.request.type",
-    "langfuse.observation.type",
-    "ai.operationId",
-)
-"""Attributes that state the type of a span. The first with a known value wins."""
-
-_TYPES: Final[dict[str, SpanType]] = {
-    **dict.fromkeys(("llm", "chat_model", "generation", "chat", "completion", "text_completion"), "llm"),
-    **dict.fromkeys(("generate_content", "response", "responses"), "llm"),
-    **dict.fromkeys(("ai.generatetext.dogenerate", "ai.streamtext.dostream"), "llm"),
-    **dict.fromkeys(("ai.generateobject.dogenerate", "ai.streamobject.dostream"), "llm"),
-    **dict.fromkeys(("agent", "invoke_agent", "create_agent"), "agent"),
-    **dict.fromkeys(("tool", "execute_tool", "ai.toolcall"), "tool"),
-    **dict.fromkeys(("retriever", "retrieval", "search"), "retriever"),
-    **dict.fromkeys(("embedding", "embeddings", "ai.embed.doembed", "ai.embedmany.doembed"), "embedding"),
-    **dict.fromkeys(("reranker", "rerank"), "reranker"),
-    "guardrail": "guardrail",
-    "evaluator": "evaluator",
-    **dict.fromkeys(("chain", "workflow", "task", "invoke_workflow", "parser"), "chain"),
-    **dict.fromkeys(("ai.generatetext", "ai.streamtext", "ai.generateobject", "ai.streamobject"), "chain"),
-    **dict.fromkeys(("ai.embed", "ai.embedmany"), "chain"),
-}
-"""The type of a span by the value of such an attribute, in lower case."""
-
-SPAN_TYPES: Final = tuple(dict.fromkeys(_TYPES.values()))
-
-
-def span_type(text: str) -> SpanType | None:
-    """Return the type that a value of one of TYPE_NAMES states, or None. MLflow quotes the value."""
-    return _TYPES.get(text.strip('" ').lower())
 
 
 def span_type_of(span: Mapping[str, Any]) -> SpanType | None:

@@ -9,6 +9,8 @@ Sources of the names:
 - [mlflow]      MLflow, mlflow/tracing/constant.py; its own values are JSON texts, with OTLP export all of a span
 - [traceloop]   OpenLLMetry, opentelemetry-semantic-conventions-ai
 - [vercel]      Vercel AI SDK, docs/ai-sdk-core/telemetry
+- [openlit]     OpenLIT, sdk/python/src/openlit/semcov
+- [openrouter]  OpenRouter, broadcast of traces through OTLP
 - [pydantic]    Pydantic AI, pydantic_ai/models/instrumented.py
 """
 
@@ -16,7 +18,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
-from typing import Any, Final
+from functools import lru_cache
+from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 from google.protobuf.message import DecodeError
@@ -112,20 +115,117 @@ TOKEN_COLUMNS: Final[dict[str, tuple[str, ...]]] = {
         "langfuse.observation.usage_details",  # [langfuse]
         "mlflow.chat.tokenUsage",  # [mlflow]
     ),
+    "cached_input_tokens": (
+        "gen_ai.usage.cache_read.input_tokens",  # [genai]
+        "gen_ai.usage.cache_read_input_tokens",  # [traceloop]
+        "llm.token_count.prompt_details.cache_read",  # [openinf]
+        "ai.usage.cachedInputTokens",  # [vercel] since version 5
+        "langfuse.observation.usage_details",  # [langfuse]
+        "mlflow.chat.tokenUsage",  # [mlflow]
+    ),
+    "cache_write_tokens": (
+        "gen_ai.usage.cache_creation.input_tokens",  # [genai]
+        "gen_ai.usage.cache_creation_input_tokens",  # [traceloop]
+        "llm.token_count.prompt_details.cache_write",  # [openinf]
+        "langfuse.observation.usage_details",  # [langfuse]
+        "mlflow.chat.tokenUsage",  # [mlflow]
+    ),
+    "reasoning_tokens": (
+        "gen_ai.usage.reasoning.output_tokens",  # [genai]
+        "gen_ai.usage.reasoning_tokens",  # [traceloop]
+        "llm.token_count.completion_details.reasoning",  # [openinf]
+        "ai.usage.reasoningTokens",  # [vercel] since version 5
+        "langfuse.observation.usage_details",  # [langfuse]
+    ),
+    "total_tokens": (
+        "gen_ai.usage.total_tokens",  # [traceloop]
+        "llm.token_count.total",  # [openinf]
+        "llm.usage.total_tokens",  # [traceloop] before it adopted the names of [genai]
+        "ai.usage.totalTokens",  # [vercel] since version 5
+        "langfuse.observation.usage_details",  # [langfuse]
+        "mlflow.chat.tokenUsage",  # [mlflow]
+    ),
 }
 
-_TOKEN_MEMBERS: Final = {
-    ("input_tokens", "langfuse.observation.usage_details"): "input",
-    ("output_tokens", "langfuse.observation.usage_details"): "output",
-    ("input_tokens", "mlflow.chat.tokenUsage"): "input_tokens",
-    ("output_tokens", "mlflow.chat.tokenUsage"): "output_tokens",
+_LANGFUSE_USAGE: Final = "langfuse.observation.usage_details"
+_LANGFUSE_MEMBERS: Final = {
+    "input_tokens": re.compile("input"),
+    "output_tokens": re.compile("output"),
+    "cached_input_tokens": re.compile("^(?!.*(creation|write)).*cache"),
+    "cache_write_tokens": re.compile("cache.*(creation|write)"),
+    "reasoning_tokens": re.compile("reasoning"),
+    "total_tokens": re.compile("^total$"),
 }
+"""The members of Langfuse's usage that add up to a column. Each token is in one member only."""
+_MLFLOW_USAGE: Final = "mlflow.chat.tokenUsage"
+_MLFLOW_MEMBERS: Final = {
+    "cached_input_tokens": "cache_read_input_tokens",
+    "cache_write_tokens": "cache_creation_input_tokens",
+}
+"""The member of MLflow's usage for a column, if it has another name."""
 
-COLUMNS: Final = (*TEXT_COLUMNS, *TOKEN_COLUMNS)
-NAMES: Final = messages.FIRST_KEYS.union(*TEXT_COLUMNS.values(), *TOKEN_COLUMNS.values())
+SpanType: TypeAlias = Literal[
+    "llm", "agent", "tool", "retriever", "embedding", "reranker", "guardrail", "evaluator", "chain"
+]
+
+TYPE_NAMES: Final = (
+    "openinference.span.kind",
+    "gen_ai.operation.name",
+    "mlflow.spanType",
+    "traceloop.span.kind",
+    "llm.request.type",
+    "langfuse.observation.type",
+    "ai.operationId",
+)
+"""Attributes that state the type of a span. The first with a known value wins."""
+
+_TYPES: Final[dict[str, SpanType]] = {
+    **dict.fromkeys(("llm", "chat_model", "generation", "chat", "completion", "text_completion"), "llm"),
+    **dict.fromkeys(("generate_content", "response", "responses"), "llm"),
+    **dict.fromkeys(("ai.generatetext.dogenerate", "ai.streamtext.dostream"), "llm"),
+    **dict.fromkeys(("ai.generateobject.dogenerate", "ai.streamobject.dostream"), "llm"),
+    **dict.fromkeys(("agent", "invoke_agent", "create_agent"), "agent"),
+    **dict.fromkeys(("tool", "execute_tool", "ai.toolcall"), "tool"),
+    **dict.fromkeys(("retriever", "retrieval", "search"), "retriever"),
+    **dict.fromkeys(("embedding", "embeddings", "ai.embed.doembed", "ai.embedmany.doembed"), "embedding"),
+    **dict.fromkeys(("reranker", "rerank"), "reranker"),
+    "guardrail": "guardrail",
+    "evaluator": "evaluator",
+    **dict.fromkeys(("chain", "workflow", "task", "invoke_workflow", "parser"), "chain"),
+    **dict.fromkeys(("ai.generatetext", "ai.streamtext", "ai.generateobject", "ai.streamobject"), "chain"),
+    **dict.fromkeys(("ai.embed", "ai.embedmany"), "chain"),
+}
+"""The type of a span by the value of such an attribute, in lower case."""
+
+SPAN_TYPES: Final = tuple(dict.fromkeys(_TYPES.values()))
+
+
+def span_type(text: str) -> SpanType | None:
+    """Return the type that a value of one of TYPE_NAMES states, or None. MLflow quotes the value."""
+    return _TYPES.get(text.strip('" ').lower())
+
+
+COST_NAMES: Final = (
+    "llm.cost.total",  # [openinf]
+    "gen_ai.usage.cost",  # [openlit]
+    "gen_ai.usage.total_cost",  # [openrouter]
+    "langfuse.observation.cost_details",  # [langfuse] a JSON object
+    "mlflow.llm.cost",  # [mlflow] a JSON object
+)
+"""Attributes with the cost of a span in US dollars."""
+
+_SOURCES: Final = TEXT_COLUMNS | TOKEN_COLUMNS | {"type": TYPE_NAMES, "cost": COST_NAMES}
+COLUMNS: Final = tuple(_SOURCES)
+NAMES: Final = messages.FIRST_KEYS.union(*_SOURCES.values())
 """All names that fill a column, and those that begin numbered messages."""
 _WHOLE: Final = re.compile(r"\s*([0-9]{1,19})(?:\.0*)?\s*")
 """An integer as text: digits, optionally followed by a fraction of zeros."""
+_NUMBER: Final = re.compile(r"-?[0-9]{1,20}(?:\.[0-9]{0,40})?(?:[eE][-+]?[0-9]{1,3})?|\.[0-9]{1,40}")
+_OBJECTS_MAX: Final = 4
+"""JSON objects that stay decoded, because several columns come from one."""
+_INT64_MAX: Final = 2**63 - 1
+COST_MAX: Final = 1e6
+"""The largest cost of a span that is usable, in US dollars."""
 _MLFLOW_JSON: Final = "mlflow."
 _MLFLOW_TRACE: Final = "mlflow.traceRequestId"
 """Attribute of every span made by MLflow. If its value is quoted, all attributes of the span are JSON texts."""
@@ -153,9 +253,7 @@ def derive(
         return {}
     may_be_json = _MLFLOW_TRACE in keys
     columns: dict[str, list[Any]] = {
-        column: [None] * len(counts)
-        for column, names in (TEXT_COLUMNS | TOKEN_COLUMNS).items()
-        if not present.isdisjoint(names)
+        column: [None] * len(counts) for column, names in _SOURCES.items() if not present.isdisjoint(names)
     }
     cache: dict[tuple[str, ...], list[tuple[str, list[tuple[str, int]]]]] = {}
     start = 0
@@ -170,12 +268,37 @@ def derive(
                 text, letter = texts[start + place], letters[start + place] if letters else "s"
                 if column in TEXT_COLUMNS:
                     value: Any = _text(name.startswith(_MLFLOW_JSON) or is_json, text, letter)
+                elif column == "type":
+                    value = span_type(text) if letter in READABLE else None
+                elif column == "cost":
+                    value = _cost(name, text, letter)
                 else:
                     value = _tokens(column, name, text, letter)
                 if value is not None:
                     columns[column][span] = value
                     break
         start += count
+    return _completed(columns, len(counts))
+
+
+def _completed(columns: dict[str, list[Any]], spans: int) -> dict[str, list[Any]]:
+    """Add the type and the total of tokens that follow from other columns."""
+    if "input_tokens" not in columns and "output_tokens" not in columns:
+        return columns
+    nothing: list[Any] = [None] * spans
+    inputs, outputs, totals, types, models = (
+        columns.get(name, nothing)
+        for name in ("input_tokens", "output_tokens", "total_tokens", "type", "model")
+    )
+    columns["total_tokens"] = [
+        min((a or 0) + (b or 0), _INT64_MAX) if total is None and (a is not None or b is not None) else total
+        for a, b, total in zip(inputs, outputs, totals, strict=True)
+    ]
+    if "model" in columns:
+        columns["type"] = [
+            "llm" if kind is None and model is not None and (a is not None or b is not None) else kind
+            for kind, model, a, b in zip(types, models, inputs, outputs, strict=True)
+        ]
     return columns
 
 
@@ -186,7 +309,7 @@ def _sources(keys: Sequence[str], present: Collection[str]) -> list[tuple[str, l
         return []
     candidates = (
         (column, [(name, where[name]) for name in names if name in where])
-        for column, names in (TEXT_COLUMNS | TOKEN_COLUMNS).items()
+        for column, names in _SOURCES.items()
     )
     return [(column, places) for column, places in candidates if places]
 
@@ -211,9 +334,13 @@ def _text(may_be_json: bool, text: str, letter: str) -> str | None:
 
 def _tokens(column: str, name: str, text: str, letter: str) -> int | None:
     """Return a token count from 0 to 2**63 - 1, or None. The attribute also stays in the attribute map."""
-    if member := _TOKEN_MEMBERS.get((column, name)):
-        usage = _json_or_none(text) if letter in "sjr" else None
-        return _count(usage.get(member)) if isinstance(usage, dict) else None
+    if name == _LANGFUSE_USAGE:
+        belongs = _LANGFUSE_MEMBERS[column].search
+        counts = [_count(number) for member, number in _members(text, letter).items() if belongs(member)]
+        numbers = [number for number in counts if number is not None]
+        return _count(sum(numbers)) if numbers else None
+    if name == _MLFLOW_USAGE:
+        return _count(_members(text, letter).get(_MLFLOW_MEMBERS.get(column, column)))
     match letter:
         case "i":
             return _count(int(text))
@@ -232,6 +359,36 @@ def _count(number: Any) -> int | None:
     elif isinstance(number, float) and number.is_integer():
         number = int(number)
     return number if type(number) is int and 0 <= number < 2**63 else None
+
+
+def _members(text: str, letter: str) -> dict[str, Any]:
+    """Return the members of a JSON object, or none of any other value."""
+    return _object(text) if letter in "sjr" else {}
+
+
+@lru_cache(_OBJECTS_MAX)
+def _object(text: str) -> dict[str, Any]:
+    value = _json_or_none(text)
+    return value if isinstance(value, dict) else {}
+
+
+def _cost(name: str, text: str, letter: str) -> float | None:
+    """Return US dollars from 0 to COST_MAX, or None."""
+    if name not in ("langfuse.observation.cost_details", "mlflow.llm.cost"):
+        return _dollars(text) if letter in "ids" else None
+    members = _members(text, letter)
+    dollars = {
+        member: number
+        for member, value in members.items()
+        if isinstance(value, int | float | str) and (number := _dollars(str(value))) is not None
+    }
+    stated = next((dollars[total] for total in ("total", "total_cost") if total in dollars), None)
+    return stated if stated is not None or not dollars else _dollars(str(sum(dollars.values())))
+
+
+def _dollars(text: str) -> float | None:
+    number = float(text) if _NUMBER.fullmatch(text.strip()) else -1.0
+    return number + 0.0 if 0 <= number <= COST_MAX else None
 
 
 def _json_or_none(text: str) -> Any:

@@ -82,9 +82,15 @@ _FIELDS: Final[list[pa.Field[Any]]] = [
     pa.field("duration_ns", pa.int64(), nullable=False),  # 0 while the span is running
     pa.field("session_id", pa.string()),
     pa.field("user_id", pa.string()),
+    pa.field("type", pa.string()),  # a `content.SpanType`; null for a plain span
     pa.field("model", pa.string()),
-    pa.field("input_tokens", pa.int64()),
-    pa.field("output_tokens", pa.int64()),
+    pa.field("input_tokens", pa.int64()),  # with those read from a cache or written to it
+    pa.field("output_tokens", pa.int64()),  # with those of reasoning
+    pa.field("cached_input_tokens", pa.int64()),
+    pa.field("cache_write_tokens", pa.int64()),
+    pa.field("reasoning_tokens", pa.int64()),
+    pa.field("total_tokens", pa.int64()),  # as sent, or the sum of input and output
+    pa.field("cost", pa.float64()),  # US dollars, as sent or by the price table
     pa.field("input", pa.string()),
     pa.field("output", pa.string()),
     pa.field("attributes", ATTRIBUTES),
@@ -99,6 +105,14 @@ SPANS: Final = pa.schema(_FIELDS)
 
 TRANSACTION_FIELD: Final = pa.field("transaction", pa.int64(), nullable=False)
 SPANS_TABLE: Final = SPANS.append(TRANSACTION_FIELD)
+SPANS_ADDED: Final = dict.fromkeys(
+    (
+        *("type", "cached_input_tokens", "cache_write_tokens", "reasoning_tokens"),
+        *("total_tokens", "cost"),
+    ),
+    2,
+)
+"""The columns that parts of earlier releases lack, with the version of the schema that added them."""
 
 _INT32: Final = range(-(2**31), 2**31)
 

@@ -485,12 +485,28 @@ class _MergeRun:
     def _lookup(self, table: BuiltInTable, buckets: set[int]) -> Lookup:
         live = self._task.tables[table.name].live
         snapshot = live.for_buckets(buckets)
-        return Lookup(self._objects, snapshot, table.bucketed_by, buckets=self._task.buckets)
+        return Lookup(
+            self._objects,
+            snapshot,
+            table.bucketed_by,
+            buckets=self._task.buckets,
+            schema=table.schema,
+            added=table.added,
+        )
 
     def _write(self, table: BuiltInTable, bucket: int, rows: pa.Table) -> None:
         """Write a part of a table."""
         epoch = self._task.tables[table.name].epoch
-        part = write_part(self._objects, table.name, epoch, bucket, rows, table.bucketed_by, looked_up=True)
+        part = write_part(
+            self._objects,
+            table.name,
+            epoch,
+            bucket,
+            rows,
+            table.bucketed_by,
+            looked_up=True,
+            schema_version=table.version,
+        )
         self._receipt.of(table.name).parts.append(part)
 
     def _retract(self, table: BuiltInTable, retractions: pa.Table) -> None:

@@ -35,6 +35,7 @@ from tracelake.journal.quarantine import (
     quarantined_inputs,
 )
 from tracelake.journal.store import Journal, repairable
+from tracelake.otlp.prices import table_fingerprint
 from tracelake.pipeline.decode_task import StagedSlice
 from tracelake.pipeline.input_failures import ASIDE_REASON_MAX_CHARS
 from tracelake.pipeline.merge_task import (
@@ -275,7 +276,7 @@ def shape_tasks(spans: int, arrow_bytes: int) -> int:
     return max(SHAPE_TASKS_MIN, by_spans, by_bytes)
 
 
-TRANSFORM: Final = "6"
+TRANSFORM: Final = f"7-{table_fingerprint()}"
 """Version of the transformation from input to rows. Increase it with each change of decoding or merging that changes
 a table."""
 

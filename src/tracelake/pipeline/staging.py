@@ -38,6 +38,7 @@ from tracelake.scratch import scratch_directory
 from tracelake.shards.model import Part
 from tracelake.shards.partitioning import cut, is_all
 from tracelake.shards.parts import check_part
+from tracelake.shards.rows import conform
 from tracelake.storage import LocalFiles, ObjectStore, delete_all, open_objects
 from tracelake.tasks.runners import OnProgress, Progress, ReceiptT, Stage, TaskRunner, TaskT
 
@@ -64,7 +65,7 @@ def run_restage_task(task: RestageTask) -> list[StagedSlice]:
         check_part(file, task.part)
         with pq.ParquetFile(file) as part:
             for group in range(part.num_row_groups):
-                rows = part.read_row_group(group, columns=SPANS.names).select(SPANS.names).cast(SPANS)
+                rows = conform(part.read_row_group(group, columns=SPANS.names), SPANS)
                 if is_all(task.part.bucket):
                     pieces += stage(rows, objects, task.staging, -task.part.bucket)
                     continue

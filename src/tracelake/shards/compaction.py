@@ -48,6 +48,7 @@ from tracelake.shards.rows import (
     ROW_ID,
     FileOf,
     buckets_of_ids,
+    conform,
     first_row_id,
     in_buckets_sql,
     parquet,
@@ -94,18 +95,18 @@ class MergeSources:
         self.looked_up = False
         """Whether readers look up keys in these parts (see `write_part`)."""
         ids: list[Numbers] = []
-        self.schema = pa.schema([])
-        """The schema of the first part, without the column that only history has."""
+        self.schema: pa.Schema
+        """The schema of the newest version among the parts, without the column that only history has."""
+        newest = max(parts, key=lambda part: part.schema_version)
+        self.schema_version = newest.schema_version
+        with pq.ParquetFile(file(newest.path)) as opened:
+            self.schema = pa.schema([field for field in opened.schema_arrow if field.name != GONE.name])
         first, room = 0, memory_max_bytes
         in_memory: list[pa.Table] = []
         for part in parts:
             with pq.ParquetFile(file(part.path)) as opened:
                 footer = opened.metadata
                 self.looked_up |= KEY_FILTER in (footer.metadata or {})
-                if part is parts[0]:
-                    self.schema = pa.schema(
-                        [field for field in opened.schema_arrow if field.name != GONE.name]
-                    )
                 for number, arrow_bytes in enumerate(_group_bytes(part, footer)):
                     room -= arrow_bytes
                     few = room >= 0
@@ -115,7 +116,7 @@ class MergeSources:
                     ids.append(rows[ROW_ID.name].to_numpy() + (part.first_row_id if part.relative else 0))
                     self._groups.append(_RowGroup(part, number, first, len(rows), arrow_bytes))
                     first += len(rows)
-                    in_memory = [*in_memory, rows] if few else []
+                    in_memory = [*in_memory, conform(rows, self.schema)] if few else []
         self._ids = np.concatenate(ids)
         self._rows_in_memory = (
             self._numbered(pa.concat_tables(in_memory), self._ids) if room >= 0 and in_memory else None
@@ -166,7 +167,7 @@ class MergeSources:
     def _of_group(self, group: _RowGroup, rows: Numbers) -> pa.Table:
         with pq.ParquetFile(self._file(group.part.path)) as file:
             table = file.read_row_group(group.number, self.schema.names, use_threads=False)
-        return self._numbered(table.take(rows - group.first), self._ids[rows])
+        return self._numbered(conform(table, self.schema).take(rows - group.first), self._ids[rows])
 
     def _numbered(self, rows: pa.Table, ids: Numbers) -> pa.Table:
         """Replace the ids of rows by those that they have in the table."""
@@ -424,7 +425,16 @@ class _Compaction:
         sources = MergeSources(parts, self._file, COMPACTED_PART_MAX_BYTES)
         key = _text_key(task.order, sources.schema)
         return [
-            write_part(self._objects, task.shard, task.epoch, bucket, rows, key, looked_up=sources.looked_up)
+            write_part(
+                self._objects,
+                task.shard,
+                task.epoch,
+                bucket,
+                rows,
+                key,
+                looked_up=sources.looked_up,
+                schema_version=sources.schema_version,
+            )
             for bucket, (ids, *times) in self._by_bucket([ids_and_times[name].to_numpy() for name in columns])
             for rows in sources.gather(ids, times[0] if times else None, COMPACTED_PART_MAX_BYTES)
         ]

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import io
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -36,7 +36,15 @@ from tracelake.shards.parts import (
     footers,
     summaries,
 )
-from tracelake.shards.rows import GONE, RETRACTIONS, ROW_ID, first_row_id
+from tracelake.shards.rows import (
+    GONE,
+    NOTHING_ADDED,
+    RETRACTIONS,
+    ROW_ID,
+    absent_columns,
+    conform,
+    first_row_id,
+)
 from tracelake.shards.shard import Snapshot
 from tracelake.storage.ports import ObjectStore
 
@@ -80,8 +88,13 @@ class Lookup:
         column_cache: Columns | None = None,
         *,
         buckets: int | None = None,
+        schema: pa.Schema | None = None,
+        added: Mapping[str, int] = NOTHING_ADDED,
     ) -> None:
+        """Create a lookup. `added` are the columns of `schema` that old parts lack, as for `rows_sql`."""
         self._objects = objects
+        self._schema = schema
+        self._added = added
         self._column_cache = column_cache
         self._buckets = buckets
         self._snapshot = snapshot
@@ -176,17 +189,26 @@ class Lookup:
         ]
         if not groups:
             return
-        others = [name for name in columns if name != key]
+        absent = absent_columns(part, self._added)
+        present = [name for name in columns if name != key and name not in absent]
         reader = _PartReader(self._objects, part, footer, self._column_cache)
         for number in groups:
             if wanted is None:
-                yield reader.read(number, columns)
+                yield self._completed(reader.read(number, [key, *present]), columns)
                 continue
             keys = reader.read(number, [key])
             mask = pc.is_in(keys[key], value_set=pa.array(wanted))
             if pc.any(mask).as_py():
-                rows = reader.read(number, others).append_column(key, keys[key])
-                yield rows.select(list(columns)).filter(mask)
+                rows = reader.read(number, present).append_column(key, keys[key])
+                yield self._completed(rows, columns).filter(mask)
+
+    def _completed(self, rows: pa.Table, columns: Sequence[str]) -> pa.Table:
+        """Return these columns. Those that an old part lacks are null."""
+        stored = rows.schema.names
+        absent = [name for name in columns if name not in stored]
+        if absent and self._schema is not None:
+            rows = conform(rows, pa.schema([*rows.schema, *map(self._schema.field, absent)]))
+        return rows.select(list(columns))
 
 
 @dataclass(frozen=True, slots=True)

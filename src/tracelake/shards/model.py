@@ -39,6 +39,8 @@ class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     footer_bytes: int = 0
     footer_xxh3: str = ""
     """Checksum of its last bytes, which are the Parquet footer, for readers of only some of the part."""
+    schema_version: int = 1
+    """Version of its table's schema. A later version only adds columns, which readers find null in this part."""
 
 
 class Batch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -112,6 +112,7 @@ def write_part(
     folder: str = PARTS,
     *,
     looked_up: bool = False,
+    schema_version: int = 1,
 ) -> Part:
     """Write rows as a part, which is durable on return. They must be sorted by column `key`, if given.
 
@@ -119,6 +120,7 @@ def write_part(
         epoch: The epoch of the shard's state, read before. Garbage collection uses it to decide when the part can no
             longer be named.
         looked_up: Whether `shards.lookup` will look up keys in the part.
+        schema_version: The version of the table's schema that the rows have.
     """
     sink = pa.BufferOutputStream()
     ranges = ranges_of(rows.select([name for name in rows.column_names if name not in _DELTA]))
@@ -166,6 +168,7 @@ def write_part(
         xxh3=xxhash.xxh3_128_hexdigest(data),
         footer_bytes=len(footer),
         footer_xxh3=xxhash.xxh3_128_hexdigest(footer),
+        schema_version=schema_version,
     )
 
 

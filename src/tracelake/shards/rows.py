@@ -7,7 +7,7 @@ retract them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Final
 
@@ -29,6 +29,8 @@ RETRACTIONS: Final = pa.schema(
 _TIME_BITS: Final = 32
 GIVEN_UP: Final = (duckdb.FatalException, duckdb.InternalException)
 """Errors after which a DuckDB database is unusable. Users of a shared database must open another."""
+
+NOTHING_ADDED: Final[Mapping[str, int]] = {}
 
 FileOf = Callable[[str], str]
 """Function that returns a local file for an object's path."""
@@ -123,8 +125,17 @@ def time_sql() -> str:
     return f"({ROW_ID.name} >> {_TIME_BITS})"
 
 
-def rows_sql(snapshot: Snapshot, file: FileOf, columns: Sequence[str], schema: pa.Schema) -> str:
-    """Return a query for columns of the snapshot's rows, which may include `_row_id`."""
+def rows_sql(
+    snapshot: Snapshot,
+    file: FileOf,
+    columns: Sequence[str],
+    schema: pa.Schema,
+    added: Mapping[str, int] = NOTHING_ADDED,
+) -> str:
+    """Return a query for columns of the snapshot's rows, which may include `_row_id`.
+
+    `added` maps the columns that old parts may lack to the schema version that added them.
+    """
     end = first_row_id(snapshot.as_of + 1)
     retracted_ids = retracted(snapshot, file)
     names = ", ".join(quoted(name) for name in columns)
@@ -139,14 +150,15 @@ def rows_sql(snapshot: Snapshot, file: FileOf, columns: Sequence[str], schema: p
     mine = _of_buckets(snapshot)
     branches = []
     if complete:
-        branches.append(f"select {names} from {parquet(complete, file)} where {mine}")
+        branches.append(f"select {names} from {parquet(complete, file, schema, added)} where {mine}")
     if filtered:
         branches.append(
-            f"select {names} from {parquet(filtered, file)} {absent} where {ROW_ID.name} < {end} and {mine}"
+            f"select {names} from {parquet(filtered, file, schema, added)} {absent} "
+            f"where {ROW_ID.name} < {end} and {mine}"
         )
     if history:
         branches.append(
-            f"select {names} from {parquet(history, file)} {absent} "
+            f"select {names} from {parquet(history, file, schema, added)} {absent} "
             f"where {ROW_ID.name} < {end} and {GONE.name} > {snapshot.as_of} and {mine}"
         )
     return " union all ".join(branches) or _nothing(columns, schema)
@@ -160,18 +172,50 @@ def _of_buckets(snapshot: Snapshot) -> str:
     return in_buckets_sql(ROW_ID.name, snapshot.only, -everywhere[0].bucket)
 
 
-def parquet(parts: Sequence[Part], file: FileOf) -> str:
-    """Return the DuckDB source for the rows of these parts, with the `_row_id` that they have in the table."""
-    absolute = [part for part in parts if not part.relative]
-    counted = [part for part in parts if part.relative]
-    sources = [_read_parquet(absolute, file)] if absolute else []
-    if counted:
-        first = ", ".join(str(part.first_row_id) for part in counted)
-        sources.append(
-            f"(select * replace ({ROW_ID.name} + ([{first}]::bigint[])[file_index::bigint + 1] as {ROW_ID.name}) "
-            f"from {_read_parquet(counted, file)})"
-        )
+def parquet(
+    parts: Sequence[Part],
+    file: FileOf,
+    schema: pa.Schema | None = None,
+    added: Mapping[str, int] = NOTHING_ADDED,
+) -> str:
+    """Return the DuckDB source for the rows of these parts, with the `_row_id` that they have in the table.
+
+    A column of `schema` that was added after a part was written is null in it.
+    """
+    groups: dict[tuple[bool, tuple[str, ...]], list[Part]] = {}
+    for part in parts:
+        groups.setdefault((part.relative, absent_columns(part, added)), []).append(part)
+    sources = []
+    for (is_relative, absent), group in groups.items():
+        columns = "*"
+        if is_relative:
+            first = ", ".join(str(part.first_row_id) for part in group)
+            columns += (
+                f" replace ({ROW_ID.name} + ([{first}]::bigint[])[file_index::bigint + 1] as {ROW_ID.name})"
+            )
+        columns += "".join(f", {null}" for null in _nulls(absent, schema))
+        read = _read_parquet(group, file)
+        sources.append(read if columns == "*" else f"(select {columns} from {read})")
     return sources[0] if len(sources) == 1 else f"(from {' union all by name from '.join(sources)})"
+
+
+def absent_columns(part: Part, added: Mapping[str, int]) -> tuple[str, ...]:
+    """Return the columns that were added to the table's schema after a part was written."""
+    return tuple(name for name, version in added.items() if version > part.schema_version)
+
+
+def conform(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Return the columns of a schema, in its order and types. Columns that the rows lack are null."""
+    columns = [
+        rows[field.name] if field.name in rows.schema.names else pa.nulls(len(rows), field.type)
+        for field in schema
+    ]
+    return pa.Table.from_arrays(columns, names=schema.names).cast(schema)
+
+
+def _nulls(columns: Sequence[str], schema: pa.Schema | None) -> list[str]:
+    types = _types(schema) if schema is not None else {}
+    return [f"null::{types[name]} as {quoted(name)}" for name in columns]
 
 
 def _read_parquet(parts: Sequence[Part], file: FileOf) -> str:
@@ -212,7 +256,4 @@ def _types(schema: pa.Schema) -> dict[str, str]:
 
 def _nothing(columns: Sequence[str], schema: pa.Schema) -> str:
     """Return a query for no rows, with the types that Parquet files of this schema would have."""
-    types = _types(schema)
-    return (
-        "select " + ", ".join(f"null::{types[name]} as {quoted(name)}" for name in columns) + " where false"
-    )
+    return f"select {', '.join(_nulls(columns, schema))} where false"

@@ -7,14 +7,14 @@ Writers, readers, maintenance and verification use `BUILT_IN`. A new table is on
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tracelake.limits import TRACE_USAGE_MAX_STEPS
-from tracelake.otlp.schema import IS_SERVER_SQL, SPANS_TABLE, TRANSACTION_FIELD
+from tracelake.otlp.schema import IS_SERVER_SQL, SPANS_ADDED, SPANS_TABLE, TRANSACTION_FIELD
 from tracelake.results import is_server_side
 from tracelake.shards.rows import literal
 from tracelake.tables.predicates import Layout
@@ -31,15 +31,21 @@ _FIELDS: list[pa.Field[Any]] = [
     pa.field("error_count", pa.int64(), nullable=False),
     pa.field("input_tokens", pa.int64()),  # sum over spans, repeated usage once; null if no span has any
     pa.field("output_tokens", pa.int64()),
+    pa.field("cached_input_tokens", pa.int64()),
+    pa.field("reasoning_tokens", pa.int64()),
+    pa.field("total_tokens", pa.int64()),
+    pa.field("cost", pa.float64()),  # US dollars
     pa.field("session_id", pa.string()),  # of the earliest span that has one
     pa.field("user_id", pa.string()),
     TRANSACTION_FIELD,
 ]
 TRACES: Final = pa.schema(_FIELDS)
+TRACES_ADDED: Final = dict.fromkeys(("cached_input_tokens", "reasoning_tokens", "total_tokens", "cost"), 2)
+"""The columns that parts of earlier releases lack, with the version of the schema that added them."""
 
 SPAN_COLUMNS: Final = (
     *("trace_id", "span_id", "parent_span_id", "workspace", "service", "name", "kind", "status"),
-    *("start_ns", "end_ns", "input_tokens", "output_tokens", "session_id", "user_id"),
+    *("start_ns", "end_ns", "input_tokens", "output_tokens", *TRACES_ADDED, "session_id", "user_id"),
 )
 """The columns of `spans` from which a row of `traces` is aggregated."""
 
@@ -51,7 +57,11 @@ IN_ORDER: Final[list[tuple[str, Literal["ascending", "descending"]]]] = [
 ]
 """Display order of the spans of a trace. It is deterministic for a given lake."""
 
-_USAGE: Final = ("input_tokens", "output_tokens")
+_TOKENS: Final = ("input_tokens", "output_tokens", "cached_input_tokens", "reasoning_tokens", "total_tokens")
+_USAGE: Final = (*_TOKENS, "cost")
+_COST_UNIT: Final = 1e12
+"""Costs are added as integers of a trillionth of a dollar, because the sum of doubles depends on their order."""
+_HAS_USAGE_SQL: Final = f"coalesce({', '.join(_USAGE)}) is not null"
 _Id: TypeAlias = tuple[str, str | None]
 """Workspace and id of a span in the tree."""
 _INT64_MIN: Final = -(1 << 63)
@@ -75,7 +85,11 @@ def aggregate_sql(spans: str, transaction: int, *, with_plain_sums: bool = False
     early = f"row(start_ns, span_id, workspace, {IS_SERVER_SQL})"
     root = f"row(parent_span_id is not null, start_ns, span_id, workspace, {IS_SERVER_SQL})"
     end = "max(greatest(start_ns, end_ns))"
-    plain = ", ".join(f"{_saturated(name)} as plain_{name}" for name in _USAGE) if with_plain_sums else ""
+    plain = ", ".join(f"{_saturated(name)} as plain_{name}" for name in _USAGE[:2]) if with_plain_sums else ""
+    sums = ", ".join(f"sum({_integer_sql(name)}) as {name}" for name in _USAGE)
+    once = {name: _saturated(f"{name} - coalesce(repeated_{name}, 0)") for name in _USAGE}
+    once["cost"] = f"({once['cost']})::double / {_COST_UNIT}"
+    replaced = ", ".join(f"{sql} as {name}" for name, sql in once.items())
     return f"""
         with recursive {_repeated_sql(spans)}, of_traces as (
             select trace_id,
@@ -87,16 +101,12 @@ def aggregate_sql(spans: str, transaction: int, *, with_plain_sums: bool = False
                    {_saturated(f"{end}::hugeint - min(start_ns)")} as duration_ns,
                    count(*) as span_count,
                    count(*) filter (status = 'ERROR') as error_count,
-                   sum(input_tokens::hugeint) as input_tokens,
-                   sum(output_tokens::hugeint) as output_tokens,
+                   {sums},
                    arg_min(session_id, {early}) filter (session_id is not null) as session_id,
                    arg_min(user_id, {early}) filter (user_id is not null) as user_id
             from {spans} group by trace_id
         )
-        select of_traces.* replace (
-                   {_saturated("input_tokens - coalesce(repeated_input, 0)")} as input_tokens,
-                   {_saturated("output_tokens - coalesce(repeated_output, 0)")} as output_tokens
-               ),
+        select of_traces.* replace ({replaced}),
                {transaction}::bigint as transaction{plain and ", " + plain}
         from of_traces left join repeated using (trace_id) order by trace_id
     """
@@ -108,16 +118,18 @@ def _repeated_sql(spans: str) -> str:
     In `placed`, the server span of a call that shares its id with the client span has the id with a `+`, and the
     parents are those of the tree (`Trace.walk`).
     """
-    has_usage = "(input_tokens is not null or output_tokens is not null)"
+    has_usage = _HAS_USAGE_SQL
+    read = ", ".join(f"{_integer_sql(name)} as {name}" for name in _USAGE)
     tokens = ", ".join(_USAGE)
-    sums = ", ".join(f"sum({name}::hugeint) as {name}" for name in _USAGE)
+    of_step = ", ".join(f"s.{name}" for name in _USAGE)
+    sums = ", ".join(f"sum({name}) as {name}" for name in _USAGE)
     both = ", ".join(
-        f"sum(greatest(least(coalesce(above.{name}, 0), coalesce(given.{name}, 0)), 0))::hugeint as {repeated}"
-        for name, repeated in zip(_USAGE, ("repeated_input", "repeated_output"), strict=True)
+        f"sum(greatest(least(coalesce(above.{name}, 0), coalesce(given.{name}, 0)), 0))::hugeint as repeated_{name}"
+        for name in _USAGE
     )
     return f"""
         narrow as materialized (
-            select trace_id, workspace, span_id, parent_span_id, service, {IS_SERVER_SQL} as is_server, {tokens}
+            select trace_id, workspace, span_id, parent_span_id, service, {IS_SERVER_SQL} as is_server, {read}
             from {spans} where trace_id in (
                 select trace_id from {spans} where {has_usage} and (parent_span_id is not null or {IS_SERVER_SQL}))
         ), shared as (
@@ -133,13 +145,13 @@ def _repeated_sql(spans: str) -> str:
             from narrow n left join shared own using (trace_id, workspace, span_id) left join shared above
                 on above.trace_id = n.trace_id and above.workspace = n.workspace and above.span_id = n.parent_span_id
         ), steps as (
-            select trace_id, workspace, span_id, parent_span_id as above_id, input_tokens, output_tokens, 1 as step
+            select trace_id, workspace, span_id, parent_span_id as above_id, {tokens}, 1 as step
             from placed where {has_usage} and parent_span_id is not null
             union
-            select s.trace_id, s.workspace, s.span_id, p.parent_span_id, s.input_tokens, s.output_tokens, s.step + 1
+            select s.trace_id, s.workspace, s.span_id, p.parent_span_id, {of_step}, s.step + 1
             from steps s join placed p
                 on p.trace_id = s.trace_id and p.workspace = s.workspace and p.span_id = s.above_id
-            where p.input_tokens is null and p.output_tokens is null and p.parent_span_id is not null
+            where coalesce({", ".join(f"p.{name}" for name in _USAGE)}) is null and p.parent_span_id is not null
                 and s.step < {TRACE_USAGE_MAX_STEPS}
         ), given as (
             select trace_id, workspace, above_id as span_id, {sums} from steps
@@ -151,12 +163,23 @@ def _repeated_sql(spans: str) -> str:
         )"""
 
 
-def _repeated(spans: Sequence[Mapping[str, Any]], name: str) -> int:
-    """Compute the result of `_repeated_sql` for one trace and one kind of usage."""
+def _integer_sql(name: str) -> str:
+    """Return SQL of usage as an integer."""
+    return f"({name} * {_COST_UNIT})::hugeint" if name == "cost" else f"{name}::hugeint"
+
+
+def _integer(span: Mapping[str, Any], name: str) -> int | None:
+    """Return usage as an integer, as `_integer_sql` does."""
+    number = span[name]
+    return None if number is None else round(number * _COST_UNIT) if name == "cost" else int(number)
+
+
+def _repeated(spans: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """Compute the result of `_repeated_sql` for one trace."""
     ids = _placed(spans)
     by_id = {key: span for (key, _), span in zip(ids, spans, strict=True)}
     above_of = dict(ids)
-    nested_usage: dict[_Id, int] = {}
+    nested_usage: dict[_Id, dict[str, int]] = {}
     for (key, parent), span in zip(ids, spans, strict=True):
         if not _has_usage(span):
             continue
@@ -166,8 +189,15 @@ def _repeated(spans: Sequence[Mapping[str, Any]], name: str) -> int:
                 break
             above = above_of[above]
         if above != key and above in by_id and _has_usage(by_id[above]):
-            nested_usage[above] = nested_usage.get(above, 0) + (span[name] or 0)
-    return sum(max(0, min(by_id[key][name] or 0, number)) for key, number in nested_usage.items())
+            sums = nested_usage.setdefault(above, dict.fromkeys(_USAGE, 0))
+            for name in _USAGE:
+                sums[name] += _integer(span, name) or 0
+    return {
+        name: sum(
+            max(0, min(_integer(by_id[key], name) or 0, sums[name])) for key, sums in nested_usage.items()
+        )
+        for name in _USAGE
+    }
 
 
 def _placed(spans: Sequence[Mapping[str, Any]]) -> list[tuple[_Id, _Id]]:
@@ -209,8 +239,11 @@ def summed(spans: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         return next((span[name] for span in early if span[name] is not None), None)
 
     def total(name: str) -> int | None:
-        numbers = [span[name] for span in spans if span[name] is not None]
-        return _clamp(sum(numbers) - _repeated(spans, name)) if numbers else None
+        numbers = [number for span in spans if (number := _integer(span, name)) is not None]
+        return _clamp(sum(numbers) - repeated[name]) if numbers else None
+
+    repeated = _repeated(spans) if any(map(_has_usage, spans)) else dict.fromkeys(_USAGE, 0)
+    cost = total("cost")
 
     return {
         "trace_id": root["trace_id"],
@@ -222,8 +255,8 @@ def summed(spans: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "duration_ns": _clamp(end_ns - start_ns),
         "span_count": len(spans),
         "error_count": sum(span["status"] == "ERROR" for span in spans),
-        "input_tokens": total("input_tokens"),
-        "output_tokens": total("output_tokens"),
+        **{name: total(name) for name in _TOKENS},
+        "cost": None if cost is None else cost / _COST_UNIT,
         "session_id": first("session_id"),
         "user_id": first("user_id"),
     }
@@ -261,6 +294,9 @@ class BuiltInTable:
     id."""
     bucketed_by: str
     """The column whose hash determines the bucket of a row. Each part has a summary of its values."""
+    added: Mapping[str, int] = field(default_factory=dict)
+    """The columns that the schema got after its first version, each with the version that added it. A new column is
+    nullable; parts of earlier versions stay as they are."""
     sides: bool = False
     """Whether a row is told apart by its side instead of by all of column `kind`."""
 
@@ -274,9 +310,14 @@ class BuiltInTable:
         """Return SQL of the key. The side of a span comes from `kind`, so parts of earlier releases have it too."""
         return tuple(IS_SERVER_SQL if self.sides and name == "kind" else name for name in self.key)
 
+    @property
+    def version(self) -> int:
+        """The version of its schema, which new parts have."""
+        return max(self.added.values(), default=1)
+
     def layout(self, buckets: int) -> Layout:
         """Return the layout of its rows in a lake with that number of buckets."""
-        return Layout(self.schema, (self.bucketed_by,), buckets)
+        return Layout(self.schema, (self.bucketed_by,), buckets, self.added)
 
 
 TABLE_SPANS: Final = BuiltInTable(
@@ -285,6 +326,7 @@ TABLE_SPANS: Final = BuiltInTable(
     key=("trace_id", "span_id", "workspace", "kind"),
     sorted_by=("trace_id", "start_ns", "span_id", "workspace", "kind"),
     bucketed_by="trace_id",
+    added=SPANS_ADDED,
     sides=True,
 )
 TABLE_TRACES: Final = BuiltInTable(
@@ -293,6 +335,7 @@ TABLE_TRACES: Final = BuiltInTable(
     key=("trace_id",),
     sorted_by=("trace_id",),
     bucketed_by="trace_id",
+    added=TRACES_ADDED,
 )
 
 BUILT_IN: Final[dict[str, BuiltInTable]] = {table.name: table for table in (TABLE_SPANS, TABLE_TRACES)}

@@ -14,7 +14,7 @@ import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from itertools import product
 from typing import Any, Final
@@ -261,6 +261,8 @@ class Layout:
     schema: pa.Schema
     bucketed_by: tuple[str, ...]
     buckets: int
+    added: Mapping[str, int] = field(default_factory=dict)
+    """The columns that old parts lack, with the version of the schema that added them."""
 
     def matching(self, parts: Iterable[Part], where: str | None) -> list[Part]:
         """Return the parts that may have rows that match a condition."""

@@ -207,7 +207,15 @@ class Scan:
             scan.check(files)
         schema = self.layout.schema.append(ROW_ID)
         fields = pa.schema([schema.field(name).with_nullable(True) for name in columns])
-        lookup = Lookup(_objects(self.objects_url), scan.snapshot, key, _columns)
+        layout = self.layout
+        lookup = Lookup(
+            _objects(self.objects_url),
+            scan.snapshot,
+            key,
+            _columns,
+            schema=layout.schema,
+            added=layout.added,
+        )
         others = [name for name in columns if name != ROW_ID.name]  # the lookup adds it itself
         looked_up = (_only(each, row_ids) for each in lookup.rows(wanted, others))
         groups = (each.select(list(columns)).cast(fields) for each in looked_up)
@@ -232,8 +240,8 @@ class Scan:
         check_parts(files, self.snapshot.retractions)
         if self.changed is None:
             names = [*self.layout.schema.names, *further]
-            return rows_sql(self.snapshot, files.file, names, self.layout.schema)
-        return changes_sql(self.snapshot, files.file, self.layout.schema, self.changed)
+            return rows_sql(self.snapshot, files.file, names, self.layout.schema, self.layout.added)
+        return changes_sql(self.snapshot, files.file, self.layout, self.changed)
 
     def files_of(self, files: LocalFiles) -> list[str]:
         """Return the files that the query of `sql` reads."""
@@ -279,8 +287,9 @@ def _limit_memory(tables: Iterable[pa.Table], max_bytes: int | None) -> Iterator
         yield table
 
 
-def changes_sql(snapshot: Snapshot, file: FileOf, schema: pa.Schema, changed: Changed) -> str:
+def changes_sql(snapshot: Snapshot, file: FileOf, layout: Layout, changed: Changed) -> str:
     """Return a query for the rows of a snapshot's parts that were inserted, or retracted, in a range of times."""
+    schema = layout.schema
     names = ", ".join(map(quoted, schema.names))
     times = f"between {changed.after + 1} and {changed.until}"
 
@@ -288,25 +297,27 @@ def changes_sql(snapshot: Snapshot, file: FileOf, schema: pa.Schema, changed: Ch
         change_columns = f", {change}::tinyint as {CHANGE.name}, {time}::bigint as {CHANGED_AT.name}"
         return names + (change_columns if changed.has_change_columns else "")
 
+    def source(parts: Sequence[Part]) -> str:
+        return parquet(parts, file, schema, layout.added)
+
     branches = []
     if changed.inserted:
         first, end = first_row_id(changed.after + 1), first_row_id(changed.until + 1)
         for parts in filter(None, (snapshot.parts, snapshot.history)):
             branches.append(
-                f"select {columns(1, time_sql())} from {parquet(parts, file)} "
+                f"select {columns(1, time_sql())} from {source(parts)} "
                 f"where {ROW_ID.name} >= {first} and {ROW_ID.name} < {end}"
             )
     else:
         if snapshot.parts and snapshot.retractions:
             branches.append(
-                f"select {columns(-1, '_retracted_at')} from {parquet(snapshot.parts, file)} join (select row_id as "
+                f"select {columns(-1, '_retracted_at')} from {source(snapshot.parts)} join (select row_id as "
                 f"{ROW_ID.name}, time as _retracted_at from {parquet(snapshot.retractions, file)} where time {times}) "
                 f"using ({ROW_ID.name})"
             )
         if snapshot.history:
             branches.append(
-                f"select {columns(-1, GONE.name)} from {parquet(snapshot.history, file)} "
-                f"where {GONE.name} {times}"
+                f"select {columns(-1, GONE.name)} from {source(snapshot.history)} where {GONE.name} {times}"
             )
     nothing = f"select {columns(0, '0')} from ({rows_sql(EMPTY, file, schema.names, schema)})"
     return " union all ".join(branches) or nothing

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tracelake.otlp.schema import IS_SERVER_SQL, SPANS
+from tracelake.otlp.schema import IS_SERVER_SQL, SPANS, SPANS_ADDED
 from tracelake.results import SERVER_KINDS
 from tracelake.tables.builtin import TABLE_SPANS
 
@@ -23,8 +23,11 @@ REVISION: Final = "tracelake.revision"
 """The span attribute by which a sender sets the precedence of a version: an integer, 0 if missing."""
 
 _REVISION: Final = f"attributes['{REVISION}']"
-_FILLED: Final = " + ".join(f"({field.name} is not null)::int" for field in SPANS if field.nullable)
-_CONTENT: Final = ", ".join(f"'{name}': {name}" for name in SPANS.names)
+_SENT: Final = [field for field in SPANS if field.name not in SPANS_ADDED]
+"""Later columns only repeat attributes in another form. Compared, they would make each release and each price table
+replace spans that arrive again unchanged."""
+_FILLED: Final = " + ".join(f"({field.name} is not null)::int" for field in _SENT if field.nullable)
+_CONTENT: Final = ", ".join(f"'{field.name}': {field.name}" for field in _SENT)
 
 _MEASURES: Final = {
     # At most 18 digits fit into int64. `try_cast` alone would turn 5.7 into 6.

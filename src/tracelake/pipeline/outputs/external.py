@@ -45,6 +45,7 @@ from tracelake.shards.leases import Lease
 from tracelake.shards.model import Batch
 from tracelake.shards.partitioning import cut
 from tracelake.shards.parts import check_part
+from tracelake.shards.rows import conform
 from tracelake.shards.shard import EMPTY, Shard
 from tracelake.storage import ABSENT, Done, Entry, KeyValueStore, LocalFiles, ObjectStore
 from tracelake.storage.object_records import whole_of
@@ -152,9 +153,7 @@ class NewSpans:
                 check_part(file, part)
                 with pq.ParquetFile(file) as opened:
                     for group in range(opened.num_row_groups):
-                        yield (
-                            opened.read_row_group(group, columns=SPANS.names).select(SPANS.names).cast(SPANS)
-                        )
+                        yield conform(opened.read_row_group(group, columns=SPANS.names), SPANS)
 
     def encode(self, rows: pa.Table) -> bytes:
         """See `Content`."""

@@ -1,0 +1,110 @@
+"""Cost of a model call by a price table, for spans whose sender states none.
+
+The table is part of the code, so that a replay gives the same rows: `TRANSFORM` contains its fingerprint.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Any, Final
+
+_MILLION: Final = 1_000_000
+_MODELS_CACHED_MAX: Final = 1_024
+"""Names of models whose prices are cached."""
+_DIGITS: Final = 12
+"""Decimal places of a cost, beyond which doubles are inexact."""
+_RELEASE: Final = re.compile(
+    r"[-@:](?:latest|preview|[0-9]{4}-?[0-9]{2}-?[0-9]{2}|[0-9]{2}-[0-9]{2}|[0-9]{3,4}|v[0-9][0-9.:]*)$"
+)
+"""The date or version of a release at the end of a model name."""
+_HOST: Final = re.compile(r".*/|(?:[a-z]+\.)?(?:anthropic|mistral|deepseek)\.")
+"""The host or maker before a model name, as in `openai/gpt-4o` or `us.anthropic.claude-opus-4-5`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """Prices of a model in US dollars per million tokens."""
+
+    input: float
+    output: float = 0.0
+    cached_input: float | None = None
+    """Of input that is read from a cache; as other input if absent."""
+    cache_write: float | None = None
+    """Of input that is written to a cache; as other input if absent."""
+    valid_from: date | None = None
+    """First day of the price, UTC. The first price of a model also holds before."""
+
+    def cost(self, inputs: int, outputs: int, cache_reads: int, cache_writes: int) -> float:
+        """Return US dollars for these tokens. Some senders count cached input apart: then it exceeds the input."""
+        others = inputs - cache_reads - cache_writes
+        dollars = (
+            (others if others >= 0 else inputs) * self.input
+            + cache_reads * (self.input if self.cached_input is None else self.cached_input)
+            + cache_writes * (self.input if self.cache_write is None else self.cache_write)
+            + outputs * self.output
+        )
+        return round(dollars / _MILLION, _DIGITS)
+
+
+@cache
+def price_table() -> Mapping[str, Sequence[Price]]:
+    """Return the prices of each model name, oldest first."""
+    text = (Path(__file__).parent / "prices.toml").read_text()
+    return {model: tuple(Price(**row) for row in rows) for model, rows in tomllib.loads(text).items()}
+
+
+@cache
+def table_fingerprint() -> str:
+    """Return a short hash of the price table, by which rows of different tables are told apart."""
+    return hashlib.sha256(repr(sorted(price_table().items())).encode()).hexdigest()[:8]
+
+
+@lru_cache(_MODELS_CACHED_MAX)
+def prices_of(model: str) -> Sequence[Price]:
+    """Return the prices of a model, also under the name of a host or release, or nothing."""
+    table = price_table()
+    name = model.strip().lower()
+    name = name[match.end() :] if (match := _HOST.match(name)) else name
+    while name not in table:
+        shorter = _RELEASE.sub("", name)
+        if shorter == name:
+            return ()
+        name = shorter
+    return table[name]
+
+
+def price_at(model: str, time_ns: int) -> Price | None:
+    """Return the price of a model at a time, if it is known."""
+    prices = prices_of(model)
+    if len(prices) < 2:
+        return prices[0] if prices else None
+    day = datetime.fromtimestamp(time_ns // 1_000_000_000, UTC).date()
+    valid = [price for price in prices if price.valid_from is None or price.valid_from <= day]
+    return valid[-1] if valid else prices[0]
+
+
+def fill(columns: dict[str, list[Any]], starts_ns: Sequence[int]) -> None:
+    """Add the cost of spans that have a model and tokens, and no cost yet."""
+    if "model" not in columns or not ("input_tokens" in columns or "output_tokens" in columns):
+        return
+    nothing: list[Any] = [None] * len(starts_ns)
+    costs = columns.setdefault("cost", list(nothing))
+    usage = [
+        columns.get(name, nothing)
+        for name in ("input_tokens", "output_tokens", "cached_input_tokens", "cache_write_tokens")
+    ]
+    for span, model in enumerate(columns["model"]):
+        if costs[span] is not None or model is None:
+            continue
+        inputs, outputs, cache_reads, cache_writes = (column[span] for column in usage)
+        if inputs is None and outputs is None:
+            continue
+        if (price := price_at(model, starts_ns[span])) is not None:
+            costs[span] = price.cost(inputs or 0, outputs or 0, cache_reads or 0, cache_writes or 0)
