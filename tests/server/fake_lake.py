@@ -185,7 +185,7 @@ class FakeHotTier(HotTier):
         super().__init__(lake._opened)
         self._lake = lake
 
-    def outline(self, trace_id: str, workspace: str | None = None, *, with_attributes: bool = False) -> Trace:
+    def outline(self, trace_id: str, workspace: str | None = None) -> Trace:
         """Return a trace."""
         return self._lake.trace(trace_id)
 

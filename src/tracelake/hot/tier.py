@@ -53,7 +53,7 @@ from tracelake.tracking.outbox import ListedPart, Outbox, Uncommitted
 from tracelake.tracking.store import TrackingStore
 from tracelake.versions.branch_store import MAIN
 
-OUTLINE_COLUMNS: Final = tuple(dict.fromkeys((*SPAN_COLUMNS, "kind", "duration_ns", "model")))
+OUTLINE_COLUMNS: Final = tuple(dict.fromkeys((*SPAN_COLUMNS, "duration_ns", "type", "model")))
 KEY_COLUMNS: Final = ("trace_id", "span_id", "workspace", "kind", "start_ns")
 """The columns by which one span is found."""
 _HOT: Final = "_hot"
@@ -341,20 +341,16 @@ class HotTier:
             spans = [{**span, "_tier": HOT if _key_of(span) in hot else LAKE} for span in spans]
         return Trace(str(summary["trace_id"]), summary, tuple(spans))
 
-    def outline(self, trace_id: str, workspace: str | None = None, *, with_attributes: bool = False) -> Trace:
-        """Return a trace whose spans have the columns of an outline only, and their attributes if wanted.
-
-        Raises NotFoundError.
-        """
-        columns = (*OUTLINE_COLUMNS, "attributes") if with_attributes else OUTLINE_COLUMNS
+    def outline(self, trace_id: str, workspace: str | None = None) -> Trace:
+        """Return a trace whose spans have the columns of an outline only. Raises NotFoundError."""
         return self._outlined(
             trace_id,
             workspace,
-            columns,
+            OUTLINE_COLUMNS,
             lambda view, outline: Trace(
                 outline.trace_id,
                 self._summary_of(view, outline, workspace),
-                tuple(outline.rows.select(columns).to_pylist()),
+                tuple(outline.rows.select(OUTLINE_COLUMNS).to_pylist()),
             ),
         )
 

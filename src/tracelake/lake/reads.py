@@ -294,10 +294,10 @@ class WorkspaceHot:
         trace."""
         return self._hot.spans_of(trace_id, self.workspace)
 
-    def outline(self, trace_id: str, *, with_attributes: bool = False) -> Trace:
-        """Return a trace with the few span columns that an outline shows, and `attributes` if wanted. Raises
-        NotFoundError if the workspace has no such trace."""
-        return self._hot.outline(trace_id, self.workspace, with_attributes=with_attributes)
+    def outline(self, trace_id: str) -> Trace:
+        """Return a trace with the few span columns that an outline shows. Raises NotFoundError if the workspace has no
+        such trace."""
+        return self._hot.outline(trace_id, self.workspace)
 
     def page(self, trace_id: str, limit: int, page: str | None = None, *, tiers: bool = False) -> SpanPage:
         """Return a page of the spans of a trace; see `HotTier.page`."""

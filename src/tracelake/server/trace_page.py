@@ -7,7 +7,6 @@ details of other spans as the same HTML.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
@@ -19,14 +18,12 @@ from tracelake._errors import LimitError, NotFoundError, StorageError, UsageErro
 from tracelake.lake.lake import Lake
 from tracelake.otlp.content import conversation, span_type_of
 from tracelake.otlp.conventions import WORKSPACE_DEFAULT
-from tracelake.results import Row, Trace
+from tracelake.results import Row
 from tracelake.server.http_policy import RequestLake
 from tracelake.server.message_view import embedded_image, view_conversation, view_text
 from tracelake.server.render import duration, span_query, tokens
 from tracelake.server.traces import Bar, Text, Waterfall, find_span, json_response, lay_out, page_maker
 
-_TYPED_SPANS_MAX: Final = 1_000
-"""Spans of a trace whose types are read from their attributes."""
 TYPE_LABELS: Final = {
     "llm": "LLM",
     "agent": "Agent",
@@ -70,8 +67,8 @@ class TraceRow:
     facts: SpanFacts
 
 
-def rows_of(waterfall: Waterfall, types: Sequence[str | None]) -> list[TraceRow]:
-    """Return the rows of the tree, each with the figures of its span. `types` are in the order of the bars."""
+def rows_of(waterfall: Waterfall) -> list[TraceRow]:
+    """Return the rows of the tree, each with the figures of its span."""
     bars = waterfall.bars
     parents = _parents(bars)
     children: list[list[int]] = [[] for _ in bars]
@@ -81,12 +78,12 @@ def rows_of(waterfall: Waterfall, types: Sequence[str | None]) -> list[TraceRow]
     totals = _tree_tokens(bars, parents)
     facts = [
         SpanFacts(
-            kind,
+            bar.span["type"],
             self_time(bar.span, [bars[child].span for child in below]),
             tokens(bar.span),
             tokens(dict(zip(("input_tokens", "output_tokens"), total, strict=True))),
         )
-        for bar, kind, below, total in zip(bars, types, children, totals, strict=True)
+        for bar, below, total in zip(bars, children, totals, strict=True)
     ]
     for place in critical_path(bars, parents, children):
         facts[place].is_critical = True
@@ -189,19 +186,6 @@ def first_failure(rows: Sequence[TraceRow]) -> TraceRow | None:
         if row.bar.span["status"] == "ERROR" and place not in failed_below
     ]
     return min(leaves, key=lambda row: row.bar.span["start_ns"], default=None)
-
-
-def read_types(lake: Lake, trace: Trace) -> dict[tuple[str, str, str], str | None]:
-    """Return the types of spans by their key: from their column, or from the attributes of a trace of usual size."""
-    spans: Sequence[Row] = trace.spans
-    if spans and "type" not in spans[0] and len(spans) <= _TYPED_SPANS_MAX:
-        with suppress(LimitError):  # Too large attributes are not read for the type alone.
-            spans = lake.hot.outline(trace.trace_id, with_attributes=True).spans
-    return {_key(span): span_type_of(span) for span in spans}
-
-
-def _key(span: Row) -> tuple[str, str, str]:
-    return span["span_id"], span["workspace"], span["kind"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,8 +335,7 @@ def trace_pages(templates: Jinja2Templates) -> APIRouter:
     ) -> Response:
         trace = lake.hot.outline(trace_id)
         waterfall = lay_out(trace)
-        types = read_types(lake, trace)
-        rows = rows_of(waterfall, [types.get(_key(bar.span)) for bar in waterfall.bars])
+        rows = rows_of(waterfall)
         size, failure = limits.TRACE_PAGE_SPANS_MAX, first_failure(rows)
         selected = _selected(rows, span, workspace, kind) if span or first is None else None
         if selected is None and not span:
