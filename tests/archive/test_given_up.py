@@ -79,7 +79,7 @@ def test_what_was_given_up_and_archived_is_read_whole(make: Make, layout: str) -
         )
     for info in list(lake.lake.objects.list("archive/")):
         lake.lake.objects.delete(info.path)
-    with pytest.raises(DamageError, match="is gone"):
+    with pytest.raises(DamageError, match="is missing"):
         spans(lake, 1)
     assert spans(lake, 4) == ["span 1"]
 

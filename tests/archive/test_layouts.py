@@ -66,7 +66,7 @@ def test_a14_an_object_that_is_missing_cut_or_flipped_is_named(layout: LayoutNam
             objects.put(path, whole[:at])
             expect_named()
         objects.delete(path)
-        with pytest.raises(DamageError, match="is gone"):
+        with pytest.raises(DamageError, match="is missing"):
             back(objects, place)
 
     def expect_named() -> None:

@@ -200,7 +200,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
         (tmp_path / "full" / "x").touch()
         for target, problem in (
             (tmp_path / "full", "not an empty directory"),
-            (tmp_path / "lake" / "b", "lies in"),
+            (tmp_path / "lake" / "b", "is inside"),
         ):
             with pytest.raises(UsageError, match=problem):
                 lake.backup(target)

@@ -130,7 +130,7 @@ def test_what_is_trimmed_says_so(lake: Lake) -> None:
     account = lake.journal.explain(0)
     assert (account.inputs, account.info.inputs, account.info.spans_new) == ((), None, 2)
     assert account.info.trimmed
-    assert "no longer known" in account.notes[0]
+    assert "are unknown" in account.notes[0]
     assert account.tables[0].parts
     assert PublishReceipts(lake._opened.key_value, "main").read(0) is None
     with pytest.raises(UsageError, match="no longer has the records of transaction 0"):

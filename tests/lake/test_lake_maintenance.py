@@ -106,9 +106,9 @@ def test_a_floor_above_the_commits_is_damage(lake: Lake, tmp_path: Path) -> None
     """If the branch alone was reset, a run reports damage, and does not wait for peers forever."""
     pipeline = main_pipeline(lake._opened, InProcess())
     pipeline._context.journal.raise_floor(6)
-    with pytest.raises(DamageError, match="forgotten transaction 5"):
+    with pytest.raises(DamageError, match="dropped transaction 5"):
         ingest(lake, tmp_path, 5)
-    with pytest.raises(DamageError, match="forgotten transaction 5"):
+    with pytest.raises(DamageError, match="dropped transaction 5"):
         lake.pipeline(runner=InProcess()).run_once()
 
 
@@ -314,7 +314,7 @@ def test_a_part_that_is_gone_under_a_good_lease_is_damage(lake: Lake) -> None:
     """A part that disappears under a valid lease is damage, because no process may delete it."""
     table = lake.table("spans")
     Path(table.files()[0]).unlink()
-    with pytest.raises(DamageError, match="is gone"):
+    with pytest.raises(DamageError, match="is missing"):
         table.to_arrow()
 
 

@@ -270,7 +270,7 @@ def test_sql_only_reads(lake: Lake, statement: str, tmp_path: Path) -> None:
 
 def test_names_that_are_not_there(lake: Lake, tmp_path: Path) -> None:
     """Unknown tables, commits and lakes have separate error classes, which are all usage errors."""
-    with pytest.raises(TableNotFoundError, match="there are spans, traces"):
+    with pytest.raises(TableNotFoundError, match="the tables are spans, traces"):
         lake.table("nosuch")
     for ref in ("nosuch", "", "00000000", "../x", "0" * 64):
         with pytest.raises(RefNotFoundError, match=r"is not a commit reference|no branch, tag or commit"):
@@ -308,7 +308,7 @@ def test_init_takes_empty_places_only(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     tracelake.init(tmp_path / "empty").close()
     tracelake.init(tmp_path / "a" / "b" / "c").close()
-    with pytest.raises(LakeExistsError, match="there is a lake"):
+    with pytest.raises(LakeExistsError, match="a lake already exists"):
         tracelake.init(tmp_path / "empty")
     for place in (tmp_path, Path(__file__)):
         with pytest.raises(UsageError, match="not an empty directory"):

@@ -152,7 +152,7 @@ def test_a_condition_has_pages_and_no_total(lake: Lake) -> None:
 @pytest.mark.parametrize(
     ("asked", "says"),
     [
-        ({"facets": ["nothing"]}, "there is no facet 'nothing', only service, kind"),
+        ({"facets": ["nothing"]}, "there is no facet 'nothing'; choose service, kind"),
         ({"facets": ["day"], "where": "true"}, "leave facets out"),
         ({"sort": "best"}, "sort must be one of score, newest, oldest"),
         ({"page": "x"}, "'x' is not a page"),
@@ -175,7 +175,7 @@ def test_a_page_is_of_one_search(lake: Lake) -> None:
         {"query": "apple", "service": "shop"},
     ]
     for other in others:
-        with pytest.raises(QueryError, match="of another search"):
+        with pytest.raises(QueryError, match="belongs to another search"):
             lake.search(**other, page=token)
     with pytest.raises(QueryError, match="pages end at 100,000 hits"):
         lake.search("apple", page=token.replace("-1-", "-100001-", 1))

@@ -362,10 +362,10 @@ def test_a_rebuild_over_a_damaged_manifest_keeps_the_kind_of_vectors(lake: Lake,
         ({"vector": [1.0]}, "the vector has 1 dimensions, and the index has 32"),
         ({"vector": [0.0] * 32}, "all zeros"),
         ({"vector": [float("nan")] * 32}, "NaN or infinity"),
-        ({"vector": ["x"]}, "no number"),
-        ({"vector": 3}, "no number"),
+        ({"vector": ["x"]}, "non-numeric value"),
+        ({"vector": 3}, "non-numeric value"),
         ({"query": "service:shop", "mode": "semantic"}, "nothing to compare with"),
-        ({"query": "refund )", "mode": "semantic"}, "no partner"),
+        ({"query": "refund )", "mode": "semantic"}, "is unmatched"),
         ({"query": "refund", "mode": "semantic", "facets": ["nobody"]}, "no facet"),
     ],
 )
@@ -382,7 +382,7 @@ def test_what_cannot_be_asked_is_refused_in_a_sentence(
 
 def test_dimensions_are_of_attributes(lake: Lake, tmp_path: Path) -> None:
     """Vectors that spans bring along are searched with a vector or a span; a search by words is refused."""
-    with pytest.raises(UsageError, match="say which"):
+    with pytest.raises(UsageError, match="name it with vectors"):
         lake.maintenance.rebuild_index(dimensions=3, runner=InProcess())
     values = ["[1,0,0]", "[0.9,0.1,0]", "[0,0,1]", "[1,0]"]
     spans = [

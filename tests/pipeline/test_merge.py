@@ -262,6 +262,7 @@ def test_a_trace_row_is_made_anew_from_all_its_spans(tmp_path: Path) -> None:
         "input_tokens": 7,
         "output_tokens": None,
         "cached_input_tokens": None,
+        "cache_write_tokens": None,
         "reasoning_tokens": None,
         "total_tokens": 7,
         "cost": None,

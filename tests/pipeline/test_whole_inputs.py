@@ -87,7 +87,7 @@ def test_a_file_that_changes_between_its_tasks(lake: Lake, tmp_path: Path, what:
         how = {"renamed": r" \(cannot be read: No such file.*\)", "now a pipe": r" \(a named pipe.*\)"}.get(
             what, ""
         )
-        assert re.match(f"changed while it was read{how}, and nothing", bad.problems[0].reason)
+        assert re.match(f"changed while it was read{how}, so nothing", bad.problems[0].reason)
     assert nothing_is_left_over(lake)
     (tmp_path / "away").replace(path)
     again = lake.ingest(path, runner=InProcess())
@@ -151,7 +151,7 @@ def test_a_segment_that_cannot_be_opened_for_a_moment_is_kept(
     lake.objects.put("inbox/2.segment", write_segment([("json", a_line(a_span(100, 0)))]))
     failing_open(monkeypatch, tmp_path / "lake" / "inbox" / "1.segment", 1)
     pipeline = lake.pipeline(runner=InProcess())
-    with pytest.raises(tracelake.StorageError, match=r"1\.segment among them: cannot be read: Too many"):
+    with pytest.raises(tracelake.StorageError, match=r"1\.segment: cannot be read: Too many"):
         pipeline.run_once()
     assert pipeline.replica().status == "waiting"
     assert pipeline.replica().reason.startswith("for 1 of the inputs")

@@ -87,9 +87,9 @@ def test_the_api_finds_what_the_lake_does(client: Client, real_lake: Lake) -> No
     ("parameters", "says"),
     [
         ({"mode": "both"}, "mode"),
-        ({"mode": "semantic", "sort": "newest"}, "has no order"),
+        ({"mode": "semantic", "sort": "newest"}, "is ordered by similarity"),
         ({"vector": "0.1,zero"}, "numbers with commas between"),
-        ({"vector": "1,2"}, "2 numbers"),
+        ({"vector": "1,2"}, "2 dimensions"),
         ({"vector": ",".join(["nan"] * 32)}, "no"),
         ({"mode": "text", "vector": "1"}, "by meaning"),
         ({"vector": "1" * (VECTOR_PARAMETER_MAX_CHARS + 1)}, "vector"),

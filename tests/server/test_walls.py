@@ -511,7 +511,7 @@ def test_no_query_leaves_the_filter_out(walls: Walls) -> None:
 
 
 def check_refused(whole: object, view: object, divided: set[str]) -> None:
-    """Raise if a public attribute the whole lake is neither divided by workspace nor refused with an error."""
+    """Raise if a public attribute of the whole lake is neither divided by workspace nor refused with an error."""
     public = {name for name in dir(whole) if not name.startswith("_")}
     assert divided <= public
     for name in public - divided:

@@ -143,5 +143,5 @@ def test_a_lost_part_is_named(tmp_path: Path) -> None:
         lab.upsert({"a": number})
     part = lab.shard.batch(lab.shard.state().batches[1]).parts[0]
     lab.objects.delete(part.path)
-    with pytest.raises(DamageError, match="is gone"):
+    with pytest.raises(DamageError, match="is missing"):
         lab.maintainer().compact_all(lab.shard, ORDER)

@@ -77,7 +77,7 @@ def test_a_flipped_bit_anywhere_is_noticed(tmp_path: Path, xxh3: bool) -> None:
     data = file.read_bytes()
     for place in range(0, len(data), 97):
         file.write_bytes(data[:place] + bytes([data[place] ^ 4]) + data[place + 1 :])
-        with pytest.raises(DamageError, match="checksum differs"):
+        with pytest.raises(DamageError, match="checksum"):
             check_part(str(file), part)
     file.write_bytes(data)
     check_part(str(file), part)

@@ -202,7 +202,7 @@ def test_filters_are_handed_down(
             assert read(spark, lake, "spans", columns="start_ns,service").where(condition).count() == 20, (
                 condition
             )
-        with pytest.raises(PySparkException, match="is gone"):
+        with pytest.raises(PySparkException, match="is missing"):
             read(spark, lake, "spans").count()
 
 

@@ -88,5 +88,5 @@ def test_azure_account_is_of_the_environment(azure: AzureServer) -> None:
 def test_other_key_value_urls(url: str) -> None:
     """Any other URL is refused, naming what is supported."""
     opener: Callable[[str], object] = open_key_value
-    with pytest.raises(UsageError, match=r"sqlite:///|absolute path|no bucket"):
+    with pytest.raises(UsageError, match=r"sqlite:///|absolute path|the URL of a bucket"):
         opener(url)

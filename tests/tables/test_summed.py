@@ -25,7 +25,9 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "end_ns": INT64,
     "input_tokens": (None, *INT64),
     "output_tokens": (None, *INT64),
-    **dict.fromkeys(("cached_input_tokens", "reasoning_tokens", "total_tokens"), (None, *INT64)),
+    **dict.fromkeys(
+        ("cached_input_tokens", "cache_write_tokens", "reasoning_tokens", "total_tokens"), (None, *INT64)
+    ),
     "cost": (None, 0.0, 0.1, 0.2, 1 / 3, 2.5e-13, 1e6),
     "session_id": (None, "s", "t"),
     "user_id": (None, "u", "v"),

@@ -116,7 +116,7 @@ def test_parts_whose_keys_no_row_can_have_are_not_opened(lake: Lake) -> None:
     for part in lake.table("t").scan.snapshot.parts:
         lake.objects.delete(part.path)
     lake.write("t", rows(100, 200))
-    with pytest.raises(tracelake.DamageError, match="is gone"):
+    with pytest.raises(tracelake.DamageError, match="is missing"):
         lake.write("t", rows(50, 60))
 
 

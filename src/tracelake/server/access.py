@@ -90,7 +90,7 @@ PROVIDER_KEYS_AGAIN_S: Final = 10.0
 
 logger = logging.getLogger("tracelake.server")
 
-BY_KEY: Final = "sign in with a key"
+BY_KEY: Final = "sign in by a key"
 """Audit name of a sign-in by key. It changes nothing, so it is only counted."""
 
 

@@ -32,6 +32,7 @@ _FIELDS: list[pa.Field[Any]] = [
     pa.field("input_tokens", pa.int64()),  # sum over spans, repeated usage once; null if no span has any
     pa.field("output_tokens", pa.int64()),
     pa.field("cached_input_tokens", pa.int64()),
+    pa.field("cache_write_tokens", pa.int64()),
     pa.field("reasoning_tokens", pa.int64()),
     pa.field("total_tokens", pa.int64()),
     pa.field("cost", pa.float64()),  # US dollars
@@ -40,7 +41,9 @@ _FIELDS: list[pa.Field[Any]] = [
     TRANSACTION_FIELD,
 ]
 TRACES: Final = pa.schema(_FIELDS)
-TRACES_ADDED: Final = dict.fromkeys(("cached_input_tokens", "reasoning_tokens", "total_tokens", "cost"), 2)
+TRACES_ADDED: Final = dict.fromkeys(
+    ("cached_input_tokens", "cache_write_tokens", "reasoning_tokens", "total_tokens", "cost"), 2
+)
 """The columns that parts of earlier releases lack, with the version of the schema that added them."""
 
 SPAN_COLUMNS: Final = (
@@ -57,8 +60,8 @@ IN_ORDER: Final[list[tuple[str, Literal["ascending", "descending"]]]] = [
 ]
 """Display order of the spans of a trace. It is deterministic for a given lake."""
 
-_TOKENS: Final = ("input_tokens", "output_tokens", "cached_input_tokens", "reasoning_tokens", "total_tokens")
-_USAGE: Final = (*_TOKENS, "cost")
+_USAGE: Final = ("input_tokens", "output_tokens", *TRACES_ADDED)
+_TOKENS: Final = _USAGE[:-1]
 _COST_UNIT: Final = 1e12
 """Costs are added as integers of a trillionth of a dollar, because the sum of doubles depends on their order."""
 _HAS_USAGE_SQL: Final = f"coalesce({', '.join(_USAGE)}) is not null"
