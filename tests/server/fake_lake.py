@@ -18,12 +18,12 @@ from tracelake.hot.tier import HotTier, SpanPage
 from tracelake.lake.lake import Lake
 from tracelake.lake.reads import MatchingTraces
 from tracelake.location import create_lake, open_location
-from tracelake.otlp.schema import SPANS_TABLE
+from tracelake.otlp.schema import SPANS_ADDED, SPANS_TABLE
 from tracelake.results import InboxInfo, IndexInfo, ReplicaInfo, Row, TableInfo, Trace
 from tracelake.search.results import Hit, SearchResults
 from tracelake.search.searcher import Sort
 from tracelake.search.semantic_search import Mode
-from tracelake.tables.builtin import TRACES
+from tracelake.tables.builtin import TRACES, TRACES_ADDED
 
 OTLP_NUMBERS = (
     "flags",
@@ -55,6 +55,7 @@ def span_row(trace: int = 1, span: int = 1, parent: int | None = None, **changed
         "model": None,
         "input_tokens": None,
         "output_tokens": None,
+        **dict.fromkeys(SPANS_ADDED),
         "input": None,
         "output": None,
         "attributes": {},
@@ -227,6 +228,7 @@ def _summary(spans: list[Row]) -> Row:
         "error_count": sum(span["status"] == "ERROR" for span in spans),
         "input_tokens": _total(spans, "input_tokens"),
         "output_tokens": _total(spans, "output_tokens"),
+        **{name: _total(spans, name) for name in TRACES_ADDED},
     }
 
 
