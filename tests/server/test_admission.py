@@ -28,7 +28,7 @@ from tracelake.server.admission import POOLS, THREADS, UNBOUNDED, AdmissionContr
 from tracelake.server.app import create_app
 from tracelake.server.http_policy import status_of
 from tracelake.server.key_ring import ACTOR, KeyHolder
-from tracelake.server.traces import json_response
+from tracelake.server.routes import json_response
 from tracelake.tables.query_memory import Cancellation, cancellable, check_cancelled
 from tracelake.tables.scan import connection
 from tracelake.tracking.ingest_queue import Inbox

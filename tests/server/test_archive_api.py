@@ -283,12 +283,16 @@ def test_other_content_is_refused(client: Client) -> None:
 
 def test_the_openapi_document_has_all_of_it(client: Client) -> None:
     """The OpenAPI document contains every path and the schema of every body."""
-    paths = client.get("/openapi.json").json()["paths"]
+    document = client.get("/openapi.json").json()
+    paths, schemas = document["paths"], document["components"]["schemas"]
     mine = {path.removeprefix("/api/v1/archive") for path in paths if path.startswith("/api/v1/archive")}
     posts = {"/passes", "/restores", "/deletions", "/sweeps", "/retention"}
     assert mine == posts | {"", "/plan", "/traces", "/operations", "/operations/{operation_id}"}
     for path in posts:
-        body = paths[f"/api/v1/archive{path}"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+        (reference,) = paths[f"/api/v1/archive{path}"]["post"]["requestBody"]["content"]["application/json"][
+            "schema"
+        ].values()
+        body = schemas[reference.removeprefix("#/components/schemas/")]
         assert body["type"] == "object"
         assert body["properties"]
 

@@ -167,7 +167,7 @@ def test_rules(check: Callable[[], None]) -> None:
         (Broken("one session is read", Sessions.of, 'self._records().get(PARTITION, session_id)',
                 "self.whole_records() and None"),
          check_sign_out),
-        (Broken("only the end of a session counts", access.sign_in_pages,
+        (Broken("only the end of a session counts", access.sign_out,
                 "session := await run_sync(sessions.of, token):",
                 "(session := await run_sync(sessions.of, token)) or ring.forget():"), check_sign_out),
     ],

@@ -395,7 +395,7 @@ def test_waiting_for_a_place(told: Site, answers: Answers, monkeypatch: pytest.M
                 'checked(await self._answer("GET", url))',
                 'self._kept.update({url: (self._clock(), each := await self._answer("GET", url))}) or checked(each)'),
          check_what_is_kept),
-        (Broken("what was begun still counts", access.provider_pages, "isinstance(error, BackPressureError)",
+        (Broken("what was begun still counts", access._problem, "isinstance(error, BackPressureError)",
                 "False"), check_waiting),
     ],
     ids=lambda each: getattr(each, "rule", ""),

@@ -22,16 +22,15 @@ import secrets
 import time
 from collections.abc import Callable, Mapping
 from ssl import SSLContext
-from typing import Annotated, Any, Final, TypeVar, cast
+from typing import Annotated, Any, Final, TypeAlias, TypeVar, cast
 from urllib.parse import parse_qs, quote, quote_plus
 
 import anyio
 import httpx
 import msgspec
 from anyio.to_thread import run_sync
-from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import RedirectResponse
-from fastapi.templating import Jinja2Templates
 
 from tracelake import limits
 from tracelake._errors import AccessError, BackPressureError, NoKeyError, ProviderError, TracelakeError
@@ -78,9 +77,16 @@ from tracelake.server.http_policy import (
     status_of,
 )
 from tracelake.server.key_ring import KEYS_MISS_LOOK_S, KeyRing, key_holder
-from tracelake.server.otlp_http import Budget, read_body
-from tracelake.server.request_body import body_in_openapi, json_body
-from tracelake.server.traces import Text, json_response
+from tracelake.server.routes import (
+    TEMPLATES,
+    JsonBody,
+    JsonRoute,
+    RequestModel,
+    Text,
+    app_part,
+    json_response,
+    small_body,
+)
 
 PROVIDER_KEPT_S: Final = 3_600.0
 """Cache time of a provider's metadata and keys."""
@@ -94,75 +100,70 @@ BY_KEY: Final = "sign in by a key"
 """Audit name of a sign-in by key. It changes nothing, so it is only counted."""
 
 
-def sign_in_pages(
-    ring: KeyRing, auditing: AuditWriter, templates: Jinja2Templates, sessions: Sessions, by_provider: bool
-) -> APIRouter:
-    """Return the routes for signing in by key and for signing out."""
-    router = APIRouter(include_in_schema=False)
-
-    @router.get(SIGN_IN)
-    def ask(request: Request, next: str = "/") -> Response:
-        return sign_in_page(templates, request, safe_redirect(next), None, 200, by_provider=by_provider)
-
-    @router.post(SIGN_IN)
-    async def sign_in(request: Request, next: str = "/") -> Response:
-        with Budget(limits.SIGN_IN_MAX_BYTES).share() as share:
-            declared = request.headers.get("content-length", "").encode()
-            body = await read_body(declared, request.receive, share, limits.SIGN_IN_MAX_BYTES)
-        token = parse_qs(body.decode("latin-1")).get("key", [""])[0].strip()
-
-        def count(outcome: int) -> None:
-            who, address = ring.holder(token), address_of(request.scope)
-            auditing.count(record_of("counted", who, BY_KEY, address, outcome=str(outcome)))
-
-        try:
-            await ring.actor(token, "read")
-        except AccessError as error:
-            count(401)
-            logger.warning("refused: sign-in with a key: %s", error)
-            return sign_in_page(
-                templates, request, safe_redirect(next), str(error), 401, by_provider=by_provider
-            )
-        count(303)
-        response = RedirectResponse(safe_redirect(next), status_code=303)
-        # Otherwise this server demands no keys, and the token is not one.
-        return response if parse_key_id(token) is None else set_key_cookie(response, request, token)
-
-    @router.post(SIGN_OUT)
-    async def sign_out(request: Request) -> Response:
-        token = our_cookies(request.scope).get(COOKIE, "")
-        if session := await run_sync(sessions.of, token):
-            address = address_of(request.scope)
-            record = await auditing.begin(record_of("sign-in", key_holder(session), "sign out", address))
-            if ended := await run_sync(sessions.end, token):
-                ring.forget(ended.id)
-                audit.info("session %s %r ended: signed out", ended.id, ended.name)
-            auditing.end(record, "303")
-        return clear_key_cookie(RedirectResponse(SIGN_IN, status_code=303), request)
-
-    return router
+Auditing: TypeAlias = Annotated[AuditWriter, app_part("auditing")]
+Ring: TypeAlias = Annotated[KeyRing, app_part("ring")]
+LakeSessions: TypeAlias = Annotated[Sessions, app_part("sessions")]
+"""The sessions alone, because users who sign in are not authenticated yet."""
+pages = APIRouter(include_in_schema=False)
+"""Pages for signing in by key and for signing out."""
+provider_pages = APIRouter(include_in_schema=False)
+"""Pages for signing in by the provider."""
+api = APIRouter(route_class=JsonRoute)
+"""JSON API for keys, sessions and the audit."""
 
 
-def sign_in_page(
-    templates: Jinja2Templates,
-    request: Request,
-    after: str,
-    problem: str | None,
-    status: int,
-    *,
-    by_provider: bool,
-) -> Response:
+@pages.get(SIGN_IN)
+def ask(request: Request, next: str = "/") -> Response:
+    """Show the sign-in page."""
+    return sign_in_page(request, safe_redirect(next))
+
+
+@pages.post(SIGN_IN)
+async def sign_in(ring: Ring, auditing: Auditing, request: Request, next: str = "/") -> Response:
+    """Sign in by key."""
+    body = await small_body(request, limits.SIGN_IN_MAX_BYTES)
+    token = parse_qs(body.decode("latin-1")).get("key", [""])[0].strip()
+
+    def count(outcome: int) -> None:
+        who, address = ring.holder(token), address_of(request.scope)
+        auditing.count(record_of("counted", who, BY_KEY, address, outcome=str(outcome)))
+
+    try:
+        await ring.actor(token, "read")
+    except AccessError as error:
+        count(401)
+        logger.warning("refused: sign-in with a key: %s", error)
+        return sign_in_page(request, safe_redirect(next), str(error), 401)
+    count(303)
+    response = RedirectResponse(safe_redirect(next), status_code=303)
+    # Otherwise this server demands no keys, and the token is not one.
+    return response if parse_key_id(token) is None else set_key_cookie(response, request, token)
+
+
+@pages.post(SIGN_OUT)
+async def sign_out(ring: Ring, auditing: Auditing, sessions: LakeSessions, request: Request) -> Response:
+    """Sign out, and end the session."""
+    token = our_cookies(request.scope).get(COOKIE, "")
+    if session := await run_sync(sessions.of, token):
+        address = address_of(request.scope)
+        record = await auditing.begin(record_of("sign-in", key_holder(session), "sign out", address))
+        if ended := await run_sync(sessions.end, token):
+            ring.forget(ended.id)
+            audit.info("session %s %r ended: signed out", ended.id, ended.name)
+        auditing.end(record, "303")
+    return clear_key_cookie(RedirectResponse(SIGN_IN, status_code=303), request)
+
+
+def sign_in_page(request: Request, after: str, problem: str | None = None, status: int = 200) -> Response:
     """Return the sign-in page, which asks for a key or links to the provider. `after` is the page to open next."""
     query = f"?next={quote(after, safe='/')}"
     context = {
         "action": SIGN_IN + query,
-        "provider": BY_PROVIDER + query if by_provider else None,
+        "provider": BY_PROVIDER + query if request.app.state.provider is not None else None,
         "problem": problem,
         "signed_in": COOKIE in our_cookies(request.scope),
-        "json_url": None,
-        "lake_url": "",
     }
-    return templates.TemplateResponse(request, "sign_in.html", context, status_code=status)
+    return TEMPLATES.TemplateResponse(request, "sign_in.html", context, status_code=status)
 
 
 def safe_redirect(path: str) -> str:
@@ -179,7 +180,7 @@ class Provider:
     """Client of an OpenID Connect provider, with cached metadata. One event loop at a time uses it."""
 
     def __init__(self, openid: OpenId, clock: Callable[[], float] = time.monotonic) -> None:
-        self._openid = openid
+        self.openid = openid
         self._clock = clock
         self._kept: dict[str, tuple[float, Any]] = {}
         self._places = anyio.CapacityLimiter(limits.PROVIDER_REQUESTS_MAX)
@@ -187,7 +188,7 @@ class Provider:
 
     async def endpoints(self) -> Endpoints:
         """Return the provider's endpoints. Raises ProviderError."""
-        issuer = self._openid.issuer
+        issuer = self.openid.issuer
         return await self._cached(
             issuer.rstrip("/") + _DISCOVERY,
             lambda told: discover_endpoints(told, issuer),
@@ -208,7 +209,7 @@ class Provider:
             claims = await self._checked(endpoints, token, sign_in_secret, PROVIDER_KEYS_AGAIN_S)
         if claims is None:
             raise NoKeyError("the provider's id token is not signed with one of its keys; sign in again")
-        if endpoints.userinfo is not None and lacks_claims(self._openid, claims):
+        if endpoints.userinfo is not None and lacks_claims(self.openid, claims):
             userinfo = await self._userinfo(endpoints.userinfo, tokens.get("access_token"))
             if userinfo.get("sub") != claims["sub"]:
                 raise NoKeyError("userinfo is for a different subject than the ID token; sign in again")
@@ -219,7 +220,7 @@ class Provider:
         self, endpoints: Endpoints, token: str, sign_in_secret: SignInSecret, max_age_s: float
     ) -> Claims | None:
         keys = await self._cached(endpoints.keys, _keys_of, max_age_s)
-        openid = self._openid
+        openid = self.openid
         return verified_claims(
             token, keys, openid.issuer, openid.client_id, sign_in_secret.nonce, time.time()
         )
@@ -232,14 +233,14 @@ class Provider:
             "code": code,
             "redirect_uri": redirect_uri,
             "code_verifier": sign_in_secret.verifier,
-            "client_id": self._openid.client_id,
+            "client_id": self.openid.client_id,
         }
-        secret = self._openid.client_secret
+        secret = self.openid.client_secret
         auth = None
         if secret is not None and endpoints.secret_in_body:
             form["client_secret"] = secret
         elif secret is not None:
-            auth = httpx.BasicAuth(quote_plus(self._openid.client_id), quote_plus(secret))  # RFC 6749, 2.3.1
+            auth = httpx.BasicAuth(quote_plus(self.openid.client_id), quote_plus(secret))  # RFC 6749, 2.3.1
         return await self._answer("POST", endpoints.token, data=form, auth=auth)
 
     async def _userinfo(self, url: str, access_token: object) -> dict[str, Any]:
@@ -332,96 +333,97 @@ def _place(url: str) -> str:
     return f"the provider at {url[: limits.QUOTED_MAX_CHARS]}"
 
 
+SignInProvider: TypeAlias = Annotated[Provider, app_part("provider")]
 BEGIN: Final = "sign in by the provider"
 """Audit name of a sign-in by the provider."""
 
 
-def provider_pages(
-    openid: OpenId,
-    provider: Provider,
-    ring: KeyRing,
-    auditing: AuditWriter,
-    templates: Jinja2Templates,
-    sessions: Sessions,
-) -> APIRouter:
-    """Return the routes for signing in by the provider."""
-    router = APIRouter(include_in_schema=False)
+@provider_pages.get(BY_PROVIDER)
+async def begin(
+    provider: SignInProvider, sessions: LakeSessions, request: Request, next: str = "/"
+) -> Response:
+    """Redirect the browser to the provider."""
+    after = safe_redirect(next)
+    try:
+        endpoints = await provider.endpoints()
+        by = await run_sync(sessions.signing.secret)
+    except TracelakeError as error:
+        return _problem(request, after, error)
+    sign_in_secret, back = SignInSecret(secrets.token_urlsafe(SECRET_BYTES)), _redirect_uri(request)
+    url = authorization_url(endpoints.authorization, provider.openid, sign_in_secret, back)
+    cookie = sign_state(
+        OidcState(sign_in_secret.secret, after), by, _purpose(provider.openid, back), time.time()
+    )
+    return _unkept(set_state_cookie(RedirectResponse(url, status_code=303), request, cookie))
 
-    @router.get(BY_PROVIDER)
-    async def begin(request: Request, next: str = "/") -> Response:
-        after = safe_redirect(next)
-        try:
-            endpoints = await provider.endpoints()
-            by = await run_sync(sessions.signing.secret)
-        except TracelakeError as error:
-            return _problem(request, after, error)
-        sign_in_secret, back = SignInSecret(secrets.token_urlsafe(SECRET_BYTES)), _redirect_uri(request)
-        url = authorization_url(endpoints.authorization, openid, sign_in_secret, back)
-        cookie = sign_state(OidcState(sign_in_secret.secret, after), by, _place(back), time.time())
-        return _unkept(set_state_cookie(RedirectResponse(url, status_code=303), request, cookie))
 
-    @router.get(SIGNED_IN)
-    async def come_back(
-        request: Request, code: str = "", state: str = "", error: str = "", iss: str = openid.issuer
-    ) -> Response:
-        after, back = "/", _redirect_uri(request)
-        try:
-            cookie = our_cookies(request.scope).get(BEGUN_COOKIE, "")
-            by = await run_sync(sessions.signing.secret)
-            oidc_state = verify_state(cookie, by, _place(back), time.time()) or OidcState("", "/")
-            after, sign_in_secret = safe_redirect(oidc_state.after), SignInSecret(oidc_state.secret)
-            check_back(openid, sign_in_secret, code, state, error, iss)
-            claims = await provider.claims(code, sign_in_secret, back)
-            admission = decide_admission(openid, claims)
-            person = person_of(openid.issuer, claims)
-            name = name_of(claims)
-            record = await auditing.begin(
-                audit_record(
-                    "sign-in",
-                    "",
-                    BEGIN,
-                    name=name,
-                    workspace=admission.workspace,
-                    person=person,
-                    address=address_of(request.scope),
-                    object=f"role {admission.role}",
-                )
-            )
-            session = await run_sync(sessions.begin, name, admission.role, admission.workspace, person)
-        except TracelakeError as problem:
-            auditing.count(
-                record_of(
-                    "counted", None, BEGIN, address_of(request.scope), outcome=str(status_of(type(problem)))
-                )
-            )
-            return _problem(request, after, problem)
-        auditing.end(record, "200", f"role {admission.role}, session {session.key.id}")
-        ring.forget()
-        key = session.key
-        audit.info(
-            "session %s %r began, with role %s, of workspace %r", key.id, key.name, key.role, key.workspace
+@provider_pages.get(SIGNED_IN)
+async def come_back(
+    provider: SignInProvider,
+    ring: Ring,
+    auditing: Auditing,
+    sessions: LakeSessions,
+    request: Request,
+    code: str = "",
+    state: str = "",
+    error: str = "",
+    iss: str | None = None,
+) -> Response:
+    """Begin the session of a user whom the provider sends back."""
+    openid, after, back = provider.openid, "/", _redirect_uri(request)
+    try:
+        cookie = our_cookies(request.scope).get(BEGUN_COOKIE, "")
+        by = await run_sync(sessions.signing.secret)
+        oidc_state = verify_state(cookie, by, _purpose(provider.openid, back), time.time()) or OidcState(
+            "", "/"
         )
-        context = {
-            "after": after,
-            "name": key.name,
-            "wait_s": int(KEYS_MISS_LOOK_S),
-            "json_url": None,
-            "lake_url": "",
-        }
-        response = templates.TemplateResponse(request, "signed_in.html", context)
-        return _unkept(clear_state_cookie(set_key_cookie(response, request, session.token), request))
+        after, sign_in_secret = safe_redirect(oidc_state.after), SignInSecret(oidc_state.secret)
+        check_back(openid, sign_in_secret, code, state, error, openid.issuer if iss is None else iss)
+        claims = await provider.claims(code, sign_in_secret, back)
+        admission = decide_admission(openid, claims)
+        person = person_of(openid.issuer, claims)
+        name = name_of(claims)
+        record = await auditing.begin(
+            audit_record(
+                "sign-in",
+                "",
+                BEGIN,
+                name=name,
+                workspace=admission.workspace,
+                person=person,
+                address=address_of(request.scope),
+                object=f"role {admission.role}",
+            )
+        )
+        session = await run_sync(sessions.begin, name, admission.role, admission.workspace, person)
+    except TracelakeError as problem:
+        auditing.count(
+            record_of(
+                "counted", None, BEGIN, address_of(request.scope), outcome=str(status_of(type(problem)))
+            )
+        )
+        return _problem(request, after, problem)
+    auditing.end(record, "200", f"role {admission.role}, session {session.key.id}")
+    ring.forget()
+    key = session.key
+    audit.info(
+        "session %s %r began, with role %s, of workspace %r", key.id, key.name, key.role, key.workspace
+    )
+    context = {"after": after, "name": key.name, "wait_s": int(KEYS_MISS_LOOK_S)}
+    response = TEMPLATES.TemplateResponse(request, "signed_in.html", context)
+    return _unkept(clear_state_cookie(set_key_cookie(response, request, session.token), request))
 
-    def _place(back: str) -> str:
-        """Return the purpose that a state cookie is signed for. It is invalid for another server or provider."""
-        return f"{openid.issuer}\0{openid.client_id}\0{back}"
 
-    def _problem(request: Request, after: str, error: TracelakeError) -> Response:
-        logger.warning("refused: sign-in through the provider: %s", error)
-        page = sign_in_page(templates, request, after, str(error), status_of(type(error)), by_provider=True)
-        # During overload the state stays valid, so that the browser can reload the callback.
-        return _unkept(page if isinstance(error, BackPressureError) else clear_state_cookie(page, request))
+def _purpose(openid: OpenId, back: str) -> str:
+    """Return the purpose that a state cookie is signed for. It is invalid for another server or provider."""
+    return f"{openid.issuer}\0{openid.client_id}\0{back}"
 
-    return router
+
+def _problem(request: Request, after: str, error: TracelakeError) -> Response:
+    logger.warning("refused: sign-in through the provider: %s", error)
+    page = sign_in_page(request, after, str(error), status_of(type(error)))
+    # During overload the state stays valid, so that the browser can reload the callback.
+    return _unkept(page if isinstance(error, BackPressureError) else clear_state_cookie(page, request))
 
 
 def _redirect_uri(request: Request) -> str:
@@ -434,7 +436,7 @@ def _unkept(response: Response) -> Response:
     return response
 
 
-class WantedKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class WantedKey(RequestModel):
     """Request body that creates a key."""
 
     name: str
@@ -446,90 +448,79 @@ class WantedKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     bytes_per_day: int | None = None
 
 
-class NewExpiry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class NewExpiry(RequestModel):
     """Request body that sets a key's expiry; null means never."""
 
     expires_in: str | None
 
 
-def keys_api(ring: KeyRing) -> APIRouter:
-    """Return the routes for keys."""
-    router = APIRouter(prefix=KEYS)
+@api.get(KEYS)
+def keys(lake: RequestLake) -> Response:
+    """List keys, oldest first, without their tokens."""
+    return json_response({"keys": lake.keys.all()})
 
-    @router.get("", summary="List keys, oldest first, without their tokens")
-    def keys(lake: RequestLake) -> Response:
-        return json_response({"keys": lake.keys.all()})
 
-    @router.post(
-        "", summary="Create a key; the response contains its token", openapi_extra=body_in_openapi(WantedKey)
+@api.post(KEYS)
+def create(lake: RequestLake, ring: Ring, body: JsonBody[WantedKey]) -> Response:
+    """Create a key; the response contains its token."""
+    new_key = lake.keys.create(
+        body.name,
+        body.role,
+        body.workspace,
+        expiry_ns(body.expires_in, time.time_ns()),
+        body.spans_per_s,
+        body.bytes_per_day,
     )
-    def create(lake: RequestLake, body: Annotated[WantedKey, Depends(json_body(WantedKey))]) -> Response:
-        new_key = lake.keys.create(
-            body.name,
-            body.role,
-            body.workspace,
-            expiry_ns(body.expires_in, time.time_ns()),
-            body.spans_per_s,
-            body.bytes_per_day,
-        )
-        ring.forget()
-        key = new_key.key
-        tell_object(f"key {key.id}")
-        audit.info(
-            "key %s %r was made, with role %s, of workspace %r", key.id, key.name, key.role, key.workspace
-        )
-        response = json_response({"key": new_key.key, "token": new_key.token}, 201)
-        response.headers["Cache-Control"] = "no-store"
-        return response
-
-    @router.delete("/{key_id}", summary="Revoke a key, for good")
-    def revoke(lake: RequestLake, key_id: str) -> Response:
-        key = lake.keys.revoke(key_id)
-        ring.forget(key.id)
-        return json_response({"key": key})
-
-    @router.post(
-        "/{key_id}/expiry", summary="Set when a key expires", openapi_extra=body_in_openapi(NewExpiry)
-    )
-    def expire(
-        lake: RequestLake, key_id: str, body: Annotated[NewExpiry, Depends(json_body(NewExpiry))]
-    ) -> Response:
-        key = lake.keys.expire(key_id, expiry_ns(body.expires_in, time.time_ns()))
-        ring.forget(None if key.standing == "active" else key.id)
-        return json_response({"key": key})
-
-    return router
+    ring.forget()
+    key = new_key.key
+    tell_object(f"key {key.id}")
+    audit.info("key %s %r was made, with role %s, of workspace %r", key.id, key.name, key.role, key.workspace)
+    response = json_response({"key": new_key.key, "token": new_key.token}, 201)
+    response.headers["Cache-Control"] = "no-store"
+    return response
 
 
-def sessions_api(ring: KeyRing) -> APIRouter:
-    """Return the routes for sessions."""
-    router = APIRouter(prefix=SESSIONS)
+@api.delete(f"{KEYS}/{{key_id}}")
+def revoke(lake: RequestLake, ring: Ring, key_id: str) -> Response:
+    """Revoke a key, for good."""
+    key = lake.keys.revoke(key_id)
+    ring.forget(key.id)
+    return json_response({"key": key})
 
-    @router.get("", summary="List sessions of users who signed in through a provider, oldest first")
-    def sessions(lake: RequestLake) -> Response:
-        return json_response({"sessions": lake.sessions.all()})
 
-    @router.delete("/{session_id}", summary="End a session, for good")
-    def end(lake: RequestLake, session_id: str) -> Response:
-        session = lake.sessions.revoke(session_id)
-        ring.forget(session.id)
-        return json_response({"session": session})
+@api.post(f"{KEYS}/{{key_id}}/expiry")
+def expire(lake: RequestLake, ring: Ring, key_id: str, body: JsonBody[NewExpiry]) -> Response:
+    """Set when a key expires."""
+    key = lake.keys.expire(key_id, expiry_ns(body.expires_in, time.time_ns()))
+    ring.forget(None if key.standing == "active" else key.id)
+    return json_response({"key": key})
 
-    return router
+
+@api.get(SESSIONS)
+def sessions(lake: RequestLake) -> Response:
+    """List sessions of users who signed in through a provider, oldest first."""
+    return json_response({"sessions": lake.sessions.all()})
+
+
+@api.delete(f"{SESSIONS}/{{session_id}}")
+def end(lake: RequestLake, ring: Ring, session_id: str) -> Response:
+    """End a session, for good."""
+    session = lake.sessions.revoke(session_id)
+    ring.forget(session.id)
+    return json_response({"session": session})
 
 
 Records = Annotated[int, Query(ge=1, le=limits.AUDIT_SHOWN_MAX)]
 
 
-def audit_api(auditing: AuditWriter) -> APIRouter:
-    """Return the audit route."""
-    router = APIRouter()
-
-    @router.get(AUDIT, summary="List audit records, newest first; `since` is a duration such as 7d")
-    def audit(
-        lake: RequestLake, since: Text = None, key: Text = None, limit: Records = limits.AUDIT_SHOWN_DEFAULT
-    ) -> Response:
-        auditing.settle()
-        return json_response({"records": lake.audit.newest(limit, since_ns(since, time.time_ns()), key)})
-
-    return router
+@api.get(AUDIT, name="audit")
+def audit_records(
+    lake: RequestLake,
+    auditing: Auditing,
+    since: Text = None,
+    key: Text = None,
+    limit: Records = limits.AUDIT_SHOWN_DEFAULT,
+) -> Response:
+    """List audit records, newest first; `since` is a duration such as 7d."""
+    auditing.settle()
+    return json_response({"records": lake.audit.newest(limit, since_ns(since, time.time_ns()), key)})

@@ -8,13 +8,13 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from time import monotonic
-from typing import NamedTuple
+from typing import Any, Final, NamedTuple
 
-from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
+from fastapi.responses import FileResponse
 from fastapi.staticfiles import StaticFiles
 from fastapi.telemetry import TelemetryConfig
-from fastapi.templating import Jinja2Templates
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.routing import Match
@@ -23,27 +23,33 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from tracelake import limits
 from tracelake._errors import QueryError, StorageError, TracelakeError
 from tracelake.access.oidc import OpenId
-from tracelake.access.sessions import Sessions
 from tracelake.lake.lake import Lake
 from tracelake.limits import INGEST_RETRY_AFTER_S
 from tracelake.location import cache_directory, in_memory
-from tracelake.server.access import audit_api, keys_api, sessions_api, sign_in_pages
+from tracelake.server import (
+    access,
+    archive,
+    mlflow,
+    pipeline,
+    search,
+    trace_list_routes,
+    trace_page,
+    traces,
+    versions,
+)
 from tracelake.server.admission import AdmissionControl
-from tracelake.server.archive import ArchiveService, archive_api, archive_pages
 from tracelake.server.audit import AuditWriter
 from tracelake.server.guard import Allowed, Guard, refusal_of
 from tracelake.server.http_policy import HttpLocations, status_of
 from tracelake.server.key_ring import KeyRing
 from tracelake.server.metrics import Requests, add_metrics
-from tracelake.server.mlflow import mlflow_api, mlflow_search, mlflow_traces
 from tracelake.server.otlp_http import SIGNALS, IgnoredSignalsEndpoint, RequestBody, TracesEndpoint
-from tracelake.server.pipeline import pipeline_api, pipeline_pages, sources_api, transactions_api
 from tracelake.server.pipeline_host import PipelineHost, host_error
-from tracelake.server.search import search_pages
-from tracelake.server.trace_list import list_api, list_pages, overview_pages
-from tracelake.server.trace_page import trace_pages
-from tracelake.server.traces import STATIC, api_routes, json_response, page_routes, page_templates
-from tracelake.server.versions import versions_api, versions_pages
+from tracelake.server.routes import (
+    STATIC,
+    TEMPLATES,
+    json_response,
+)
 from tracelake.storage.local import low_space
 from tracelake.tables.table import large_reads
 from tracelake.tracking.ingest_queue import RequestGroups
@@ -66,12 +72,19 @@ HEADERS = (
 """Security headers of every response."""
 
 
+_ROUTERS: Final = (
+    *(trace_list_routes.api, trace_list_routes.pages, traces.api, trace_page.pages, search.pages),
+    *(versions.api, versions.pages, pipeline.api, pipeline.pages, archive.api, archive.pages),
+    *(mlflow.client_api, access.api, access.pages),
+)
+
+
 def create_app(
     lake: Lake,
     queue: RequestGroups,
     host: PipelineHost | None = None,
     segment_wait_s: float = limits.SEGMENT_WAIT_S,
-    archiving: ArchiveService | None = None,
+    archiving: archive.ArchiveService | None = None,
     allowed: Allowed | None = None,
     keys_demanded: bool = False,
     openid: OpenId | None = None,
@@ -88,13 +101,13 @@ def create_app(
         keys_demanded: Whether every request needs a key. Otherwise keys are needed once the lake has any.
         openid: Provider for sign-in, which also makes every request need a key.
     """
-    archiving, allowed = archiving or ArchiveService(lake), allowed or Allowed()
+    archiving, allowed = archiving or archive.ArchiveService(lake), allowed or Allowed()
     # The built-in API pages would load scripts from other sites. Tracing is off, because a server that
     # exports traces to itself would never be idle.
-    app = FastAPI(title="Tracelake", docs_url=None, redoc_url=None, telemetry=NO_TELEMETRY)
-    templates = page_templates()
+    app = FastAPI(
+        title="Tracelake", docs_url=None, redoc_url=None, telemetry=NO_TELEMETRY, exception_handlers=_HANDLERS
+    )
     ring = KeyRing(lake.keys, lake.sessions, demanded=keys_demanded or openid is not None)
-    error_page = _error_page(templates)
     auditing = app.state.auditing = AuditWriter(lake.audit)
     app.add_middleware(AdmissionControl, refusal=lambda scope, error: refusal_of(scope, error, error_page))
     app.add_middleware(
@@ -106,53 +119,26 @@ def create_app(
         error_page=error_page,
     )
     requests = add_metrics(app, lake, host, archiving)
-    traces = TracesEndpoint(queue, segment_wait_s)
-    _add_otlp(app, traces, requests)
+    endpoint = TracesEndpoint(queue, segment_wait_s)
+    _add_otlp(app, endpoint, requests)
     # For gRPC, which uses a separate port.
-    app.state.otlp = OtlpDoor(traces, requests, ring, auditing)
-    # Routes reach the lake only through `RequestLake`, so none of them gets it here.
-    app.state.lake, sessions = lake, lake.sessions
-    locations, disks = HttpLocations(lake.url, allowed.locations), disks_of(lake)
-    app.include_router(list_api())
-    app.include_router(list_pages(templates))
-    app.include_router(overview_pages(templates))
-    app.include_router(api_routes())
-    app.include_router(page_routes())
-    app.include_router(trace_pages(templates))
-    app.include_router(search_pages(templates))
-    app.include_router(versions_api())
-    app.include_router(transactions_api())
-    app.include_router(sources_api(locations))
-    app.include_router(pipeline_api(host))
-    app.include_router(pipeline_pages(host, templates))
-    app.include_router(archive_api(archiving, locations))
-    app.include_router(archive_pages(archiving, templates))
-    app.include_router(mlflow_api())
-    # Before the read routes, one of which accepts any trace id in the place of a name.
-    app.include_router(mlflow_traces())
-    app.include_router(mlflow_search())
-    app.include_router(versions_pages(templates))
-    app.include_router(keys_api(ring))
-    app.include_router(sessions_api(ring))
-    app.include_router(audit_api(auditing))
-    # Users who sign in are not authenticated yet, so these pages get only the sessions.
-    app.include_router(sign_in_pages(ring, auditing, templates, sessions, openid is not None))
+    app.state.otlp = OtlpDoor(endpoint, requests, ring, auditing)
+    # Routes reach these parts as dependencies, and the lake only as `RequestLake`.
+    app.state.lake, app.state.sessions, app.state.host = lake, lake.sessions, host
+    app.state.archiving, app.state.ring = archiving, ring
+    app.state.locations = HttpLocations(lake.url, allowed.locations)
+    app.state.provider = None if openid is None else access.Provider(openid)
+    for router in _ROUTERS:
+        app.include_router(router)
+    for prefix in mlflow.VERSIONS:
+        app.include_router(mlflow.api, prefix=prefix)
     if openid is not None:
-        app.include_router(_provider_pages(openid, ring, auditing, templates, sessions))
+        app.include_router(access.provider_pages)
     app.mount("/static", StaticFiles(directory=STATIC))
-    _add_health(app, queue, (lambda: host_error(host), archiving.problem), disks)
-    _add_errors(app, error_page)
+    app.add_api_route("/favicon.ico", lambda: FileResponse(STATIC / "icon.svg"), include_in_schema=False)
+    _add_health(app, queue, (lambda: host_error(host), archiving.problem), disks_of(lake))
     app.add_middleware(_Answers, requests=requests)
     return app
-
-
-def _provider_pages(
-    openid: OpenId, ring: KeyRing, auditing: AuditWriter, templates: Jinja2Templates, sessions: Sessions
-) -> APIRouter:
-    # Imported lazily, because of the signature library.
-    from tracelake.server.access import Provider, provider_pages  # noqa: PLC0415
-
-    return provider_pages(openid, Provider(openid), ring, auditing, templates, sessions)
 
 
 class OtlpDoor(NamedTuple):
@@ -237,46 +223,61 @@ def _add_health(
         return json_response(document, 503 if reasons else 200)
 
 
-def _error_page(templates: Jinja2Templates) -> Callable[[Request, int, str], Response]:
-    def page(request: Request, status: int, text: str) -> Response:
-        context = {"status": status, "text": text, "json_url": None, "lake_url": ""}
-        return templates.TemplateResponse(request, "error.html", context, status_code=status)
-
-    return page
+def error_page(request: Request, status: int, text: str) -> Response:
+    """Return the page of an error."""
+    return TEMPLATES.TemplateResponse(request, "error.html", {"status": status, "text": text}, status)
 
 
-def _add_errors(app: FastAPI, error_page: Callable[[Request, int, str], Response]) -> None:
-    def answer(request: Request, status: int, text: str, **more: object) -> Response:
-        if request.url.path.startswith(("/api/", "/v1/")) or request.method != "GET":
-            response = json_response({"error": text, **more}, status)
-        else:
-            response = error_page(request, status, text)
-        if status == 503:
-            response.headers["Retry-After"] = str(INGEST_RETRY_AFTER_S)
-        return response
+def _error(request: Request, status: int, text: str, **more: object) -> Response:
+    if request.url.path.startswith(("/api/", "/v1/")) or request.method != "GET":
+        response = json_response({"error": text, **more}, status)
+    else:
+        response = error_page(request, status, text)
+    if status == 503:
+        response.headers["Retry-After"] = str(INGEST_RETRY_AFTER_S)
+    return response
 
-    @app.exception_handler(TracelakeError)
-    def on_tracelake_error(request: Request, error: TracelakeError) -> Response:
-        status = status_of(type(error))
-        if status == 500:
-            logger.error("%s %s: %s", request.method, request.url.path, error)
-        where = error.character if isinstance(error, QueryError) else None
-        return answer(request, status, str(error), **({} if where is None else {"character": where}))
 
-    @app.exception_handler(RequestValidationError)
-    def on_bad_parameter(request: Request, error: RequestValidationError) -> Response:
-        problems = (f"{problem['loc'][-1]}: {problem['msg']}" for problem in error.errors())
-        return answer(request, 400, "; ".join(problems))
+def _on_tracelake_error(request: Request, error: TracelakeError) -> Response:
+    status = status_of(type(error))
+    if status == 500:
+        logger.error("%s %s: %s", request.method, request.url.path, error)
+    where = error.character if isinstance(error, QueryError) else None
+    return _error(request, status, str(error), **({} if where is None else {"character": where}))
 
-    @app.exception_handler(HTTPException)
-    def on_http_error(request: Request, error: HTTPException) -> Response:
-        return answer(request, error.status_code, error.detail)
 
-    @app.exception_handler(ClientDisconnect)
-    def on_disconnect(_request: Request, _error: ClientDisconnect) -> Response:
-        return Response(status_code=400)
+def _on_invalid_request(request: Request, error: RequestValidationError) -> Response:
+    """Answer with the invalid parameters, or with the first problem of the body, which may have thousands."""
+    problems = []
+    for problem in error.errors():
+        (place, *path), text = problem["loc"], problem["msg"]
+        if place == "body":
+            field = ".".join(map(str, path))[: limits.QUOTED_MAX_CHARS]
+            problems.append(
+                f"the body cannot be read: {field}: {text}" if path else f"the body cannot be read: {text}"
+            )
+            break
+        problems.append(f"{path[-1]}: {text}")
+    return _error(request, 400, "; ".join(problems))
 
-    @app.exception_handler(Exception)
-    def on_bug(request: Request, _error: Exception) -> Response:
-        # The framework logs the traceback after this response.
-        return answer(request, 500, "internal error; see the log of the server")
+
+def _on_http_error(request: Request, error: HTTPException) -> Response:
+    return _error(request, error.status_code, error.detail)
+
+
+def _on_disconnect(_: Request, __: ClientDisconnect) -> Response:
+    return Response(status_code=400)
+
+
+def _on_bug(request: Request, _: Exception) -> Response:
+    # The framework logs the traceback after this response.
+    return _error(request, 500, "internal error; see the log of the server")
+
+
+_HANDLERS: Final[Any] = {
+    TracelakeError: _on_tracelake_error,
+    RequestValidationError: _on_invalid_request,
+    HTTPException: _on_http_error,
+    ClientDisconnect: _on_disconnect,
+    Exception: _on_bug,
+}

@@ -17,9 +17,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
-import msgspec
-from fastapi import APIRouter, Depends, Query, Request, Response
-from fastapi.templating import Jinja2Templates
+from fastapi import APIRouter, Query, Request, Response
+from pydantic import Field
 
 from tracelake import limits
 from tracelake._errors import (
@@ -36,9 +35,18 @@ from tracelake.archive.retention import ArchiveOutcome
 from tracelake.archive.scheduler import ARCHIVE_POLL_S, ARCHIVE_STOP_MAX_S, ArchiveLoop, Marks
 from tracelake.durations import duration_ns
 from tracelake.lake.lake import Lake
-from tracelake.server.http_policy import HttpLocations, RequestLake, status_of
-from tracelake.server.request_body import body_in_openapi, json_body
-from tracelake.server.traces import Limit, Text, json_response, page_maker
+from tracelake.server.http_policy import RequestLake, status_of
+from tracelake.server.routes import (
+    JsonBody,
+    JsonRoute,
+    Limit,
+    Locations,
+    RequestModel,
+    Text,
+    app_part,
+    json_response,
+    render_page,
+)
 
 Result: TypeAlias = dict[str, Any]
 Tell: TypeAlias = Callable[[Result], None]
@@ -482,29 +490,29 @@ def resolved_retention(lake: Lake) -> dict[str, Any]:
 OVERVIEW = "/api/v1/archive"
 
 
-class NewPass(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class NewPass(RequestModel):
     """Request body that starts a pass, over all due traces or fewer."""
 
     experiment: str | None = None
     older_than: str | None = None
-    max_traces: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    max_traces: Annotated[int, Field(ge=1)] | None = None
 
 
-class SomeTraces(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class SomeTraces(RequestModel):
     """Request body that names traces."""
 
-    trace_ids: Annotated[list[str], msgspec.Meta(min_length=1)]
+    trace_ids: Annotated[list[str], Field(min_length=1)]
 
 
-class NewSweep(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class NewSweep(RequestModel):
     """Request body that starts a sweep of uploads older than the grace period."""
 
-    grace_minutes: Annotated[float, msgspec.Meta(ge=0, le=limits.ARCHIVE_GRACE_MAX_S / 60)] = (
+    grace_minutes: Annotated[float, Field(ge=0, le=limits.ARCHIVE_GRACE_MAX_S / 60)] = (
         limits.ARCHIVE_UPLOAD_GRACE_S / 60
     )
 
 
-class NewRetention(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class NewRetention(RequestModel):
     """Request body that changes archive settings; null values stay unchanged."""
 
     retention: str | None = None
@@ -517,132 +525,125 @@ class NewRetention(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     workspace: str | None = None
 
 
-def archive_api(archiving: ArchiveService, locations: HttpLocations) -> APIRouter:
-    """Return the routes of the JSON API for the archive."""
-    router = APIRouter(prefix=OVERVIEW)
-    _add_reads(router, archiving)
-    _add_retention(router, locations)
-    _add_operations(router, archiving)
-    return router
+Archiving: TypeAlias = Annotated[ArchiveService, app_part("archiving")]
+api = APIRouter(prefix=OVERVIEW, route_class=JsonRoute)
+"""JSON API for the archive."""
+pages = APIRouter(include_in_schema=False)
+"""Page of the archive."""
 
 
-def _add_reads(router: APIRouter, archiving: ArchiveService) -> None:
-    @router.get("", summary="Show hot and archived traces, failures, and the traces of the next pass")
-    def overview(lake: RequestLake, limit: Limit = limits.ARCHIVE_LISTED_DEFAULT) -> Response:
-        return json_response(archive_overview(lake, archiving, limit))
-
-    @router.get("/plan", summary="Show the due traces of each experiment with hot traces, largest first")
-    def plan(
-        lake: RequestLake,
-        experiment: Text = None,
-        older_than: Text = None,
-        limit: Limit = limits.PAGE_ROWS_DEFAULT,
-    ) -> Response:
-        due = lake.archive.plan(experiment, older_than, limit + 1)
-        return json_response({"experiments": due[:limit], "more": len(due) > limit})
-
-    @router.get("/traces", summary="List archived traces, newest first, or those marked as malformed")
-    def traces(
-        lake: RequestLake,
-        state: Annotated[Literal["archived", "failed"], Query()] = "archived",
-        limit: Limit = limits.PAGE_ROWS_DEFAULT,
-    ) -> Response:
-        return json_response({"traces": lake.archive.traces(state, limit)})
-
-    @router.get(
-        "/operations", summary="List passes, restores, deletions and sweeps of this server, newest first"
-    )
-    def operations() -> Response:
-        return json_response({"operations": [each.to_dict() for each in archiving.operations.newest()]})
-
-    @router.get("/operations/{operation_id}", summary="Show one of them with its result so far")
-    def operation(operation_id: str) -> Response:
-        return json_response(archiving.operations.get(operation_id).to_dict())
+@api.get("")
+def overview(
+    lake: RequestLake, archiving: Archiving, limit: Limit = limits.ARCHIVE_LISTED_DEFAULT
+) -> Response:
+    """Show hot and archived traces, failures, and the traces of the next pass."""
+    return json_response(archive_overview(lake, archiving, limit))
 
 
-def _add_retention(router: APIRouter, locations: HttpLocations) -> None:
-    @router.get("/retention", summary="Show the archive settings and the retention of each experiment")
-    def retention(lake: RequestLake) -> Response:
+@api.get("/plan")
+def plan(
+    lake: RequestLake,
+    experiment: Text = None,
+    older_than: Text = None,
+    limit: Limit = limits.PAGE_ROWS_DEFAULT,
+) -> Response:
+    """Show the due traces of each experiment with hot traces, largest first."""
+    due = lake.archive.plan(experiment, older_than, limit + 1)
+    return json_response({"experiments": due[:limit], "more": len(due) > limit})
+
+
+@api.get("/traces")
+def traces(
+    lake: RequestLake,
+    state: Annotated[Literal["archived", "failed"], Query()] = "archived",
+    limit: Limit = limits.PAGE_ROWS_DEFAULT,
+) -> Response:
+    """List archived traces, newest first, or those marked as malformed."""
+    return json_response({"traces": lake.archive.traces(state, limit)})
+
+
+@api.get("/operations")
+def operations(archiving: Archiving) -> Response:
+    """List passes, restores, deletions and sweeps of this server, newest first."""
+    return json_response({"operations": [each.to_dict() for each in archiving.operations.newest()]})
+
+
+@api.get("/operations/{operation_id}")
+def operation(archiving: Archiving, operation_id: str) -> Response:
+    """Show an operation of this server with its result so far."""
+    return json_response(archiving.operations.get(operation_id).to_dict())
+
+
+@api.get("/retention")
+def retention(lake: RequestLake) -> Response:
+    """Show the archive settings and the retention of each experiment."""
+    return json_response(resolved_retention(lake))
+
+
+@api.post("/retention")
+def configure(lake: RequestLake, locations: Locations, body: JsonBody[NewRetention]) -> Response:
+    """Change the archive settings; null fields stay unchanged."""
+    retention = "" if body.retention == "none" else body.retention
+    if (body.experiment, body.workspace) != (None, None):
+        if retention is None or (body.layout, body.location, body.allowlist) != (None, None, None):
+            raise UsageError("with `experiment` or `workspace` send `retention`, and nothing else")
+        lake.archive.set_retention(retention, experiment=body.experiment, workspace=body.workspace)
         return json_response(resolved_retention(lake))
-
-    @router.post(
-        "/retention",
-        summary="Change the archive settings; null fields stay unchanged",
-        openapi_extra=body_in_openapi(NewRetention),
+    location = body.location and body.location.rstrip("/")
+    if location and location != lake.archive.settings().location:
+        locations.check_repository(location)
+    lake.archive.configure(
+        retention=retention,
+        layout=body.layout,
+        location=body.location,
+        allowlist=body.allowlist,
     )
-    def configure(
-        lake: RequestLake, body: Annotated[NewRetention, Depends(json_body(NewRetention))]
-    ) -> Response:
-        retention = "" if body.retention == "none" else body.retention
-        if (body.experiment, body.workspace) != (None, None):
-            if retention is None or (body.layout, body.location, body.allowlist) != (None, None, None):
-                raise UsageError("with `experiment` or `workspace` send `retention`, and nothing else")
-            lake.archive.set_retention(retention, experiment=body.experiment, workspace=body.workspace)
-            return json_response(resolved_retention(lake))
-        location = body.location and body.location.rstrip("/")
-        if location and location != lake.archive.settings().location:
-            locations.check_repository(location)
-        lake.archive.configure(
-            retention=retention,
-            layout=body.layout,
-            location=body.location,
-            allowlist=body.allowlist,
-        )
-        return json_response(resolved_retention(lake))
+    return json_response(resolved_retention(lake))
 
 
-def _add_operations(router: APIRouter, archiving: ArchiveService) -> None:
-    def answer(operation: ServerOperation) -> Response:
-        """Return an operation's result or error; while it runs, return 202 with its URL."""
-        try:
-            archiving.operations.wait(operation, limits.OPERATION_ANSWER_WAIT_S)
-        except (TracelakeError, OSError) as error:
-            status = status_of(type(error)) if isinstance(error, TracelakeError) else 503
-            response = json_response({"error": str(error), "operation": operation.to_dict()}, status)
-            if status == 503:
-                response.headers["Retry-After"] = str(limits.INGEST_RETRY_AFTER_S)
-            return response
-        response = json_response(operation.to_dict(), 200 if operation.state == "done" else 202)
-        response.headers["Location"] = f"{OVERVIEW}/operations/{operation.id}"
+def _answer(archiving: ArchiveService, operation: ServerOperation) -> Response:
+    """Return an operation's result or error; while it runs, return 202 with its URL."""
+    try:
+        archiving.operations.wait(operation, limits.OPERATION_ANSWER_WAIT_S)
+    except (TracelakeError, OSError) as error:
+        status = status_of(type(error)) if isinstance(error, TracelakeError) else 503
+        response = json_response({"error": str(error), "operation": operation.to_dict()}, status)
+        if status == 503:
+            response.headers["Retry-After"] = str(limits.INGEST_RETRY_AFTER_S)
         return response
-
-    @router.post(
-        "/passes", summary="Archive all due traces in one pass", openapi_extra=body_in_openapi(NewPass)
-    )
-    def run(body: Annotated[NewPass, Depends(json_body(NewPass))]) -> Response:
-        return answer(archiving.begin_pass(body.experiment, body.older_than, body.max_traces))
-
-    @router.post("/restores", summary="Restore archived traces", openapi_extra=body_in_openapi(SomeTraces))
-    def restore(body: Annotated[SomeTraces, Depends(json_body(SomeTraces))]) -> Response:
-        return answer(archiving.begin_restore(body.trace_ids))
-
-    @router.post(
-        "/deletions",
-        summary="Delete traces from the hot tier and the archive repository",
-        openapi_extra=body_in_openapi(SomeTraces),
-    )
-    def delete(body: Annotated[SomeTraces, Depends(json_body(SomeTraces))]) -> Response:
-        return answer(archiving.begin_deletion(body.trace_ids))
-
-    @router.post(
-        "/sweeps",
-        summary="Delete leftovers of killed passes from the archive repository",
-        openapi_extra=body_in_openapi(NewSweep),
-    )
-    def sweep(body: Annotated[NewSweep, Depends(json_body(NewSweep))]) -> Response:
-        return answer(archiving.begin_sweep(body.grace_minutes * 60))
+    response = json_response(operation.to_dict(), 200 if operation.state == "done" else 202)
+    response.headers["Location"] = f"{OVERVIEW}/operations/{operation.id}"
+    return response
 
 
-def archive_pages(archiving: ArchiveService, templates: Jinja2Templates) -> APIRouter:
-    """Return the route of the archive page over `lake`."""
-    router = APIRouter(include_in_schema=False)
-    page = page_maker(templates)
+@api.post("/passes")
+def run(archiving: Archiving, body: JsonBody[NewPass]) -> Response:
+    """Archive all due traces in one pass."""
+    return _answer(archiving, archiving.begin_pass(body.experiment, body.older_than, body.max_traces))
 
-    @router.get("/archive")
-    def archive(
-        lake: RequestLake, request: Request, limit: Limit = limits.ARCHIVE_LISTED_DEFAULT
-    ) -> Response:
-        view = None if not lake.hot.is_there else archive_overview(lake, archiving, limit)
-        return page(request, "archive.html", OVERVIEW, view=view)
 
-    return router
+@api.post("/restores")
+def restore(archiving: Archiving, body: JsonBody[SomeTraces]) -> Response:
+    """Restore archived traces."""
+    return _answer(archiving, archiving.begin_restore(body.trace_ids))
+
+
+@api.post("/deletions")
+def delete(archiving: Archiving, body: JsonBody[SomeTraces]) -> Response:
+    """Delete traces from the hot tier and the archive repository."""
+    return _answer(archiving, archiving.begin_deletion(body.trace_ids))
+
+
+@api.post("/sweeps")
+def sweep(archiving: Archiving, body: JsonBody[NewSweep]) -> Response:
+    """Delete leftovers of killed passes from the archive repository."""
+    return _answer(archiving, archiving.begin_sweep(body.grace_minutes * 60))
+
+
+@pages.get("/archive")
+def archive_page(
+    lake: RequestLake, archiving: Archiving, request: Request, limit: Limit = limits.ARCHIVE_LISTED_DEFAULT
+) -> Response:
+    """Show the archive."""
+    view = None if not lake.hot.is_there else archive_overview(lake, archiving, limit)
+    return render_page(request, "archive.html", OVERVIEW, view=view)

@@ -46,7 +46,9 @@ from tracelake.server.http_policy import (
 )
 from tracelake.server.key_ring import ACTOR, KeyHolder, KeyRing
 from tracelake.server.otlp_http import METER, failure
-from tracelake.server.traces import json_response
+from tracelake.server.routes import (
+    json_response,
+)
 
 _CORS_MAX_AGE_S: Final = 600
 """Time that a browser caches a site's permission to send (CORS)."""

@@ -10,14 +10,15 @@ import re
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import wraps
-from typing import Annotated, Any, Final, ParamSpec
+from typing import Any, Final, ParamSpec
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
-from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import PlainTextResponse
 from google.protobuf.json_format import MessageToDict
+from pydantic import BaseModel, ConfigDict
 
 from tracelake._errors import (
     DamageError,
@@ -51,8 +52,12 @@ from tracelake.otlp.encode import encode
 from tracelake.server.http_policy import RequestLake, status_of
 from tracelake.server.key_ring import ACTOR
 from tracelake.server.render import document, enclosed, in_pieces
-from tracelake.server.request_body import json_body
-from tracelake.server.traces import cut, json_response
+from tracelake.server.routes import (
+    JsonBody,
+    JsonRoute,
+    cut,
+    json_response,
+)
 from tracelake.tables.builtin import IN_ORDER
 from tracelake.tracking.annotations import (
     LOCATION_TAG,
@@ -71,23 +76,30 @@ _CODES: Final[tuple[tuple[type[TracelakeError], str], ...]] = (
     (LimitError, "RESOURCE_EXHAUSTED"),
     (StorageError, "TEMPORARILY_UNAVAILABLE"),
 )
-_VERSIONS: Final = ("/api/2.0/mlflow", "/api/3.0/mlflow")
+VERSIONS: Final = ("/api/2.0/mlflow", "/api/3.0/mlflow")
+"""Prefixes of `api`."""
 
 
-class TraceTag(msgspec.Struct, frozen=True):
+class MlflowModel(BaseModel):
+    """JSON object of MLflow's client. No type is converted, and unknown fields are ignored."""
+
+    model_config = ConfigDict(strict=True, frozen=True)
+
+
+class TraceTag(MlflowModel):
     """Tag to set on a trace."""
 
     key: str
     value: str
 
 
-class TraceTagKey(msgspec.Struct, frozen=True):
+class TraceTagKey(MlflowModel):
     """Tag to delete from a trace."""
 
     key: str
 
 
-class ExperimentTag(msgspec.Struct, frozen=True):
+class ExperimentTag(MlflowModel):
     """Tag to set on an experiment."""
 
     experiment_id: str
@@ -95,21 +107,21 @@ class ExperimentTag(msgspec.Struct, frozen=True):
     value: str
 
 
-class ExperimentTagKey(msgspec.Struct, frozen=True):
+class ExperimentTagKey(MlflowModel):
     """Tag to delete from an experiment."""
 
     experiment_id: str
     key: str
 
 
-class NewExperiment(msgspec.Struct, frozen=True):
+class NewExperiment(MlflowModel):
     """Experiment to create."""
 
     name: str
     tags: list[TraceTag] = []
 
 
-class ExperimentQuery(msgspec.Struct, frozen=True):
+class ExperimentQuery(MlflowModel):
     """Search for experiments."""
 
     filter: str | None = None
@@ -119,20 +131,16 @@ class ExperimentQuery(msgspec.Struct, frozen=True):
     view_type: str | None = None
 
 
-class Assessed(msgspec.Struct, frozen=True):
+class AssessmentBody(MlflowModel):
     """Assessment, or the changes to one."""
 
     assessment: dict[str, Any]
 
 
-def mlflow_api() -> APIRouter:
-    """Return the routes for tags, assessments and experiments."""
-    router = APIRouter(include_in_schema=False)
-    for prefix in _VERSIONS:
-        _add_traces(router, prefix)
-        _add_assessments(router, prefix)
-        _add_experiments(router, prefix)
-    return router
+api = APIRouter(route_class=JsonRoute, include_in_schema=False)
+"""Routes for traces, tags, assessments and experiments."""
+client_api = APIRouter(route_class=JsonRoute, include_in_schema=False)
+"""Routes by which MLflow's client identifies the server and starts traces."""
 
 
 def answered(handler: Callable[P, object]) -> Callable[P, Response]:
@@ -153,131 +161,133 @@ def answered(handler: Callable[P, object]) -> Callable[P, Response]:
     return respond
 
 
-def _add_traces(router: APIRouter, prefix: str) -> None:
-    @router.get(f"{prefix}/traces/{{trace_id}}/tags")
-    @answered
-    def tags(lake: RequestLake, trace_id: str) -> object:
-        return {"tags": lake.annotations.tags(trace_id)}
-
-    @router.patch(f"{prefix}/traces/{{trace_id}}/tags")
-    @answered
-    def set_tag(
-        lake: RequestLake, trace_id: str, body: Annotated[TraceTag, Depends(json_body(TraceTag))]
-    ) -> object:
-        lake.annotations.set_tag(trace_id, body.key, body.value)
-        return {}
-
-    @router.delete(f"{prefix}/traces/{{trace_id}}/tags")
-    @answered
-    def delete_tag(
-        lake: RequestLake, trace_id: str, body: Annotated[TraceTagKey, Depends(json_body(TraceTagKey))]
-    ) -> object:
-        lake.annotations.delete_tag(trace_id, body.key)
-        return {}
+@api.get("/traces/{trace_id}/tags")
+@answered
+def trace_tags(lake: RequestLake, trace_id: str) -> object:
+    """Return the tags of a trace."""
+    return {"tags": lake.annotations.tags(trace_id)}
 
 
-def _add_assessments(router: APIRouter, prefix: str) -> None:
-    of_trace = f"{prefix}/traces/{{trace_id}}/assessments"
-
-    @router.get(of_trace)
-    @answered
-    def assessments(lake: RequestLake, trace_id: str) -> object:
-        return {"assessments": lake.annotations.assessments(trace_id)}
-
-    @router.post(of_trace)
-    @answered
-    def log(
-        lake: RequestLake, trace_id: str, body: Annotated[Assessed, Depends(json_body(Assessed))]
-    ) -> object:
-        return {"assessment": lake.annotations.log_assessment(trace_id, body.assessment)}
-
-    @router.get(f"{of_trace}/{{assessment_id}}")
-    @answered
-    def assessment(lake: RequestLake, trace_id: str, assessment_id: str) -> object:
-        for each in lake.annotations.assessments(trace_id):
-            if each["assessment_id"] == assessment_id:
-                return {"assessment": each}
-        raise NotFoundError(f"trace {trace_id} has no assessment {assessment_id!r}.")
-
-    @router.patch(f"{of_trace}/{{assessment_id}}")
-    @answered
-    def update(
-        lake: RequestLake,
-        trace_id: str,
-        assessment_id: str,
-        body: Annotated[Assessed, Depends(json_body(Assessed))],
-    ) -> object:
-        return {"assessment": lake.annotations.update_assessment(trace_id, assessment_id, body.assessment)}
-
-    @router.delete(f"{of_trace}/{{assessment_id}}")
-    @answered
-    def remove(lake: RequestLake, trace_id: str, assessment_id: str) -> object:
-        lake.annotations.delete_assessment(trace_id, assessment_id)
-        return {}
+@api.patch("/traces/{trace_id}/tags")
+@answered
+def set_trace_tag(lake: RequestLake, trace_id: str, body: JsonBody[TraceTag]) -> object:
+    """Set a tag of a trace."""
+    lake.annotations.set_tag(trace_id, body.key, body.value)
+    return {}
 
 
-def _add_experiments(router: APIRouter, prefix: str) -> None:
-    @router.post(f"{prefix}/experiments/create")
-    @answered
-    def create(
-        lake: RequestLake, request: Request, body: Annotated[NewExperiment, Depends(json_body(NewExperiment))]
-    ) -> object:
-        # Check everything before creating anything.
-        if len({tag.key for tag in body.tags}) > ANNOTATIONS_MAX:
-            raise LimitError(f"an experiment has at most {ANNOTATIONS_MAX:,} tags; give fewer.")
-        for tag in body.tags:
-            if check_experiment_tag(tag.key, tag.value):
-                actor = request.scope[ACTOR]
-                check_need(actor.key_id, actor.role, "admin")  # the same check as for setting the tag alone
-        experiment_id = lake.annotations.create_experiment(body.name)
-        for tag in body.tags:
-            lake.annotations.set_experiment_tag(experiment_id, tag.key, tag.value)
-        return {"experiment_id": experiment_id}
-
-    @router.post(f"{prefix}/experiments/search")
-    @answered
-    def search(
-        lake: RequestLake, body: Annotated[ExperimentQuery, Depends(json_body(ExperimentQuery))]
-    ) -> object:
-        return _searched(lake, body)
-
-    @router.get(f"{prefix}/experiments/get")
-    @answered
-    def get(lake: RequestLake, experiment_id: str) -> object:
-        return {"experiment": _experiment_json(lake.annotations.experiment(experiment_id))}
-
-    @router.get(f"{prefix}/experiments/get-by-name")
-    @answered
-    def get_by_name(lake: RequestLake, experiment_name: str) -> object:
-        return {"experiment": _experiment_json(lake.annotations.experiment_named(experiment_name))}
-
-    @router.post(f"{prefix}/experiments/set-experiment-tag")
-    @answered
-    def set_tag(
-        lake: RequestLake, body: Annotated[ExperimentTag, Depends(json_body(ExperimentTag))]
-    ) -> object:
-        lake.annotations.set_experiment_tag(body.experiment_id, body.key, body.value)
-        return {}
-
-    @router.post(f"{prefix}/experiments/delete-experiment-tag")
-    @answered
-    def delete_tag(
-        lake: RequestLake, body: Annotated[ExperimentTagKey, Depends(json_body(ExperimentTagKey))]
-    ) -> object:
-        lake.annotations.delete_experiment_tag(body.experiment_id, body.key)
-        return {}
+@api.delete("/traces/{trace_id}/tags")
+@answered
+def delete_trace_tag(lake: RequestLake, trace_id: str, body: JsonBody[TraceTagKey]) -> object:
+    """Delete a tag of a trace."""
+    lake.annotations.delete_tag(trace_id, body.key)
+    return {}
 
 
-def _searched(lake: Lake, wanted: ExperimentQuery) -> dict[str, object]:
-    if wanted.max_results < 1:
-        raise UsageError(f"max_results must be 1 or more, not {wanted.max_results}.")
-    if wanted.view_type == "DELETED_ONLY":
+_ASSESSMENTS: Final = "/traces/{trace_id}/assessments"
+
+
+@api.get(_ASSESSMENTS)
+@answered
+def list_assessments(lake: RequestLake, trace_id: str) -> object:
+    """List the assessments of a trace."""
+    return {"assessments": lake.annotations.assessments(trace_id)}
+
+
+@api.post(_ASSESSMENTS)
+@answered
+def log_assessment(lake: RequestLake, trace_id: str, body: JsonBody[AssessmentBody]) -> object:
+    """Add an assessment to a trace."""
+    return {"assessment": lake.annotations.log_assessment(trace_id, body.assessment)}
+
+
+@api.get(f"{_ASSESSMENTS}/{{assessment_id}}")
+@answered
+def get_assessment(lake: RequestLake, trace_id: str, assessment_id: str) -> object:
+    """Return an assessment."""
+    for each in lake.annotations.assessments(trace_id):
+        if each["assessment_id"] == assessment_id:
+            return {"assessment": each}
+    raise NotFoundError(f"trace {trace_id} has no assessment {assessment_id!r}.")
+
+
+@api.patch(f"{_ASSESSMENTS}/{{assessment_id}}")
+@answered
+def update_assessment(
+    lake: RequestLake, trace_id: str, assessment_id: str, body: JsonBody[AssessmentBody]
+) -> object:
+    """Change an assessment."""
+    return {"assessment": lake.annotations.update_assessment(trace_id, assessment_id, body.assessment)}
+
+
+@api.delete(f"{_ASSESSMENTS}/{{assessment_id}}")
+@answered
+def delete_assessment(lake: RequestLake, trace_id: str, assessment_id: str) -> object:
+    """Delete an assessment."""
+    lake.annotations.delete_assessment(trace_id, assessment_id)
+    return {}
+
+
+@api.post("/experiments/create")
+@answered
+def create_experiment(lake: RequestLake, request: Request, body: JsonBody[NewExperiment]) -> object:
+    """Create an experiment with its tags."""
+    # Check everything before creating anything.
+    if len({tag.key for tag in body.tags}) > ANNOTATIONS_MAX:
+        raise LimitError(f"an experiment has at most {ANNOTATIONS_MAX:,} tags; give fewer.")
+    for tag in body.tags:
+        if check_experiment_tag(tag.key, tag.value):
+            actor = request.scope[ACTOR]
+            check_need(actor.key_id, actor.role, "admin")  # the same check as for setting the tag alone
+    experiment_id = lake.annotations.create_experiment(body.name)
+    for tag in body.tags:
+        lake.annotations.set_experiment_tag(experiment_id, tag.key, tag.value)
+    return {"experiment_id": experiment_id}
+
+
+@api.post("/experiments/search")
+@answered
+def search_experiments(lake: RequestLake, body: JsonBody[ExperimentQuery]) -> object:
+    """Search for experiments."""
+    if body.max_results < 1:
+        raise UsageError(f"max_results must be 1 or more, not {body.max_results}.")
+    if body.view_type == "DELETED_ONLY":
         return {"experiments": []}  # experiments are never deleted
     experiments, token = lake.annotations.search_experiments(
-        wanted.filter, wanted.max_results, wanted.order_by, wanted.page_token
+        body.filter, body.max_results, body.order_by, body.page_token
     )
-    answer: dict[str, object] = {"experiments": [_listed(_experiment_json(each)) for each in experiments]}
+    answer = {"experiments": [_listed(_experiment_json(each)) for each in experiments]}
     return {**answer, "next_page_token": token} if token else answer
+
+
+@api.get("/experiments/get")
+@answered
+def get_experiment(lake: RequestLake, experiment_id: str) -> object:
+    """Return an experiment."""
+    return {"experiment": _experiment_json(lake.annotations.experiment(experiment_id))}
+
+
+@api.get("/experiments/get-by-name")
+@answered
+def get_experiment_by_name(lake: RequestLake, experiment_name: str) -> object:
+    """Return the experiment with a name."""
+    return {"experiment": _experiment_json(lake.annotations.experiment_named(experiment_name))}
+
+
+@api.post("/experiments/set-experiment-tag")
+@answered
+def set_experiment_tag(lake: RequestLake, body: JsonBody[ExperimentTag]) -> object:
+    """Set a tag of an experiment."""
+    lake.annotations.set_experiment_tag(body.experiment_id, body.key, body.value)
+    return {}
+
+
+@api.post("/experiments/delete-experiment-tag")
+@answered
+def delete_experiment_tag(lake: RequestLake, body: JsonBody[ExperimentTagKey]) -> object:
+    """Delete a tag of an experiment."""
+    lake.annotations.delete_experiment_tag(body.experiment_id, body.key)
+    return {}
 
 
 def _listed(entry: dict[str, Any]) -> dict[str, Any]:
@@ -314,19 +324,19 @@ TOO_LARGE_TAG: Final = "tracelake.too_large"
 """Tags of a trace in a batch without its spans: they are unreadable, or too large for memory."""
 
 
-class OfExperiment(msgspec.Struct, frozen=True):
+class OfExperiment(MlflowModel):
     """Location of traces: an experiment."""
 
     experiment_id: str
 
 
-class TraceLocation(msgspec.Struct, frozen=True):
+class TraceLocation(MlflowModel):
     """Location of traces."""
 
     mlflow_experiment: OfExperiment | None = None
 
 
-class TraceQuery(msgspec.Struct, frozen=True):
+class TraceQuery(MlflowModel):
     """Search for traces. Version 3 of the API sends `locations`, version 2 `experiment_ids`."""
 
     locations: list[TraceLocation] = []
@@ -337,41 +347,39 @@ class TraceQuery(msgspec.Struct, frozen=True):
     page_token: str | None = None
 
 
-def mlflow_search() -> APIRouter:
-    """Return the routes for searching and reading traces."""
-    router = APIRouter(include_in_schema=False)
-    for prefix in ("/api/2.0/mlflow", "/api/3.0/mlflow"):
-        _add(router, prefix)
-    return router
+@api.post("/traces/search")
+@answered
+def search_traces(lake: RequestLake, body: JsonBody[TraceQuery]) -> object:
+    """Search for traces."""
+    page = lake.hot.find_traces(
+        _experiments(body), body.filter, _page_size(body.max_results), body.order_by, body.page_token
+    )
+    infos = _infos(lake, {row.trace_id: row._mapping for row in page.rows})
+    answer = {"traces": [_listed(info) for info in infos]}
+    return {**answer, "next_page_token": page.next_page_token} if page.next_page_token else answer
 
 
-def _add(router: APIRouter, prefix: str) -> None:
-    @router.post(f"{prefix}/traces/search")
-    @answered
-    def search(lake: RequestLake, body: Annotated[TraceQuery, Depends(json_body(TraceQuery))]) -> object:
-        page = lake.hot.find_traces(
-            _experiments(body), body.filter, _page_size(body.max_results), body.order_by, body.page_token
-        )
-        infos = _infos(lake, {row.trace_id: row._mapping for row in page.rows})
-        answer = {"traces": [_listed(info) for info in infos]}
-        return {**answer, "next_page_token": page.next_page_token} if page.next_page_token else answer
+@api.get("/traces/batchGet")
+@answered
+def get_traces(lake: RequestLake, trace_ids: list[str] = Query(default=[])) -> object:  # noqa: B008
+    """Return traces with their spans."""
+    if len(trace_ids) > MLFLOW_BATCH_TRACES_MAX:
+        raise LimitError(f"{len(trace_ids)} traces at once, of {MLFLOW_BATCH_TRACES_MAX} at most.")
+    return {"traces": _traces(lake, full_ids(trace_ids))}
 
-    @router.get(f"{prefix}/traces/batchGet")
-    @answered
-    def batch(lake: RequestLake, trace_ids: list[str] = Query(default=[])) -> object:  # noqa: B008
-        if len(trace_ids) > MLFLOW_BATCH_TRACES_MAX:
-            raise LimitError(f"{len(trace_ids)} traces at once, of {MLFLOW_BATCH_TRACES_MAX} at most.")
-        return {"traces": _traces(lake, full_ids(trace_ids))}
 
-    @router.get(f"{prefix}/traces/get")
-    @answered
-    def get(lake: RequestLake, trace_id: str) -> object:
-        return _trace(lake, trace_id)
+@api.get("/traces/get")
+@answered
+def get_trace(lake: RequestLake, trace_id: str) -> object:
+    """Return a trace with its spans."""
+    return _trace(lake, trace_id)
 
-    @router.get(f"{prefix}/traces/{{trace_id}}")
-    @answered
-    def info(lake: RequestLake, trace_id: str) -> object:
-        return {"trace": {"trace_info": _info_alone(lake, bare(trace_id))}}
+
+@api.get("/traces/{trace_id}")
+@answered
+def get_trace_info(lake: RequestLake, trace_id: str) -> object:
+    """Return a trace without its spans."""
+    return {"trace": {"trace_info": _info_alone(lake, bare(trace_id))}}
 
 
 def _experiments(body: TraceQuery) -> list[str]:
@@ -566,7 +574,7 @@ _VERSION = "3.18.0"
 """Emulated MLflow version. The client sends spans as OTLP only to servers of version 3.4 or later."""
 
 
-class ToldTrace(msgspec.Struct, frozen=True):
+class NewTraceInfo(MlflowModel):
     """Trace info from a client. Its other fields are ignored, because the spans have them."""
 
     trace_id: str
@@ -579,19 +587,19 @@ class ToldTrace(msgspec.Struct, frozen=True):
     assessments: list[dict[str, Any]] = []
 
 
-class OfTrace(msgspec.Struct, frozen=True):
+class TraceWithoutSpans(MlflowModel):
     """Trace without its spans."""
 
-    trace_info: ToldTrace
+    trace_info: NewTraceInfo
 
 
-class NewTrace(msgspec.Struct, frozen=True):
+class NewTrace(MlflowModel):
     """Trace to start."""
 
-    trace: OfTrace
+    trace: TraceWithoutSpans
 
 
-class Deletion(msgspec.Struct, frozen=True):
+class Deletion(MlflowModel):
     """Traces to delete from an experiment: by id, or the oldest up to a time."""
 
     experiment_id: str
@@ -601,31 +609,28 @@ class Deletion(msgspec.Struct, frozen=True):
     max_traces: int | None = None
 
 
-def mlflow_traces() -> APIRouter:
-    """Return the routes for starting and deleting traces."""
-    router = APIRouter(include_in_schema=False)
-
-    @router.get("/version")
-    def version() -> PlainTextResponse:
-        return PlainTextResponse(_VERSION)
-
-    @router.post("/api/3.0/mlflow/traces")
-    @answered
-    def start(lake: RequestLake, body: Annotated[NewTrace, Depends(json_body(NewTrace))]) -> object:
-        return {"trace": {"trace_info": _start(lake, body.trace.trace_info)}}
-
-    for prefix in ("/api/2.0/mlflow", "/api/3.0/mlflow"):
-
-        @router.post(f"{prefix}/traces/delete-traces")
-        @answered
-        def delete(lake: RequestLake, body: Annotated[Deletion, Depends(json_body(Deletion))]) -> object:
-            deleted = _delete(lake, body)
-            return {"traces_deleted": deleted, "removed": DELETION_REMOVED, "kept": DELETION_KEPT}
-
-    return router
+@client_api.get("/version")
+def version() -> PlainTextResponse:
+    """Return the version of MLflow that this server emulates."""
+    return PlainTextResponse(_VERSION)
 
 
-def _start(lake: Lake, trace: ToldTrace) -> dict[str, Any]:
+@client_api.post("/api/3.0/mlflow/traces")
+@answered
+def start_trace(lake: RequestLake, body: JsonBody[NewTrace]) -> object:
+    """Store what the client knows about a trace, without its spans."""
+    return {"trace": {"trace_info": _start(lake, body.trace.trace_info)}}
+
+
+@api.post("/traces/delete-traces")
+@answered
+def delete_traces(lake: RequestLake, body: JsonBody[Deletion]) -> object:
+    """Delete traces of an experiment."""
+    deleted = _delete(lake, body)
+    return {"traces_deleted": deleted, "removed": DELETION_REMOVED, "kept": DELETION_KEPT}
+
+
+def _start(lake: Lake, trace: NewTraceInfo) -> dict[str, Any]:
     """Store a client's trace info; return it in the form that MLflow's client expects."""
     store = lake.hot.required_store()
     (trace_id,) = full_ids([trace.trace_id])

@@ -13,88 +13,88 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import asdict
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
-import msgspec
-from fastapi import APIRouter, Depends, Query, Request, Response
-from fastapi.templating import Jinja2Templates
+from fastapi import APIRouter, Query, Request, Response
+from pydantic import Field
 
 from tracelake import limits
 from tracelake._errors import BackPressureError
 from tracelake.journal.protocol import ClientRequest
 from tracelake.lake.explicit_transactions import ClientTransactionInfo
 from tracelake.lake.lake import Lake
-from tracelake.server.http_policy import HttpLocations, RequestLake
+from tracelake.server.http_policy import RequestLake
 from tracelake.server.pipeline_host import PipelineHost, host_error
 from tracelake.server.render import with_query
-from tracelake.server.request_body import body_in_openapi, json_body
-from tracelake.server.traces import Limit, json_response, page_maker
+from tracelake.server.routes import (
+    JsonBody,
+    JsonRoute,
+    Limit,
+    Locations,
+    NoDetails,
+    RequestModel,
+    app_part,
+    json_response,
+    render_page,
+)
 from tracelake.tasks.runners import InProcess
 
 TRANSACTIONS = "/api/v1/transactions"
 
 
-class NewTransaction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class NewTransaction(RequestModel):
     """Request body that begins a transaction; null values mean the settings' defaults."""
 
     id: str | None = None
     when_gone: Literal["seal", "discard"] | None = None
-    timeout_s: Annotated[float, msgspec.Meta(gt=0, le=limits.CLIENT_TIMEOUT_MAX_S)] | None = None
+    timeout_s: Annotated[float, Field(gt=0, le=limits.CLIENT_TIMEOUT_MAX_S)] | None = None
 
 
-class NoDetails(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Empty request body: `{}`."""
+Host: TypeAlias = Annotated[PipelineHost | None, app_part("host")]
+"""This server's pipeline."""
+api = APIRouter(prefix="/api/v1", route_class=JsonRoute)
+"""JSON API for explicit transactions, the pipeline and its sources."""
+pages = APIRouter(include_in_schema=False)
+"""Pages of the pipeline."""
 
 
-Nothing = Annotated[NoDetails, Depends(json_body(NoDetails))]
+@api.get("/transactions")
+def current(lake: RequestLake) -> Response:
+    """Show the explicit transaction that was begun last; at most one is open."""
+    info = lake.transactions.current()
+    return json_response({"transactions": [] if info is None else [info]})
 
 
-def transactions_api() -> APIRouter:
-    """Return the routes of the JSON API for explicit transactions."""
-    router = APIRouter(prefix=TRANSACTIONS)
+@api.get("/transactions/{transaction_id}")
+def one(lake: RequestLake, transaction_id: str) -> Response:
+    """Show the state of an explicit transaction."""
+    return json_response(lake.transactions.get(transaction_id))
 
-    @router.get("", summary="Show the explicit transaction that was begun last; at most one is open")
-    def current(lake: RequestLake) -> Response:
-        info = lake.transactions.current()
-        return json_response({"transactions": [] if info is None else [info]})
 
-    @router.get("/{transaction_id}", summary="Show the state of an explicit transaction")
-    def one(lake: RequestLake, transaction_id: str) -> Response:
-        return json_response(lake.transactions.get(transaction_id))
+@api.post("/transactions")
+def begin(lake: RequestLake, body: JsonBody[NewTransaction]) -> Response:
+    """Begin an explicit transaction."""
+    transaction = lake.transactions.begin(when_gone=body.when_gone, timeout_s=body.timeout_s, id=body.id)
+    return _answer(lake.transactions.get(transaction.id), 201)
 
-    @router.post("", summary="Begin one", openapi_extra=body_in_openapi(NewTransaction))
-    def begin(
-        lake: RequestLake, body: Annotated[NewTransaction, Depends(json_body(NewTransaction))]
-    ) -> Response:
-        transaction = lake.transactions.begin(when_gone=body.when_gone, timeout_s=body.timeout_s, id=body.id)
-        return _answer(lake.transactions.get(transaction.id), 201)
 
-    @router.post(
-        "/{transaction_id}/seen",
-        summary="Keep it alive: restart its timeout",
-        openapi_extra=body_in_openapi(NoDetails),
-    )
-    def seen(lake: RequestLake, transaction_id: str, _body: Nothing) -> Response:
-        lake.transactions.alive(transaction_id, lambda _: None)
-        return json_response(lake.transactions.get(transaction_id))
+@api.post("/transactions/{transaction_id}/seen")
+def seen(lake: RequestLake, transaction_id: str, _body: JsonBody[NoDetails]) -> Response:
+    """Keep a transaction alive: restart its timeout."""
+    lake.transactions.alive(transaction_id, lambda _: None)
+    return json_response(lake.transactions.get(transaction_id))
 
-    @router.post(
-        "/{transaction_id}/commit",
-        summary="Commit it with all pending input",
-        openapi_extra=body_in_openapi(NoDetails),
-    )
-    def commit(lake: RequestLake, transaction_id: str, _body: Nothing) -> Response:
-        return _end(lake, transaction_id, "commit")
 
-    @router.post(
-        "/{transaction_id}/abort",
-        summary="Abort it and publish nothing",
-        openapi_extra=body_in_openapi(NoDetails),
-    )
-    def abort(lake: RequestLake, transaction_id: str, _body: Nothing) -> Response:
-        return _end(lake, transaction_id, "abort")
+@api.post("/transactions/{transaction_id}/commit")
+def commit(lake: RequestLake, transaction_id: str, _body: JsonBody[NoDetails]) -> Response:
+    """Commit a transaction with all pending input."""
+    return _end(lake, transaction_id, "commit")
 
-    return router
+
+@api.post("/transactions/{transaction_id}/abort")
+def abort(lake: RequestLake, transaction_id: str, _body: JsonBody[NoDetails]) -> Response:
+    """Abort a transaction and publish nothing."""
+    return _end(lake, transaction_id, "abort")
 
 
 def _end(lake: Lake, id: str, request: ClientRequest) -> Response:
@@ -114,6 +114,7 @@ def _answer(info: ClientTransactionInfo, status: int) -> Response:
 
 
 PIPELINE = "/api/v1/pipeline"
+_REPLAYING: Final = threading.Lock()
 Number = Annotated[int | None, Query(ge=0, le=limits.TRANSACTION_NUMBER_MAX)]
 
 
@@ -132,114 +133,99 @@ def pipeline_overview(
     }
 
 
-def pipeline_api(host: PipelineHost | None) -> APIRouter:
-    """Return the routes of the JSON API for the pipeline."""
-    router = APIRouter(prefix=PIPELINE)
-    replaying = threading.Lock()
-
-    @router.get("", summary="Show replicas, pending input, and a page of transactions, newest first")
-    def overview(
-        lake: RequestLake, limit: Limit = limits.PAGE_ROWS_DEFAULT, before: Number = None
-    ) -> Response:
-        return json_response(pipeline_overview(lake, host, limit, before))
-
-    @router.get("/transactions", summary="List a page of transactions, newest first")
-    def transactions(
-        lake: RequestLake, limit: Limit = limits.PAGE_ROWS_DEFAULT, before: Number = None
-    ) -> Response:
-        page = pipeline_overview(lake, host, limit, before)
-        return json_response({"transactions": page["transactions"], "next": page["next"]})
-
-    @router.get("/transactions/{transaction}", summary="Show the inputs and the results of a transaction")
-    def explain(lake: RequestLake, transaction: int) -> Response:
-        return json_response(lake.journal.explain(transaction))
-
-    @router.post(
-        "/transactions/{transaction}/replay",
-        summary="Read its recorded input again and compare",
-        openapi_extra=body_in_openapi(NoDetails),
-    )
-    def replay(
-        lake: RequestLake, transaction: int, _body: Annotated[NoDetails, Depends(json_body(NoDetails))]
-    ) -> Response:
-        if not replaying.acquire(blocking=False):
-            raise BackPressureError(
-                "a transaction is being replayed on this server; retry when that has ended"
-            )
-        try:
-            report = lake.journal.replay(transaction, runner=InProcess())
-        finally:
-            replaying.release()
-        return json_response({"ok": report.ok, **asdict(report)})
-
-    return router
+@api.get("/pipeline")
+def overview(
+    lake: RequestLake, host: Host, limit: Limit = limits.PAGE_ROWS_DEFAULT, before: Number = None
+) -> Response:
+    """Show replicas, pending input, and a page of transactions, newest first."""
+    return json_response(pipeline_overview(lake, host, limit, before))
 
 
-def pipeline_pages(host: PipelineHost | None, templates: Jinja2Templates) -> APIRouter:
-    """Return the routes of the pipeline's pages over `lake`."""
-    router = APIRouter(include_in_schema=False)
-    page = page_maker(templates)
-
-    @router.get("/pipeline")
-    def pipeline(
-        lake: RequestLake, request: Request, limit: Limit = limits.PAGE_ROWS_DEFAULT, before: Number = None
-    ) -> Response:
-        view = pipeline_overview(lake, host, limit, before)
-        next_url = with_query(request, before=view["next"]) if view["next"] is not None else None
-        return page(request, "pipeline.html", PIPELINE, view=view, next_url=next_url)
-
-    @router.get("/pipeline/{transaction}")
-    def transaction(lake: RequestLake, request: Request, transaction: int) -> Response:
-        account = lake.journal.explain(transaction)
-        shown = limits.PAGE_ROWS_DEFAULT
-        twin = f"{PIPELINE}/transactions/{transaction}"
-        return page(request, "transaction.html", twin, account=account, info=account.info, shown=shown)
-
-    return router
+@api.get("/pipeline/transactions")
+def transactions(
+    lake: RequestLake, host: Host, limit: Limit = limits.PAGE_ROWS_DEFAULT, before: Number = None
+) -> Response:
+    """List a page of transactions, newest first."""
+    page = pipeline_overview(lake, host, limit, before)
+    return json_response({"transactions": page["transactions"], "next": page["next"]})
 
 
-class NewSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+@api.get("/pipeline/transactions/{transaction}")
+def explain(lake: RequestLake, transaction: int) -> Response:
+    """Show the inputs and the results of a transaction."""
+    return json_response(lake.journal.explain(transaction))
+
+
+@api.post("/pipeline/transactions/{transaction}/replay")
+def replay(lake: RequestLake, transaction: int, _body: JsonBody[NoDetails]) -> Response:
+    """Read the recorded input of a transaction again and compare."""
+    if not _REPLAYING.acquire(blocking=False):
+        raise BackPressureError("a transaction is being replayed on this server; retry when that has ended")
+    try:
+        report = lake.journal.replay(transaction, runner=InProcess())
+    finally:
+        _REPLAYING.release()
+    return json_response({"ok": report.ok, **asdict(report)})
+
+
+@pages.get("/pipeline")
+def pipeline_page(
+    lake: RequestLake,
+    host: Host,
+    request: Request,
+    limit: Limit = limits.PAGE_ROWS_DEFAULT,
+    before: Number = None,
+) -> Response:
+    """Show pending input and transactions."""
+    view = pipeline_overview(lake, host, limit, before)
+    next_url = with_query(request, before=view["next"]) if view["next"] is not None else None
+    return render_page(request, "pipeline.html", PIPELINE, view=view, next_url=next_url)
+
+
+@pages.get("/pipeline/{transaction}")
+def transaction_page(lake: RequestLake, request: Request, transaction: int) -> Response:
+    """Show a transaction."""
+    account = lake.journal.explain(transaction)
+    shown = limits.PAGE_ROWS_DEFAULT
+    twin = f"{PIPELINE}/transactions/{transaction}"
+    return render_page(request, "transaction.html", twin, account=account, info=account.info, shown=shown)
+
+
+class NewSource(RequestModel):
     """Request body that adds a source."""
 
     name: str
     address: str
 
 
-class Pause(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Pause(RequestModel):
     """Request body that pauses or resumes a source."""
 
     on: bool = True
 
 
-def sources_api(locations: HttpLocations) -> APIRouter:
-    """Return the routes of the JSON API for sources."""
-    router = APIRouter(prefix="/api/v1/sources")
+@api.get("/sources")
+def sources(lake: RequestLake) -> Response:
+    """List sources with their state, lag and rate."""
+    return json_response({"sources": lake.sources.all()})
 
-    @router.get("", summary="List sources with their state, lag and rate")
-    def sources(lake: RequestLake) -> Response:
-        return json_response({"sources": lake.sources.all()})
 
-    @router.post(
-        "",
-        summary="Add a source for all pipelines",
-        openapi_extra=body_in_openapi(NewSource),
-    )
-    def add(lake: RequestLake, body: Annotated[NewSource, Depends(json_body(NewSource))]) -> Response:
-        locations.check_source(body.address)
-        return json_response({"source": lake.sources.add(body.name, body.address)}, 201)
+@api.post("/sources")
+def add(lake: RequestLake, locations: Locations, body: JsonBody[NewSource]) -> Response:
+    """Add a source for all pipelines."""
+    locations.check_source(body.address)
+    return json_response({"source": lake.sources.add(body.name, body.address)}, 201)
 
-    @router.post(
-        "/{name}/pause",
-        summary="Pause a source; `on` false resumes it",
-        openapi_extra=body_in_openapi(Pause),
-    )
-    def pause(lake: RequestLake, name: str, body: Annotated[Pause, Depends(json_body(Pause))]) -> Response:
-        change = lake.sources.pause if body.on else lake.sources.resume
-        return json_response({"source": change(name)})
 
-    @router.delete("/{name}", summary="Remove a source; its recorded input is still ingested")
-    def remove(lake: RequestLake, name: str) -> Response:
-        lake.sources.remove(name)
-        return json_response({"source": name})
+@api.post("/sources/{name}/pause")
+def pause(lake: RequestLake, name: str, body: JsonBody[Pause]) -> Response:
+    """Pause a source; `on` false resumes it."""
+    change = lake.sources.pause if body.on else lake.sources.resume
+    return json_response({"source": change(name)})
 
-    return router
+
+@api.delete("/sources/{name}")
+def remove(lake: RequestLake, name: str) -> Response:
+    """Remove a source; its recorded input is still ingested."""
+    lake.sources.remove(name)
+    return json_response({"source": name})

@@ -9,7 +9,6 @@ from urllib.parse import urlencode
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import RedirectResponse
-from fastapi.templating import Jinja2Templates
 
 from tracelake import limits
 from tracelake._errors import EmbeddingError, QueryError, UsageError
@@ -20,8 +19,13 @@ from tracelake.search.searcher import Sort
 from tracelake.search.semantic_search import Mode
 from tracelake.server.http_policy import RequestLake, status_of
 from tracelake.server.render import with_query
+from tracelake.server.routes import (
+    Hits,
+    Text,
+    render_page,
+)
 from tracelake.server.trace_list import find_id
-from tracelake.server.traces import Hits, Text, page_maker, search
+from tracelake.server.traces import search
 from tracelake.tables.page_tokens import PageToken, token_of
 
 FACETS: Final = ("service", "status", "kind", "model", "user", "session", "day")
@@ -69,58 +73,56 @@ class SearchLink:
     chosen: bool
 
 
-def search_pages(templates: Jinja2Templates) -> APIRouter:
-    """Return the route of the search page over `lake`."""
-    router = APIRouter(include_in_schema=False)
-    templates.env.filters["neighbours"] = neighbours
-    show = page_maker(templates)
+pages = APIRouter(include_in_schema=False)
+"""Search page."""
 
-    @router.get("/search")
-    def search_page(
-        lake: RequestLake,
-        request: Request,
-        q: str = "",
-        limit: Hits = limits.SEARCH_HITS_DEFAULT,
-        sort: Sort = "score",
-        page: Text = None,
-        mode: Mode = "text",
-    ) -> Response:
-        if (address := find_id(lake, q)) is not None:
-            return RedirectResponse(address, 303)
-        results, problem = SearchResults(), None
-        try:
-            if q.strip():
-                results = search(lake, q, limit=limit, sort=sort, facets=FACETS, page=page, mode=mode)
-        except (QueryError, EmbeddingError, UsageError) as error:
-            problem = error
-        page_request = SearchPageRequest(q, sort, mode)
-        # The lake has checked that the token belongs to this search and workspace.
-        token = token_of(page) if page and not problem else None
-        first = token.offset if token is not None else 0
-        character = getattr(problem, "character", None)
-        return show(
-            request,
-            "search.html",
-            "/api/v1/search",
-            status_code=status_of(type(problem)) if problem else 200,
-            q=q,
-            sort=sort,
-            mode=mode,
-            results=results,
-            first=first,
-            problem=problem,
-            # The unexpected character of the query, and the text before and after it.
-            broken=_parted(q, character) if character else None,
-            samples=SAMPLES,
-            facets=list(_facets(page_request, results)),
-            orders=[] if mode != "text" else page_request.orders(),
-            modes=page_request.modes() if results.vectors or mode != "text" else [],
-            newest_url=page_request.url() if page else None,
-            previous_url=_before(request, token, limit) if token is not None and first else None,
-            next_url=with_query(request, page=results.next_page) if results.next_page else None,
-        )
 
-    return router
+@pages.get("/search")
+def search_page(
+    lake: RequestLake,
+    request: Request,
+    q: str = "",
+    limit: Hits = limits.SEARCH_HITS_DEFAULT,
+    sort: Sort = "score",
+    page: Text = None,
+    mode: Mode = "text",
+) -> Response:
+    """Show the hits of a search, or redirect to the trace or span with this id."""
+    if (address := find_id(lake, q)) is not None:
+        return RedirectResponse(address, 303)
+    results, problem = SearchResults(), None
+    try:
+        if q.strip():
+            results = search(lake, q, limit=limit, sort=sort, facets=FACETS, page=page, mode=mode)
+    except (QueryError, EmbeddingError, UsageError) as error:
+        problem = error
+    page_request = SearchPageRequest(q, sort, mode)
+    # The lake has checked that the token belongs to this search and workspace.
+    token = token_of(page) if page and not problem else None
+    first = token.offset if token is not None else 0
+    character = getattr(problem, "character", None)
+    return render_page(
+        request,
+        "search.html",
+        "/api/v1/search",
+        status=status_of(type(problem)) if problem else 200,
+        q=q,
+        sort=sort,
+        mode=mode,
+        results=results,
+        first=first,
+        problem=problem,
+        # The unexpected character of the query, and the text before and after it.
+        broken=_parted(q, character) if character else None,
+        neighbours=neighbours,
+        samples=SAMPLES,
+        facets=list(_facets(page_request, results)),
+        orders=[] if mode != "text" else page_request.orders(),
+        modes=page_request.modes() if results.vectors or mode != "text" else [],
+        newest_url=page_request.url() if page else None,
+        previous_url=_before(request, token, limit) if token is not None and first else None,
+        next_url=with_query(request, page=results.next_page) if results.next_page else None,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""List of traces and overview: filters, orders, pages, and activity over time.
+"""Queries of the trace list and the overview: filters, orders, pages, and activity over time.
 
 A filter by query, service or model finds a trace if any of its spans matches. The list and its activity come from one
 commit and the same uncommitted rows.
@@ -8,16 +8,11 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass, replace
-from difflib import get_close_matches
-from typing import Annotated, Final, Literal, TypeAlias, get_args
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass, replace
+from typing import Final, Literal, TypeAlias
 
 import pyarrow as pa
-from fastapi import APIRouter, Depends, Query, Request, Response
-from fastapi.dependencies.models import Dependant
-from fastapi.responses import RedirectResponse
-from fastapi.templating import Jinja2Templates
 
 from tracelake import limits
 from tracelake._errors import QueryError, UsageError
@@ -26,25 +21,11 @@ from tracelake.lake.reads import NOT_LISTED
 from tracelake.otlp.content import preview
 from tracelake.results import Row
 from tracelake.search.prefilter import latest_start
-from tracelake.search.query_parser import clause_of, written
-from tracelake.search.query_values import nanoseconds, period
 from tracelake.server import render
-from tracelake.server.http_policy import RequestLake
-from tracelake.server.traces import (
-    Limit,
-    Milliseconds,
-    Offset,
-    Tags,
-    Text,
-    cut,
-    json_response,
-    literal,
-    page_maker,
-)
+from tracelake.server.routes import cut
 from tracelake.tables.page_tokens import ListToken, name_of_search, read_list_token
 
 Order: TypeAlias = Literal["newest", "oldest", "longest", "errors", "tokens", "spans"]
-ORDERS: tuple[Order, ...] = get_args(Order)
 # Clients choose both numbers, and the sum may overflow 64 bits.
 TOKENS: Final = "(coalesce(input_tokens, 0)::HUGEINT + coalesce(output_tokens, 0))"
 KEYS: dict[Order, tuple[str, ...]] = {
@@ -61,17 +42,11 @@ TRACE_COLUMNS = (
     "trace_id, workspace, name, service, start_ns, end_ns, duration_ns, span_count, error_count, "
     "input_tokens, output_tokens, session_id, user_id"
 )
-PRESETS: Final = (("15m", "15 min"), ("1h", "1 hour"), ("24h", "24 hours"), ("7d", "7 days"), ("", "All"))
-"""Time ranges that the pages offer."""
 BUCKETS: Final = 60
 """Intervals of a chart."""
 _PREVIEW_BYTES: Final = 8 * 1024 * 1024
 """Input and output texts that one page of the list reads; longer texts are cut before they are read."""
 _INT64_MAX: Final = (1 << 63) - 1
-_TRACE_ID: Final = re.compile(r"(?:tr-)?(0x)?([0-9a-f]{1,32})", re.ASCII)
-_UUID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
-_ID_MIN_DIGITS: Final = 12
-"""Shortest text without `0x` that may be an id without its leading zeros."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +111,13 @@ class TracePage:
     previous_page: str | None = None
     """Token of the previous page; None for the first page, and for a page requested by offset."""
     activity: Activity | None = None
+
+
+def literal(text: str) -> str:
+    """Quote text as an SQL string. Raises UsageError for a NUL character, which SQL text cannot contain."""
+    if "\0" in text:
+        raise UsageError("a filter contains a NUL character; remove it")
+    return "'" + text.replace("'", "''") + "'"
 
 
 def list_traces(lake: Lake, wanted: TraceFilter, *, with_activity: bool = False) -> TracePage:
@@ -304,12 +286,8 @@ def read_activity(table: pa.Table) -> Activity | None:
     return Activity(low_ns, high_ns, total, rows)
 
 
-def list_services(lake: Lake) -> list[str]:
-    """Return the services that spans belong to, sorted by name."""
-    return _distinct(lake, "service")
-
-
-def _distinct(lake: Lake, column: str) -> list[str]:
+def column_values(lake: Lake, column: str) -> list[str]:
+    """Return the values of a column of spans, sorted."""
     (table,) = lake.select(
         f"SELECT DISTINCT {column} FROM spans WHERE {column} IS NOT NULL ORDER BY 1 LIMIT {limits.PAGE_ROWS_MAX}"
     )
@@ -338,272 +316,6 @@ def previews_of(lake: Lake, traces: Sequence[Row]) -> dict[str, dict[str, str | 
         }
         for row in table.to_pylist()
     }
-
-
-def find_id(lake: Lake, text: str) -> str | None:
-    """Return the page of the trace or span whose id this is, in any usual form; None if there is none."""
-    digits = text.strip().lower()
-    digits = digits.replace("-", "") if _UUID.fullmatch(digits) else digits
-    match = _TRACE_ID.fullmatch(digits)
-    if match is None or (match[1] is None and len(match[2]) < _ID_MIN_DIGITS):
-        return None
-    trace_id, span_id = match[2].zfill(32), match[2].zfill(16)
-    traces, spans = lake.select(
-        f"SELECT trace_id FROM traces WHERE trace_id = {literal(trace_id)} LIMIT 1",
-        f"SELECT trace_id, span_id, workspace, kind FROM spans WHERE span_id = {literal(span_id)} "
-        "ORDER BY start_ns DESC LIMIT 1",
-    )
-    if traces.num_rows:
-        return f"/traces/{trace_id}"
-    return next((render.span_url(**row) for row in spans.to_pylist()), None)
-
-
-def _time(text: str | None, name: str, *, is_end: bool = False) -> int | None:
-    """Return a time as nanoseconds since 1970. The end of a range includes all of its day, minute or second."""
-    if text is None:
-        return None
-    if re.fullmatch(r"\d{1,19}", text, re.ASCII) and int(text) <= _INT64_MAX and len(text) != 4:
-        return int(text)
-    both = period(text)
-    if both is None or not -_INT64_MAX <= both[is_end] <= _INT64_MAX:
-        raise UsageError(
-            f"{name}={text[: limits.NAME_QUOTED_MAX_CHARS]!r} is no time; write 2026-01-31, 2026-01-31T17:30Z, or "
-            "nanoseconds since 1970"
-        )
-    return both[is_end]
-
-
-def _length(text: str | None) -> int | None:
-    if text is None:
-        return None
-    length = nanoseconds(text)
-    if length is None or length > _INT64_MAX:
-        raise UsageError(
-            f"last={text[: limits.NAME_QUOTED_MAX_CHARS]!r} is no length of time; write 15m, 1h, 24h or 7d"
-        )
-    return int(length)
-
-
-def _tag(text: str) -> tuple[str, str]:
-    key, equal, value = text.partition("=")
-    if not (key and equal):
-        raise UsageError(f"{text[: limits.NAME_QUOTED_MAX_CHARS]!r} is no tag; write it as KEY=VALUE")
-    return key, value
-
-
-def _parameters(dependant: Dependant) -> list[str]:
-    own = [field.alias for field in dependant.query_params]
-    return [*own, *(name for each in dependant.dependencies for name in _parameters(each))]
-
-
-def refuse_unknown(request: Request) -> None:
-    """Refuse a query parameter that the route does not have. Raises UsageError."""
-    parameters = _parameters(request.scope["route"].dependant)
-    for name in request.query_params:
-        if name not in parameters:
-            close = get_close_matches(name, parameters, 1)
-            hint = f"did you mean {close[0]}?" if close else f"the parameters are {', '.join(parameters)}"
-            raise UsageError(f"unknown parameter {name[: limits.NAME_QUOTED_MAX_CHARS]!r}; {hint}")
-
-
-Moment = Annotated[Text, Query(description="2026-01-31, 2026-01-31T17:30Z, or nanoseconds since 1970")]
-
-
-def _trace_filter(
-    query: Annotated[Text, Query(description="a search query that any span matches")] = None,
-    last: Annotated[Text, Query(description="length of the time range that ends now: 15m, 1h, 7d")] = None,
-    start: Moment = None,
-    end: Moment = None,
-    service: Text = None,
-    model: Text = None,
-    status: Text = None,
-    session: Text = None,
-    user: Text = None,
-    name: Text = None,
-    min_duration_ms: Milliseconds = None,
-    max_duration_ms: Milliseconds = None,
-    errors: bool = False,
-    tag: Tags = (),
-    order: Order = "newest",
-    limit: Limit = limits.PAGE_ROWS_DEFAULT,
-    offset: Offset = 0,
-    page: Text = None,
-) -> TraceFilter:
-    if status not in (None, "ok", "error"):
-        raise UsageError("status is ok or error")
-    return TraceFilter(
-        service,
-        session,
-        user,
-        name,
-        min_duration_ms,
-        errors,
-        tuple(map(_tag, tag)),
-        order,
-        limit,
-        offset,
-        page,
-        query,
-        model,
-        status,  # type: ignore[arg-type]
-        max_duration_ms,
-        _length(last),
-        _time(start, "start"),
-        _time(end, "end", is_end=True),
-    )
-
-
-Wanted = Annotated[TraceFilter, Depends(_trace_filter)]
-
-
-def list_api() -> APIRouter:
-    """Return the routes of lists in the JSON API."""
-    router = APIRouter(prefix="/api/v1", dependencies=[Depends(refuse_unknown)])
-
-    @router.get("/traces", summary="List traces")
-    def traces(
-        lake: RequestLake,
-        wanted: Wanted,
-        previews: Annotated[bool, Query(description="whether each trace has its input and output")] = False,
-    ) -> Response:
-        page = list_traces(lake, wanted)
-        bounds = {"limit": wanted.limit, "offset": wanted.offset}
-        pages = {"next_page": page.next_page, "previous_page": page.previous_page}
-        texts = previews_of(lake, page.traces) if previews else {}
-        rows = [{**row, **texts.get(row["trace_id"], {})} for row in page.traces]
-        return json_response(
-            {"traces": rows, "more": page.more, **bounds, "not_listed": page.not_listed, **pages}
-        )
-
-    @router.get("/services", summary="List the services of spans")
-    def services(lake: RequestLake) -> Response:
-        return json_response({"services": list_services(lake)})
-
-    @router.get(
-        "/overview", summary="Traffic, errors, latency and tokens of traces, with the filters of the list"
-    )
-    def overview(lake: RequestLake, wanted: Wanted) -> Response:
-        return json_response(asdict(read_overview(lake, wanted)))
-
-    return router
-
-
-def list_pages(templates: Jinja2Templates) -> APIRouter:
-    """Return the route of the list page."""
-    router = APIRouter(include_in_schema=False, dependencies=[Depends(refuse_unknown)])
-    page = page_maker(templates)
-
-    @router.get("/")
-    def traces(lake: RequestLake, request: Request, wanted: Wanted) -> Response:
-        if wanted.query and (address := find_id(lake, wanted.query)) is not None:
-            return RedirectResponse(address, 303)
-        listing = list_traces(lake, wanted, with_activity=True)
-        parameters = request.query_params
-        return page(
-            request,
-            "traces.html",
-            "/api/v1/traces",
-            traces=listing.traces,
-            previews=previews_of(lake, listing.traces),
-            not_listed=listing.not_listed,
-            wanted=wanted,
-            parameters=parameters,
-            is_filtered=any(value for name, value in parameters.items() if name not in ("order", "limit")),
-            services=list_services(lake),
-            models=_distinct(lake, "model"),
-            orders=ORDERS,
-            presets=_presets(request),
-            chart=None if listing.activity is None else chart(request, listing.activity),
-            link=lambda **changed: link(request, **changed),
-            previous_url=_previous_url(request, wanted, listing),
-            next_url=render.with_page(request, listing.next_page) if listing.next_page else None,
-        )
-
-    return router
-
-
-def link(request: Request, path: str | None = None, **changed: str | float | None) -> str:
-    """Return the first page of the same list, or of the list at a path, with changed parameters; None removes one.
-
-    A new time range replaces the old one.
-    """
-    removed = {"page", "offset", *changed}
-    if removed & {"last", "start", "end"}:
-        removed |= {"last", "start", "end"}
-    url = request.url.remove_query_params(list(removed)).include_query_params(
-        **{name: value for name, value in changed.items() if value is not None}
-    )
-    path = path or url.path
-    return f"{path}?{url.query}" if url.query else path
-
-
-def _presets(request: Request) -> list[tuple[str, str, bool]]:
-    """Return the label and URL of each time range, and whether it is the current one."""
-    current = request.query_params.get("last") or ""
-    return [(label, link(request, last=last or None), current == last) for last, label in PRESETS]
-
-
-@dataclass(frozen=True, slots=True)
-class ChartBar:
-    """One interval of a chart."""
-
-    x: float
-    height: float
-    error_height: float
-    text: str
-    url: str
-
-
-@dataclass(frozen=True, slots=True)
-class Chart:
-    """Chart of traces and errors over time, with statistics."""
-
-    bars: list[ChartBar]
-    low_ns: int
-    high_ns: int
-    labels: list[str]
-    """Times at the left, in the middle and at the right."""
-    most: int
-    """Traces of the fullest interval."""
-    total: Mapping[str, int]
-
-
-CHART_WIDTH: Final = 600
-CHART_HEIGHT: Final = 100
-
-
-def chart(request: Request, activity: Activity) -> Chart:
-    """Lay out the chart of the activity of a list."""
-    most = max(row["traces"] for row in activity.buckets.values())
-    bars = []
-    for bucket, row in sorted(activity.buckets.items()):
-        first, last = activity.bounds(bucket)
-        text = f"{render.timestamp(first)[:19]} UTC: {_number(row['traces'], 'trace')}"
-        if row["errors"]:
-            text += f", {row['errors']:,} with errors"
-        bars.append(
-            ChartBar(
-                bucket * CHART_WIDTH / BUCKETS,
-                round(max(CHART_HEIGHT * row["traces"] / most, 2), 2),
-                round(max(CHART_HEIGHT * row["errors"] / most, 2) if row["errors"] else 0, 2),
-                text,
-                link(request, start=first, end=last),
-            )
-        )
-    middle_ns = (activity.low_ns + activity.high_ns) // 2
-    labels = [render.timestamp(time_ns)[:16] for time_ns in (activity.low_ns, middle_ns, activity.high_ns)]
-    return Chart(bars, activity.low_ns, activity.high_ns, labels, most, activity.total)
-
-
-def _number(number: int, noun: str) -> str:
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
-
-
-def _previous_url(request: Request, wanted: TraceFilter, listing: TracePage) -> str | None:
-    """Return the URL of the previous page. A page requested by offset links to a page by offset."""
-    if wanted.offset:
-        return render.with_query(request, offset=max(wanted.offset - wanted.limit, 0))
-    return render.with_page(request, listing.previous_page) if listing.previous_page else None
 
 
 _ROWS: Final = 10
@@ -660,34 +372,25 @@ def read_overview(lake: Lake, wanted: TraceFilter) -> Overview:
     return Overview(read_activity(activity), services, models, operations, errors, calls, note)
 
 
-def overview_pages(templates: Jinja2Templates) -> APIRouter:
-    """Return the route of the overview page."""
-    router = APIRouter(include_in_schema=False, dependencies=[Depends(refuse_unknown)])
-    page = page_maker(templates)
+_TRACE_ID: Final = re.compile(r"(?:tr-)?(0x)?([0-9a-f]{1,32})", re.ASCII)
+_UUID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
+_ID_MIN_DIGITS: Final = 12
+"""Shortest text without `0x` that may be an id without its leading zeros."""
 
-    @router.get("/overview")
-    def overview(lake: RequestLake, request: Request, wanted: Wanted) -> Response:
-        shown = read_overview(lake, wanted)
 
-        def in_list(**changed: str | float | None) -> str:
-            return link(request, "/", **changed)
-
-        def with_query(*clauses: str) -> str:
-            query = f"({wanted.query})" if wanted.query else ""
-            return in_list(query=" ".join(filter(None, [query, *clauses])))
-
-        return page(
-            request,
-            "overview.html",
-            "/api/v1/overview",
-            overview=shown,
-            chart=None if shown.activity is None else chart(request, shown.activity),
-            presets=_presets(request),
-            link=in_list,
-            operation_url=lambda row: with_query(
-                *(clause_of(name, row[name]) for name in ("service", "name") if row[name])
-            ),
-            error_url=lambda row: with_query("status:error", written(row["message"])),
-        )
-
-    return router
+def find_id(lake: Lake, text: str) -> str | None:
+    """Return the page of the trace or span whose id this is, in any usual form; None if there is none."""
+    digits = text.strip().lower()
+    digits = digits.replace("-", "") if _UUID.fullmatch(digits) else digits
+    match = _TRACE_ID.fullmatch(digits)
+    if match is None or (match[1] is None and len(match[2]) < _ID_MIN_DIGITS):
+        return None
+    trace_id, span_id = match[2].zfill(32), match[2].zfill(16)
+    traces, spans = lake.select(
+        f"SELECT trace_id FROM traces WHERE trace_id = {literal(trace_id)} LIMIT 1",
+        f"SELECT trace_id, span_id, workspace, kind FROM spans WHERE span_id = {literal(span_id)} "
+        "ORDER BY start_ns DESC LIMIT 1",
+    )
+    if traces.num_rows:
+        return f"/traces/{trace_id}"
+    return next((render.span_url(**row) for row in spans.to_pylist()), None)

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Query, Request, Response
-from fastapi.templating import Jinja2Templates
 
 from tracelake import limits
 from tracelake._errors import LimitError, NotFoundError, StorageError, UsageError
@@ -22,7 +21,13 @@ from tracelake.results import Row
 from tracelake.server.http_policy import RequestLake
 from tracelake.server.message_view import embedded_image, view_conversation, view_text
 from tracelake.server.render import duration, span_query, tokens
-from tracelake.server.traces import Bar, Text, Waterfall, find_span, json_response, lay_out, page_maker
+from tracelake.server.routes import (
+    TEMPLATES,
+    Text,
+    json_response,
+    render_page,
+)
+from tracelake.server.traces import Bar, Waterfall, find_span, lay_out
 
 TYPE_LABELS: Final = {
     "llm": "LLM",
@@ -318,78 +323,80 @@ def _shown_tags(lake: Lake, trace_id: str) -> dict[str, str]:
         return {}
 
 
-def trace_pages(templates: Jinja2Templates) -> APIRouter:
-    """Return the page of a trace, the details of its spans, and their embedded images."""
-    router = APIRouter(include_in_schema=False)
-    page = page_maker(templates)
+pages = APIRouter(include_in_schema=False)
+"""Page of a trace, the details of its spans, and their embedded images."""
 
-    @router.get("/traces/{trace_id}")
-    def trace_page(
-        lake: RequestLake,
-        request: Request,
-        trace_id: str,
-        first: Annotated[int | None, Query(ge=0, le=limits.PAGE_OFFSET_MAX)] = None,
-        span: Text = None,
-        workspace: Text = None,
-        kind: Text = None,
-    ) -> Response:
-        trace = lake.hot.outline(trace_id)
-        waterfall = lay_out(trace)
-        rows = rows_of(waterfall)
-        size, failure = limits.TRACE_PAGE_SPANS_MAX, first_failure(rows)
-        selected = _selected(rows, span, workspace, kind) if span or first is None else None
-        if selected is None and not span:
-            selected = failure if first is None else None
-            selected = selected or rows[min(first or 0, len(rows) - 1)]
-        if selected is not None:
-            first = rows.index(selected) // size * size
-        shown = rows[first or 0 : (first or 0) + size]
-        details = None if selected is None else _details(lake, trace.trace_id, selected)
-        return page(
-            request,
-            "trace.html",
-            f"/api/v1/traces/{trace.trace_id}",
-            trace=trace,
-            tags=_shown_tags(lake, trace.trace_id),
-            waterfall=waterfall,
-            rows=shown,
-            selected=selected,
-            missing=span if selected is None else None,
-            missing_workspace=workspace,
-            failure=failure,
-            failure_message=_failure_message(lake, trace.trace_id, failure, selected, details),
-            types={row.facts.type: row.facts.label for row in rows if row.facts.label},
-            depth=max(row.bar.depth for row in rows),
-            has_tokens=any(row.facts.tree_tokens for row in rows),
-            first=first or 0,
-            total=len(rows),
-            previous_first=max((first or 0) - size, 0) if first else None,
-            next_first=(first or 0) + size if (first or 0) + size < len(rows) else None,
-            **(details or {}),
-        )
 
-    @router.get("/traces/{trace_id}/details")
-    def details(
-        lake: RequestLake,
-        request: Request,
-        trace_id: str,
-        span: str,
-        workspace: Text = None,
-        kind: Text = None,
-        previous: Text = None,
-    ) -> Response:
-        row = find_span(lake, trace_id, span, workspace, kind)
-        before = _previous_call(lake, trace_id, previous, row["workspace"])
-        context = span_details(row, before, None, workspace, kind)
-        return templates.TemplateResponse(request, "span.html", context)
+@pages.get("/traces/{trace_id}")
+def trace_page(
+    lake: RequestLake,
+    request: Request,
+    trace_id: str,
+    first: Annotated[int | None, Query(ge=0, le=limits.PAGE_OFFSET_MAX)] = None,
+    span: Text = None,
+    workspace: Text = None,
+    kind: Text = None,
+) -> Response:
+    """Show a trace."""
+    trace = lake.hot.outline(trace_id)
+    waterfall = lay_out(trace)
+    rows = rows_of(waterfall)
+    size, failure = limits.TRACE_PAGE_SPANS_MAX, first_failure(rows)
+    selected = _selected(rows, span, workspace, kind) if span or first is None else None
+    if selected is None and not span:
+        selected = failure if first is None else None
+        selected = selected or rows[min(first or 0, len(rows) - 1)]
+    if selected is not None:
+        first = rows.index(selected) // size * size
+    shown = rows[first or 0 : (first or 0) + size]
+    details = None if selected is None else _details(lake, trace.trace_id, selected)
+    return render_page(
+        request,
+        "trace.html",
+        f"/api/v1/traces/{trace.trace_id}",
+        trace=trace,
+        tags=_shown_tags(lake, trace.trace_id),
+        waterfall=waterfall,
+        rows=shown,
+        selected=selected,
+        missing=span if selected is None else None,
+        missing_workspace=workspace,
+        failure=failure,
+        failure_message=_failure_message(lake, trace.trace_id, failure, selected, details),
+        types={row.facts.type: row.facts.label for row in rows if row.facts.label},
+        depth=max(row.bar.depth for row in rows),
+        has_tokens=any(row.facts.tree_tokens for row in rows),
+        first=first or 0,
+        total=len(rows),
+        previous_first=max((first or 0) - size, 0) if first else None,
+        next_first=(first or 0) + size if (first or 0) + size < len(rows) else None,
+        **(details or {}),
+    )
 
-    @router.get("/traces/{trace_id}/image")
-    def image(
-        lake: RequestLake, trace_id: str, span: str, part: str, workspace: Text = None, kind: Text = None
-    ) -> Response:
-        content = embedded_image(_url_of_part(find_span(lake, trace_id, span, workspace, kind), part))
-        if content is None:
-            return json_response({"error": "this part of the message is no image that a page shows"}, 404)
-        return Response(content[0], media_type=content[1])
 
-    return router
+@pages.get("/traces/{trace_id}/details")
+def details(
+    lake: RequestLake,
+    request: Request,
+    trace_id: str,
+    span: str,
+    workspace: Text = None,
+    kind: Text = None,
+    previous: Text = None,
+) -> Response:
+    """Show the details of a span, as a part of the page."""
+    row = find_span(lake, trace_id, span, workspace, kind)
+    before = _previous_call(lake, trace_id, previous, row["workspace"])
+    context = span_details(row, before, None, workspace, kind)
+    return TEMPLATES.TemplateResponse(request, "span.html", context)
+
+
+@pages.get("/traces/{trace_id}/image")
+def image(
+    lake: RequestLake, trace_id: str, span: str, part: str, workspace: Text = None, kind: Text = None
+) -> Response:
+    """Return an image in a message of a span."""
+    content = embedded_image(_url_of_part(find_span(lake, trace_id, span, workspace, kind), part))
+    if content is None:
+        return json_response({"error": "this part of the message is no image that a page shows"}, 404)
+    return Response(content[0], media_type=content[1])

@@ -1,27 +1,19 @@
-"""Traces on pages and in the JSON API `/api/v1`: search, the templates, and the waterfall of a trace.
+"""Single traces and searches in the JSON API `/api/v1`, and the waterfall of a trace.
 
 Each page has a JSON twin. All times in JSON are integers: nanoseconds since 1970 UTC. Reads use the newest commit of
-`main`. An empty query parameter means no filter, because forms send empty fields as empty text. Templates escape all
-text that comes from traces.
+`main`.
 """
 
 from __future__ import annotations
 
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from pathlib import Path
 from typing import Annotated, Any, Final
 
-import msgspec
-from fastapi import APIRouter, Query, Request, Response
-from fastapi.responses import FileResponse
-from fastapi.templating import Jinja2Templates
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from pydantic import BeforeValidator, Field
+from fastapi import APIRouter, Query, Response
 
 from tracelake import limits
 from tracelake._errors import NotFoundError, QueryError, UsageError
@@ -33,11 +25,18 @@ from tracelake.results import Row, Trace
 from tracelake.search.results import SearchResults
 from tracelake.search.searcher import Sort
 from tracelake.search.semantic_search import Mode
-from tracelake.server import render
-from tracelake.server.http_policy import RequestLake, may_open
-from tracelake.server.key_ring import ACTOR, KeyHolder
+from tracelake.server.http_policy import RequestLake
 from tracelake.server.message_view import span_json
 from tracelake.server.render import document, duration, in_pieces, span_query
+from tracelake.server.routes import (
+    Facets,
+    Hits,
+    JsonRoute,
+    Text,
+    VectorText,
+    cut,
+    json_response,
+)
 from tracelake.tables.builtin import IN_ORDER
 from tracelake.tables.table import ReadGate, to_rows
 
@@ -46,13 +45,6 @@ _BY_MEANING: Final = ReadGate(
     "other searches by meaning wait for the embedding function; search again later, or by words",
 )
 _HIT_TEXTS: Final = ("name", "service", "model", "status", "session_id", "user_id", "workspace")
-
-
-def cut(value: Any) -> Any:
-    """Return a value for a list: of a long text its beginning, with an ellipsis."""
-    if isinstance(value, str) and len(value) > limits.LIST_TEXT_MAX_CHARS:
-        return value[: limits.LIST_TEXT_MAX_CHARS - 1] + "…"
-    return value
 
 
 def search(
@@ -128,41 +120,6 @@ def read_page(lake: Lake, trace_id: str, limit: int, page: str | None, *, tiers:
     return document(head, "spans", part.rows, part.spans_of, {"next_page": part.next_page})
 
 
-def literal(text: str) -> str:
-    """Quote text as an SQL string. Raises UsageError for a NUL character, which SQL text cannot contain."""
-    if "\0" in text:
-        raise UsageError("a filter contains a NUL character; remove it")
-    return "'" + text.replace("'", "''") + "'"
-
-
-def _none_if_empty(value: object) -> object:
-    return None if value == "" else value
-
-
-Text = Annotated[
-    Annotated[str, Field(max_length=limits.PARAMETER_MAX_CHARS)] | None,
-    BeforeValidator(_none_if_empty),
-    Query(),
-]
-Name = Annotated[str, Query(min_length=1, max_length=limits.PARAMETER_MAX_CHARS)]
-Milliseconds = Annotated[
-    Annotated[float, Field(ge=0, le=limits.PARAMETER_MAX_MS)] | None, BeforeValidator(_none_if_empty), Query()
-]
-Limit = Annotated[int, Query(ge=1, le=limits.PAGE_ROWS_MAX)]
-Offset = Annotated[int, Query(ge=0, le=limits.PAGE_OFFSET_MAX)]
-Facets = Annotated[tuple[str, ...], Query(max_length=limits.FACETS_MAX)]
-VectorText = Annotated[
-    Annotated[str, Field(max_length=limits.VECTOR_PARAMETER_MAX_CHARS)] | None,
-    BeforeValidator(_none_if_empty),
-    Query(description="Numbers with commas between."),
-]
-Tags = Annotated[
-    tuple[str, ...],
-    Query(max_length=limits.FACETS_MAX, description="KEY=VALUE, of a tag that a trace has"),
-]
-Hits = Annotated[int, Query(ge=1, le=limits.SEARCH_HITS_MAX)]
-
-
 def numbers_of(vector: str) -> list[float]:
     """Parse a vector. Raises QueryError."""
     try:
@@ -173,71 +130,70 @@ def numbers_of(vector: str) -> list[float]:
         ) from error
 
 
-def api_routes() -> APIRouter:
-    """Return the routes of the JSON API over `lake`."""
-    router = APIRouter(prefix="/api/v1")
+api = APIRouter(prefix="/api/v1", route_class=JsonRoute)
+"""JSON API for single traces and for searches."""
 
-    @router.get("/traces/{trace_id}", summary="One trace with its spans by pages; format=otlp for OTLP/JSON")
-    def trace(
-        lake: RequestLake,
-        trace_id: str,
-        format: Annotated[str, Query(pattern="^(rows|otlp)$")] = "rows",
-        tiers: Annotated[bool, Query(description="whether each span says its tier, hot or lake")] = False,
-        limit: Annotated[int, Query(ge=1, le=TRACE_API_SPANS_MAX)] = TRACE_API_SPANS_MAX,
-        page: Annotated[Text, Query(description="next_page of the previous response")] = None,
-    ) -> Response:
-        if format == "otlp":
-            return in_pieces(trace_as_otlp(lake, trace_id))
-        return in_pieces(read_page(lake, trace_id, limit, page, tiers=tiers))
 
-    @router.get(
-        "/hot-tier",
-        summary=("Report whether the lake has a tracking store, and the pending rows of its outbox"),
+@api.get("/traces/{trace_id}")
+def trace(
+    lake: RequestLake,
+    trace_id: str,
+    format: Annotated[str, Query(pattern="^(rows|otlp)$")] = "rows",
+    tiers: Annotated[bool, Query(description="whether each span says its tier, hot or lake")] = False,
+    limit: Annotated[int, Query(ge=1, le=TRACE_API_SPANS_MAX)] = TRACE_API_SPANS_MAX,
+    page: Annotated[Text, Query(description="next_page of the previous response")] = None,
+) -> Response:
+    """One trace with its spans by pages; format=otlp for OTLP/JSON."""
+    if format == "otlp":
+        return in_pieces(trace_as_otlp(lake, trace_id))
+    return in_pieces(read_page(lake, trace_id, limit, page, tiers=tiers))
+
+
+@api.get("/hot-tier")
+def hot_tier(lake: RequestLake) -> Response:
+    """Report whether the lake has a tracking store, and the pending rows of its outbox."""
+    return json_response(lake.hot.describe())
+
+
+@api.get("/traces/{trace_id}/spans/{span_id}")
+def span(
+    lake: RequestLake, trace_id: str, span_id: str, workspace: Text = None, kind: Text = None
+) -> Response:
+    """One span."""
+    return json_response(span_json(find_span(lake, trace_id, span_id, workspace, kind)))
+
+
+@api.get("/search")
+def search_spans(
+    lake: RequestLake,
+    q: Annotated[str, Query(min_length=1)],
+    service: Text = None,
+    limit: Hits = SEARCH_HITS_DEFAULT,
+    sort: Sort = "score",
+    facet: Facets = (),
+    page: Text = None,
+    mode: Mode | None = None,
+    vector: VectorText = None,
+) -> Response:
+    """Search spans by words or meaning, with total, facets and pages."""
+    results = search(
+        lake,
+        q,
+        service=service or None,
+        limit=limit,
+        sort=sort,
+        facets=facet,
+        page=page,
+        mode=mode,
+        vector=None if vector is None else numbers_of(vector),
     )
-    def hot_tier(lake: RequestLake) -> Response:
-        return json_response(lake.hot.describe())
-
-    @router.get("/traces/{trace_id}/spans/{span_id}", summary="One span")
-    def span(
-        lake: RequestLake, trace_id: str, span_id: str, workspace: Text = None, kind: Text = None
-    ) -> Response:
-        return json_response(span_json(find_span(lake, trace_id, span_id, workspace, kind)))
-
-    @router.get("/search", summary="Search spans by words or meaning, with total, facets and pages")
-    def search_spans(
-        lake: RequestLake,
-        q: Annotated[str, Query(min_length=1)],
-        service: Text = None,
-        limit: Hits = SEARCH_HITS_DEFAULT,
-        sort: Sort = "score",
-        facet: Facets = (),
-        page: Text = None,
-        mode: Mode | None = None,
-        vector: VectorText = None,
-    ) -> Response:
-        results = search(
-            lake,
-            q,
-            service=service or None,
-            limit=limit,
-            sort=sort,
-            facets=facet,
-            page=page,
-            mode=mode,
-            vector=None if vector is None else numbers_of(vector),
-        )
-        return json_response({"query": q, **results.to_dict()})
-
-    @router.get("/search/completions", summary="Suggest completions of a query")
-    def complete(lake: RequestLake, q: Annotated[str, Query(max_length=QUERY_MAX_CHARS)]) -> Response:
-        return json_response({"query": q, "completions": lake.completions(q)})
-
-    return router
+    return json_response({"query": q, **results.to_dict()})
 
 
-def json_response(content: object, status_code: int = 200) -> Response:
-    """Return a JSON response; bytes are encoded in base64."""
-    return Response(msgspec.json.encode(content), status_code, media_type="application/json")
+@api.get("/search/completions")
+def complete(lake: RequestLake, q: Annotated[str, Query(max_length=QUERY_MAX_CHARS)]) -> Response:
+    """Suggest completions of a query."""
+    return json_response({"query": q, "completions": lake.completions(q)})
 
 
 SCALE = 1_000
@@ -314,75 +270,3 @@ def lay_out(trace: Trace) -> Waterfall:
         bars.append(Bar(span, depth, parent, round(x, 2), round(width, 2), colour, workspace, kind))
     ticks = ["0", *(duration(length_ns * tick // TICKS) for tick in range(1, TICKS + 1))]
     return Waterfall(bars, {name: colour for name, colour in services.items() if name}, ticks)
-
-
-HERE = Path(__file__).parent
-STATIC = HERE / "static"
-ROOMS = (
-    ("/", "Traces"),
-    ("/overview", "Overview"),
-    ("/versions", "Versions"),
-    ("/datasets", "Datasets"),
-    ("/pipeline", "Pipeline"),
-    ("/archive", "Archive"),
-)
-
-
-def page_templates() -> Jinja2Templates:
-    """Return the templates, with the formatting filters of `render`."""
-    environment = Environment(
-        loader=FileSystemLoader(HERE / "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {
-        "duration": render.duration,
-        "timestamp": render.timestamp,
-        "ago": lambda nanoseconds: render.ago(nanoseconds, time.time_ns()),
-        "count": render.count,
-        "short": render.short,
-        "size": render.size,
-        "outcome": render.outcome,
-        "span_url": render.span_url,
-        "tokens": render.tokens,
-        "reference": render.reference,
-        "cut": cut,
-        "highlighted": render.highlighted,
-    }
-    return Jinja2Templates(env=environment, context_processors=[_rooms])
-
-
-def _rooms(request: Request) -> dict[str, Any]:
-    """Return the navigation links that the caller may open. Without a caller, return all links."""
-    actor: KeyHolder | None = request.scope.get(ACTOR)
-    return {
-        "rooms": [
-            (path, label)
-            for path, label in ROOMS
-            if actor is None or may_open(path, actor.role, actor.workspace)
-        ]
-    }
-
-
-def page_maker(templates: Jinja2Templates) -> Callable[..., Response]:
-    """Return a function that renders a template for a request, given the path of its JSON twin and the context."""
-
-    def page(request: Request, name: str, twin: str, status_code: int = 200, **context: Any) -> Response:
-        json_url = f"{twin}?{request.url.query}" if request.url.query else twin
-        context |= {"json_url": json_url, "lake_url": request.app.state.lake.url}
-        return templates.TemplateResponse(request, name, context, status_code=status_code)
-
-    return page
-
-
-def page_routes() -> APIRouter:
-    """Return the routes that all pages share."""
-    router = APIRouter(include_in_schema=False)
-
-    @router.get("/favicon.ico")
-    def icon() -> Response:
-        return FileResponse(STATIC / "icon.svg")
-
-    return router

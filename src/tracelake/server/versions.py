@@ -11,9 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from typing import Annotated, Any
 
-import msgspec
-from fastapi import APIRouter, Depends, Header, Query, Request, Response
-from fastapi.templating import Jinja2Templates
+from fastapi import APIRouter, Header, Query, Request, Response
 
 from tracelake import limits
 from tracelake._errors import ConflictError
@@ -21,8 +19,17 @@ from tracelake.lake.lake import Lake
 from tracelake.results import BranchInfo, CommitInfo, DatasetInfo, EntryChange
 from tracelake.server.http_policy import RequestLake
 from tracelake.server.render import with_query
-from tracelake.server.request_body import json_body
-from tracelake.server.traces import Limit, Name, Text, cut, json_response, page_maker
+from tracelake.server.routes import (
+    JsonBody,
+    JsonRoute,
+    Limit,
+    Name,
+    RequestModel,
+    Text,
+    cut,
+    json_response,
+    render_page,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,28 +103,28 @@ RequestId = Annotated[
 ]
 
 
-class NewBranch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class NewBranch(RequestModel):
     """Request body that creates a branch."""
 
     name: str
     at: str = "main"
 
 
-class Protection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Protection(RequestModel):
     """Request body that protects a branch or removes its protection."""
 
     branch: str
     on: bool = True
 
 
-class NewTag(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class NewTag(RequestModel):
     """Request body that tags a commit."""
 
     name: str
     ref: str = "main"
 
 
-class NewCommit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class NewCommit(RequestModel):
     """Request body that commits the staged changes."""
 
     message: str
@@ -126,7 +133,7 @@ class NewCommit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     allow_empty: bool = False
 
 
-class NewMerge(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class NewMerge(RequestModel):
     """Request body that merges a commit into a branch."""
 
     source: str
@@ -136,7 +143,7 @@ class NewMerge(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     committer: str | None = None
 
 
-class NewRevert(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class NewRevert(RequestModel):
     """Request body that reverts or cherry-picks a commit."""
 
     ref: str
@@ -150,201 +157,196 @@ def list_datasets(lake: Lake, ref: str) -> list[DatasetInfo]:
     return [replace(each, description=cut(each.description)) for each in lake.datasets.all(ref)]
 
 
-def versions_api() -> APIRouter:
-    """Return the routes of the JSON API for history and datasets."""
-    router = APIRouter(prefix="/api/v1")
-    _add_reads(router)
-    _add_names(router)
-    _add_commits(router)
-    return router
+api = APIRouter(prefix="/api/v1", route_class=JsonRoute)
+"""JSON API for history and datasets."""
+pages = APIRouter(include_in_schema=False)
+"""Pages for history and datasets."""
 
 
-def _add_reads(router: APIRouter) -> None:
-    @router.get("/branches", summary="List branches and tags")
-    def branches(lake: RequestLake) -> Response:
-        return json_response({"branches": lake.branches(), "tags": lake.tags()})
+@api.get("/branches")
+def branches(lake: RequestLake) -> Response:
+    """List branches and tags."""
+    return json_response({"branches": lake.branches(), "tags": lake.tags()})
 
-    @router.get("/commits", summary="List commits, newest first")
-    def commits(lake: RequestLake, ref: Name = "main", limit: Limit = limits.PAGE_ROWS_DEFAULT) -> Response:
-        return json_response(list_commits(lake, ref, limit))
 
-    @router.get(
-        "/diff", summary="The entries that differ between two commits; without `from`, from the first parent"
+@api.get("/commits")
+def commits(lake: RequestLake, ref: Name = "main", limit: Limit = limits.PAGE_ROWS_DEFAULT) -> Response:
+    """List commits, newest first."""
+    return json_response(list_commits(lake, ref, limit))
+
+
+@api.get("/diff")
+def diff(
+    lake: RequestLake,
+    before: Annotated[Text, Query(alias="from")] = None,
+    after: Annotated[Name, Query(alias="to")] = "main",
+    limit: Limit = limits.PAGE_ROWS_MAX,
+) -> Response:
+    """The entries that differ between two commits; without `from`, from the first parent."""
+    page = list_changes(lake, before, after, limit)
+    changes = [change.to_dict() for change in page.changes]
+    return json_response({"from": before, "to": after, "changes": changes, "more": page.more})
+
+
+@api.get("/datasets")
+def datasets(lake: RequestLake, ref: Name = "main") -> Response:
+    """List datasets."""
+    return json_response({"datasets": list_datasets(lake, ref)})
+
+
+@api.get("/datasets/{name}")
+def dataset(
+    lake: RequestLake,
+    name: str,
+    ref: Name = "main",
+    after: Text = None,
+    limit: Limit = limits.PAGE_ROWS_DEFAULT,
+) -> Response:
+    """List the examples of a dataset."""
+    page = list_examples(lake, name, ref, after or "", limit)
+    return json_response({"name": name, "ref": ref, **asdict(page)})
+
+
+@api.post("/branches")
+def create_branch(lake: RequestLake, body: JsonBody[NewBranch], request_id: RequestId = None) -> Response:
+    """Make a branch."""
+    branch = lake.create_branch(body.name, body.at, request_id=request_id)
+    return json_response({"branch": branch.name, "commit": branch.head}, 201)
+
+
+@api.delete("/branches/{name:path}")
+def delete_branch(lake: RequestLake, name: str, force: bool = False) -> Response:
+    """Delete a branch; with `force`, also its staged entries."""
+    lake.delete_branch(name, force=force)
+    return json_response({"branch": name})
+
+
+@api.post("/protections")
+def protect(lake: RequestLake, body: JsonBody[Protection]) -> Response:
+    """Protect a branch, so that only merges and pipelines change it, or end that."""
+    lake.branch(body.branch).protect(body.on)
+    return json_response({"branch": body.branch, "protected": body.on})
+
+
+@api.post("/tags")
+def tag(lake: RequestLake, body: JsonBody[NewTag]) -> Response:
+    """Create a tag: a name for a commit that never moves."""
+    return json_response({"tag": body.name, "commit": lake.tag(body.name, body.ref)}, 201)
+
+
+@api.delete("/tags/{name:path}")
+def delete_tag(lake: RequestLake, name: str) -> Response:
+    """Delete a tag; its commit stays."""
+    lake.delete_tag(name)
+    return json_response({"tag": name})
+
+
+@api.post("/commits")
+def commit(lake: RequestLake, body: JsonBody[NewCommit], request_id: RequestId = None) -> Response:
+    """Commit all staged entries of a branch."""
+    branch = lake.branch(body.branch)
+    commit = branch.commit(
+        body.message, allow_empty=body.allow_empty, committer=body.committer, request_id=request_id
     )
-    def diff(
-        lake: RequestLake,
-        before: Annotated[Text, Query(alias="from")] = None,
-        after: Annotated[Name, Query(alias="to")] = "main",
-        limit: Limit = limits.PAGE_ROWS_MAX,
-    ) -> Response:
-        page = list_changes(lake, before, after, limit)
-        changes = [change.to_dict() for change in page.changes]
-        return json_response({"from": before, "to": after, "changes": changes, "more": page.more})
-
-    @router.get("/datasets", summary="List datasets")
-    def datasets(lake: RequestLake, ref: Name = "main") -> Response:
-        return json_response({"datasets": list_datasets(lake, ref)})
-
-    @router.get("/datasets/{name}", summary="List the examples of a dataset")
-    def dataset(
-        lake: RequestLake,
-        name: str,
-        ref: Name = "main",
-        after: Text = None,
-        limit: Limit = limits.PAGE_ROWS_DEFAULT,
-    ) -> Response:
-        page = list_examples(lake, name, ref, after or "", limit)
-        return json_response({"name": name, "ref": ref, **asdict(page)})
+    return json_response({"branch": body.branch, "commit": commit}, 201)
 
 
-def _add_names(router: APIRouter) -> None:
-    @router.post("/branches", summary="Make a branch")
-    def create_branch(
-        lake: RequestLake,
-        body: Annotated[NewBranch, Depends(json_body(NewBranch))],
-        request_id: RequestId = None,
-    ) -> Response:
-        branch = lake.create_branch(body.name, body.at, request_id=request_id)
-        return json_response({"branch": branch.name, "commit": branch.head}, 201)
+@api.post("/merges")
+def merge(lake: RequestLake, body: JsonBody[NewMerge], request_id: RequestId = None) -> Response:
+    """Merge a commit into a branch; 409 with the conflicts."""
+    branch = lake.branch(body.into)
+    try:
+        commit = branch.merge(
+            body.source, body.message, prefer=body.prefer, committer=body.committer, request_id=request_id
+        )
+    except ConflictError as error:
+        conflicts = branch.conflicts(body.source)[: limits.PAGE_ROWS_MAX]
+        return json_response({"error": str(error), "conflicts": conflicts}, 409)
+    return json_response({"branch": body.into, "commit": commit}, 201)
 
-    @router.delete("/branches/{name:path}", summary="Delete a branch; with `force`, also its staged entries")
-    def delete_branch(lake: RequestLake, name: str, force: bool = False) -> Response:
-        lake.delete_branch(name, force=force)
-        return json_response({"branch": name})
 
-    @router.post(
-        "/protections", summary=("Protect a branch, so that only merges and pipelines change it, or end that")
+@api.post("/reverts")
+def revert(lake: RequestLake, body: JsonBody[NewRevert], request_id: RequestId = None) -> Response:
+    """Undo the changes of a commit."""
+    commit = lake.branch(body.branch).revert(
+        body.ref, body.message, committer=body.committer, request_id=request_id
     )
-    def protect(lake: RequestLake, body: Annotated[Protection, Depends(json_body(Protection))]) -> Response:
-        lake.branch(body.branch).protect(body.on)
-        return json_response({"branch": body.branch, "protected": body.on})
-
-    @router.post("/tags", summary="Create a tag: a name for a commit that never moves")
-    def tag(lake: RequestLake, body: Annotated[NewTag, Depends(json_body(NewTag))]) -> Response:
-        return json_response({"tag": body.name, "commit": lake.tag(body.name, body.ref)}, 201)
-
-    @router.delete("/tags/{name:path}", summary="Delete a tag; its commit stays")
-    def delete_tag(lake: RequestLake, name: str) -> Response:
-        lake.delete_tag(name)
-        return json_response({"tag": name})
+    return json_response({"branch": body.branch, "commit": commit}, 201)
 
 
-def _add_commits(router: APIRouter) -> None:
-    @router.post("/commits", summary="Commit all staged entries of a branch")
-    def commit(
-        lake: RequestLake,
-        body: Annotated[NewCommit, Depends(json_body(NewCommit))],
-        request_id: RequestId = None,
-    ) -> Response:
-        branch = lake.branch(body.branch)
-        commit = branch.commit(
-            body.message, allow_empty=body.allow_empty, committer=body.committer, request_id=request_id
-        )
-        return json_response({"branch": body.branch, "commit": commit}, 201)
-
-    @router.post("/merges", summary="Merge a commit into a branch; 409 with the conflicts")
-    def merge(
-        lake: RequestLake,
-        body: Annotated[NewMerge, Depends(json_body(NewMerge))],
-        request_id: RequestId = None,
-    ) -> Response:
-        branch = lake.branch(body.into)
-        try:
-            commit = branch.merge(
-                body.source, body.message, prefer=body.prefer, committer=body.committer, request_id=request_id
-            )
-        except ConflictError as error:
-            conflicts = branch.conflicts(body.source)[: limits.PAGE_ROWS_MAX]
-            return json_response({"error": str(error), "conflicts": conflicts}, 409)
-        return json_response({"branch": body.into, "commit": commit}, 201)
-
-    @router.post("/reverts", summary="Undo the changes of a commit")
-    def revert(
-        lake: RequestLake,
-        body: Annotated[NewRevert, Depends(json_body(NewRevert))],
-        request_id: RequestId = None,
-    ) -> Response:
-        commit = lake.branch(body.branch).revert(
-            body.ref, body.message, committer=body.committer, request_id=request_id
-        )
-        return json_response({"branch": body.branch, "commit": commit}, 201)
-
-    @router.post("/cherry-picks", summary="Apply the changes of a commit to another branch")
-    def cherry_pick(
-        lake: RequestLake,
-        body: Annotated[NewRevert, Depends(json_body(NewRevert))],
-        request_id: RequestId = None,
-    ) -> Response:
-        commit = lake.branch(body.branch).cherry_pick(
-            body.ref, body.message, committer=body.committer, request_id=request_id
-        )
-        return json_response({"branch": body.branch, "commit": commit}, 201)
+@api.post("/cherry-picks")
+def cherry_pick(lake: RequestLake, body: JsonBody[NewRevert], request_id: RequestId = None) -> Response:
+    """Apply the changes of a commit to another branch."""
+    commit = lake.branch(body.branch).cherry_pick(
+        body.ref, body.message, committer=body.committer, request_id=request_id
+    )
+    return json_response({"branch": body.branch, "commit": commit}, 201)
 
 
-def versions_pages(templates: Jinja2Templates) -> APIRouter:
-    """Return the routes of the pages for history and datasets."""
-    router = APIRouter(include_in_schema=False)
-    page = page_maker(templates)
+@pages.get("/versions")
+def versions_page(
+    lake: RequestLake, request: Request, ref: Name = "main", limit: Limit = limits.PAGE_ROWS_DEFAULT
+) -> Response:
+    """Show the commits of a branch or tag."""
+    branches, tags = lake.branches(), lake.tags()
+    listing = list_commits(lake, ref, limit)
+    return render_page(
+        request,
+        "versions.html",
+        "/api/v1/commits",
+        ref=ref,
+        branches=branches,
+        tags=tags,
+        names=names_of(branches, tags),
+        commits=listing.commits,
+        next_url=with_query(request, ref=listing.next) if listing.next else None,
+    )
 
-    @router.get("/versions")
-    def versions(
-        lake: RequestLake, request: Request, ref: Name = "main", limit: Limit = limits.PAGE_ROWS_DEFAULT
-    ) -> Response:
-        branches, tags = lake.branches(), lake.tags()
-        listing = list_commits(lake, ref, limit)
-        return page(
-            request,
-            "versions.html",
-            "/api/v1/commits",
-            ref=ref,
-            branches=branches,
-            tags=tags,
-            names=names_of(branches, tags),
-            commits=listing.commits,
-            next_url=with_query(request, ref=listing.next) if listing.next else None,
-        )
 
-    @router.get("/diff")
-    def diff(
-        lake: RequestLake,
-        request: Request,
-        before: Annotated[Text, Query(alias="from")] = None,
-        after: Annotated[Name, Query(alias="to")] = "main",
-        limit: Limit = limits.PAGE_ROWS_MAX,
-    ) -> Response:
-        listing = list_changes(lake, before, after, limit)
-        commit = lake.log(after, 1)
-        return page(
-            request, "diff.html", "/api/v1/diff",
-            before=before, after=after, commit=commit[0] if commit else None,
-            changes=listing.changes, more=listing.more,
-        )  # fmt: skip
+@pages.get("/diff")
+def diff_page(
+    lake: RequestLake,
+    request: Request,
+    before: Annotated[Text, Query(alias="from")] = None,
+    after: Annotated[Name, Query(alias="to")] = "main",
+    limit: Limit = limits.PAGE_ROWS_MAX,
+) -> Response:
+    """Show the changes between two commits."""
+    listing = list_changes(lake, before, after, limit)
+    commit = lake.log(after, 1)
+    return render_page(
+        request, "diff.html", "/api/v1/diff",
+        before=before, after=after, commit=commit[0] if commit else None,
+        changes=listing.changes, more=listing.more,
+    )  # fmt: skip
 
-    @router.get("/datasets")
-    def datasets(lake: RequestLake, request: Request, ref: Name = "main") -> Response:
-        return page(
-            request, "datasets.html", "/api/v1/datasets",
-            ref=ref, datasets=list_datasets(lake, ref), branches=lake.branches(), tags=lake.tags(),
-        )  # fmt: skip
 
-    @router.get("/datasets/{name}")
-    def dataset(
-        lake: RequestLake,
-        request: Request,
-        name: str,
-        ref: Name = "main",
-        after: Text = None,
-        limit: Limit = limits.PAGE_ROWS_DEFAULT,
-    ) -> Response:
-        listing = list_examples(lake, name, ref, after or "", limit)
-        return page(
-            request,
-            "dataset.html",
-            f"/api/v1/datasets/{name}",
-            dataset=name,
-            ref=ref,
-            listing=listing,
-            next_url=with_query(request, after=listing.next) if listing.next else None,
-        )
+@pages.get("/datasets")
+def datasets_page(lake: RequestLake, request: Request, ref: Name = "main") -> Response:
+    """Show all datasets."""
+    return render_page(
+        request, "datasets.html", "/api/v1/datasets",
+        ref=ref, datasets=list_datasets(lake, ref), branches=lake.branches(), tags=lake.tags(),
+    )  # fmt: skip
 
-    return router
+
+@pages.get("/datasets/{name}")
+def dataset_page(
+    lake: RequestLake,
+    request: Request,
+    name: str,
+    ref: Name = "main",
+    after: Text = None,
+    limit: Limit = limits.PAGE_ROWS_DEFAULT,
+) -> Response:
+    """Show the examples of a dataset."""
+    listing = list_examples(lake, name, ref, after or "", limit)
+    return render_page(
+        request,
+        "dataset.html",
+        f"/api/v1/datasets/{name}",
+        dataset=name,
+        ref=ref,
+        listing=listing,
+        next_url=with_query(request, after=listing.next) if listing.next else None,
+    )

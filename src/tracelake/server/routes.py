@@ -1,0 +1,215 @@
+"""Building blocks of routes: JSON bodies, query parameters, parts of the application, JSON responses and pages.
+
+A body must be `application/json`. A page of another site can send that only with this server's CORS consent, which it
+never gives. An empty query parameter means no filter, because forms send empty fields as empty text. Templates escape
+all text that comes from traces.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Annotated, Any, Final, TypeAlias, TypeVar
+
+import msgspec
+from fastapi import Depends, Query, Request, Response
+from fastapi.routing import APIRoute
+from fastapi.templating import Jinja2Templates
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+
+from tracelake import limits
+from tracelake._errors import DecodeError, UnsupportedError
+from tracelake.formats import MALFORMED
+from tracelake.server import render
+from tracelake.server.audit import tell_body
+from tracelake.server.http_policy import HttpLocations, may_open
+from tracelake.server.key_ring import ACTOR, KeyHolder
+from tracelake.server.otlp_http import Budget, read_body
+
+BodyT = TypeVar("BodyT", bound=BaseModel)
+
+
+class RequestModel(BaseModel):
+    """JSON object of a request. No type is converted, and unknown fields are refused."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
+
+
+class NoDetails(RequestModel):
+    """Empty request body: `{}`."""
+
+
+def _record_object(body: BodyT) -> BodyT:
+    tell_body(body)
+    return body
+
+
+JsonBody: TypeAlias = Annotated[BodyT, AfterValidator(_record_object)]
+"""Type of a route's body. The audit records the object that it names."""
+
+
+class JsonRoute(APIRoute):
+    """Route with a bounded JSON body, if it takes one. Its OpenAPI summary is its docstring."""
+
+    def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
+        """Add a route, as APIRoute does."""
+        summary = " ".join((endpoint.__doc__ or "").split()).removesuffix(".")
+        super().__init__(path, endpoint, **{**options, "summary": summary or None})
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Return the handler of the route."""
+        answer = super().get_route_handler()
+
+        async def read_and_answer(request: Request) -> Response:
+            return await answer(await _JsonRequest.read(request))
+
+        return answer if self.body_field is None else read_and_answer
+
+
+class _JsonRequest(Request):
+    """Request whose body is read and decoded."""
+
+    data = b""
+    document: Any = None
+
+    @classmethod
+    async def read(cls, request: Request) -> _JsonRequest:
+        """Read the body of a request. Raises UnsupportedError, LimitError, DecodeError."""
+        content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if content_type != "application/json":
+            raise UnsupportedError("send Content-Type: application/json")
+        decoded = cls(request.scope, request.receive)
+        decoded.data = await small_body(request, limits.COMMIT_REQUEST_MAX_BYTES)
+        try:
+            # Stricter than the json module, which accepts NaN and lone surrogates.
+            decoded.document = msgspec.json.decode(decoded.data)
+        except MALFORMED as error:
+            raise DecodeError(f"the body cannot be read: {error}") from error
+        return decoded
+
+    async def body(self) -> bytes:
+        return self.data
+
+    async def json(self) -> Any:
+        return self.document
+
+
+async def small_body(request: Request, max_bytes: int) -> bytes:
+    """Return a body that is too small to need the shared budget. Raises ClientDisconnect, LimitError."""
+    with Budget(max_bytes).share() as share:
+        declared = request.headers.get("content-length", "").encode()
+        return await read_body(declared, request.receive, share, max_bytes)
+
+
+def app_part(name: str) -> Any:
+    """Return the dependency on a part of the server, by its name in the state of the application."""
+
+    async def part(request: Request) -> Any:
+        return getattr(request.app.state, name)
+
+    return Depends(part)
+
+
+Locations: TypeAlias = Annotated[HttpLocations, app_part("locations")]
+
+
+def _none_if_empty(value: object) -> object:
+    return None if value == "" else value
+
+
+Text = Annotated[
+    Annotated[str, Field(max_length=limits.PARAMETER_MAX_CHARS)] | None,
+    BeforeValidator(_none_if_empty),
+    Query(),
+]
+Name = Annotated[str, Query(min_length=1, max_length=limits.PARAMETER_MAX_CHARS)]
+Milliseconds = Annotated[
+    Annotated[float, Field(ge=0, le=limits.PARAMETER_MAX_MS)] | None, BeforeValidator(_none_if_empty), Query()
+]
+Limit = Annotated[int, Query(ge=1, le=limits.PAGE_ROWS_MAX)]
+Offset = Annotated[int, Query(ge=0, le=limits.PAGE_OFFSET_MAX)]
+Facets = Annotated[tuple[str, ...], Query(max_length=limits.FACETS_MAX)]
+VectorText = Annotated[
+    Annotated[str, Field(max_length=limits.VECTOR_PARAMETER_MAX_CHARS)] | None,
+    BeforeValidator(_none_if_empty),
+    Query(description="Numbers with commas between."),
+]
+Tags = Annotated[
+    tuple[str, ...],
+    Query(max_length=limits.FACETS_MAX, description="KEY=VALUE, of a tag that a trace has"),
+]
+Hits = Annotated[int, Query(ge=1, le=limits.SEARCH_HITS_MAX)]
+
+
+def cut(value: Any) -> Any:
+    """Return a value for a list: of a long text its beginning, with an ellipsis."""
+    if isinstance(value, str) and len(value) > limits.LIST_TEXT_MAX_CHARS:
+        return value[: limits.LIST_TEXT_MAX_CHARS - 1] + "…"
+    return value
+
+
+def json_response(content: object, status_code: int = 200) -> Response:
+    """Return a JSON response; bytes are encoded in base64."""
+    return Response(msgspec.json.encode(content), status_code, media_type="application/json")
+
+
+_HERE: Final = Path(__file__).parent
+STATIC: Final = _HERE / "static"
+ROOMS = (
+    ("/", "Traces"),
+    ("/overview", "Overview"),
+    ("/versions", "Versions"),
+    ("/datasets", "Datasets"),
+    ("/pipeline", "Pipeline"),
+    ("/archive", "Archive"),
+)
+
+
+def _templates() -> Jinja2Templates:
+    """Return the templates, with the formatting filters of `render`."""
+    environment = Environment(
+        loader=FileSystemLoader(_HERE / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "duration": render.duration,
+        "timestamp": render.timestamp,
+        "ago": lambda nanoseconds: render.ago(nanoseconds, time.time_ns()),
+        "count": render.count,
+        "short": render.short,
+        "size": render.size,
+        "outcome": render.outcome,
+        "span_url": render.span_url,
+        "tokens": render.tokens,
+        "reference": render.reference,
+        "cut": cut,
+        "highlighted": render.highlighted,
+    }
+    environment.globals["json_url"] = None
+    return Jinja2Templates(env=environment, context_processors=[_nav_links])
+
+
+def _nav_links(request: Request) -> dict[str, Any]:
+    """Return the navigation links that the caller may open. Without a caller, return all links."""
+    actor: KeyHolder | None = request.scope.get(ACTOR)
+    return {
+        "rooms": [
+            (path, label)
+            for path, label in ROOMS
+            if actor is None or may_open(path, actor.role, actor.workspace)
+        ]
+    }
+
+
+TEMPLATES: Final = _templates()
+
+
+def render_page(request: Request, template: str, twin: str, status: int = 200, **context: Any) -> Response:
+    """Render a template for a request, given the path of the page's JSON twin and the context."""
+    json_url = f"{twin}?{request.url.query}" if request.url.query else twin
+    return TEMPLATES.TemplateResponse(request, template, {"json_url": json_url, **context}, status)
