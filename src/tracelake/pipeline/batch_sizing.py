@@ -87,9 +87,10 @@ def next_size(size: BatchSize, last: BatchStats, bounds: Bounds = BOUNDS) -> Bat
 
 
 def while_cold(size: BatchSize, before: BatchStats | None) -> BatchSize:
-    """Return the size of a transaction that this process can execute alone, estimated from the previous one.
+    """Return a size that this process can execute without the runner for large tasks, estimated from the previous
+    transaction.
 
-    It applies until the runner for larger tasks has started, so that input does not wait for the start.
+    It applies until that runner has started, so that input does not wait for the start.
     """
     most = limits.NEAR_WORK_MAX_BYTES // limits.STORED_EXPANDS
     if before is not None and before.arrow_bytes:
@@ -123,7 +124,7 @@ class BatchSizer:
         return inputs[:end], inputs[end:]
 
     def some(self, inputs: list[Input]) -> list[Input]:
-        """Return the first pending inputs, enough for LOOK_TRANSACTIONS transactions, and at least one."""
+        """Return the first pending inputs: enough for LOOK_TRANSACTIONS transactions, and at least one."""
         several = BatchSize(LOOK_TRANSACTIONS * self._size.input_bytes, LOOK_TRANSACTIONS * self._size.inputs)
         return inputs[: cut(inputs, several)]
 

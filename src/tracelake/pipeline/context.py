@@ -1,12 +1,12 @@
 """Dependencies of a pipeline, and the choice of where its tasks run.
 
-Small tasks run in the pipeline's process. A task that crashes this process takes the pipeline, and a server that
-hosts it, with it. So it is tried there only once: after a restart, the crash markers (`input_failures.py`) show the
+Small tasks run in the pipeline's process. A task that crashes the process also ends the pipeline and a server that
+hosts it. Such a task therefore runs there only once: after a restart, the crash markers (`input_failures.py`) show the
 crash, and Spark runs the tasks, because its workers may crash. Spark also runs tasks of quarantined input, and
 maintenance after a crash.
 
-Maintenance on workers runs at low priority. In this process it does not: a thread that gets no CPU would hold the
-interpreter lock.
+Maintenance on workers runs at low priority. In this process it runs at normal priority, because a thread that gets no
+CPU would keep the interpreter lock.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ from tracelake.tasks.runners import LowPriorityRunner, ReceiptT, SizedRunner, Ta
 
 
 class CrashAwareRunner:
-    """Runner that chooses by the crash markers whether tasks may run in this process."""
+    """Task runner that runs small tasks in this process, unless the crash markers show that a process crashed on
+    them."""
 
     def __init__(
         self,

@@ -87,7 +87,8 @@ _NEVER: Final = -1
 
 
 class JournalTrimmer:
-    """Trims the journal of a pipeline to the last `retained` transactions. None: only `gc` trims it."""
+    """Trims the journal of a pipeline to the last `retained` transactions. With None it does nothing, and only `gc`
+    trims the journal."""
 
     def __init__(self, key_value: KeyValueStore, retained: int | None) -> None:
         self._journal = Journal(key_value, "main")
@@ -95,8 +96,8 @@ class JournalTrimmer:
         self._at = _NEVER
 
     def after(self, upper: int) -> None:
-        """Trim if enough transactions were committed since the last trim. All below `upper` are committed. Failures
-        are retried."""
+        """Trim the journal if enough transactions were committed since the last trim. All transactions below `upper`
+        must be committed. A later call retries after a failure."""
         if self._retained is None or (self._at != _NEVER and upper - self._at < JOURNAL_TRIM_EACH):
             return
         self._at = upper
@@ -119,10 +120,11 @@ _MAINTENANCE: Final = _STAGES["compacting"]
 
 
 class InboxPipeline:
-    """Pipeline that commits the pending input of inbox, watched files and configured sources. Used by one thread.
+    """Pipeline that commits the pending input of the inbox, watched files and configured sources. One thread may use
+    it.
 
-    Any number of them, in any processes, may work on one lake. The fastest writes a transaction, and the others
-    continue after it.
+    Any number of such pipelines, in any processes, may work on one lake. The fastest one commits a transaction, and the
+    others continue with the next.
     """
 
     def __init__(
@@ -138,8 +140,8 @@ class InboxPipeline:
         mode: CommitPolicy = EACH_STEP,
         journal_kept: int | None = None,
     ) -> None:
-        """Create a pipeline. The journal keeps the input records of the last `journal_kept` transactions; None: only
-        `gc` trims it."""
+        """Create a pipeline. It trims the journal to the last `journal_kept` transactions; with None, only `gc` trims
+        the journal."""
         tally = BatchCounts()
         self._runner = runner
         ingested = IngestedFiles(key_value, "main")
@@ -171,11 +173,11 @@ class InboxPipeline:
         self._heartbeat = Heartbeat(key_value, self._account)
 
     def start(self, *, warm: bool = False, on_namesake: Callable[[str], None] = lambda _: None) -> None:
-        """Start the heartbeat of this replica. It beats until `close`.
+        """Start the heartbeat of this replica, which ends with `close`.
 
         Args:
-            warm: start Spark now, not when work first needs it.
-            on_namesake: called once if another live process uses the same name.
+            warm: start Spark now. By default, Spark starts when a task first needs it.
+            on_namesake: called once if another live process uses the same replica name.
         """
         if warm:
             self._runner.start()
@@ -197,15 +199,15 @@ class InboxPipeline:
         *,
         goes_on: bool = False,
     ) -> IngestReport | None:
-        """Take all pending input, and finish what an earlier run left. Return None if there was nothing to do.
+        """Finish what an earlier run left, then take all pending input. Return None if there was nothing to do.
 
-        With `goes_on`, the caller calls again and again. Then a slow or very large bucket does not delay the others:
-        a later call takes the rest. Failed inputs are retried after a backoff. Once `stopping` returns True, the
-        current transaction finishes and no other begins.
+        With `goes_on`, the caller calls again and again, so a slow or very large bucket does not delay other sources: a
+        later call takes the rest. Failed inputs are retried after a backoff. Once `stopping` returns True, the current
+        transaction finishes and no other begins.
 
         Raises:
-            UnreadInputsError: some inputs could not be read, after all others were taken. They stay pending. Its
-                `report` has the result.
+            UnreadInputsError: some inputs could not be read, after all others were taken. They stay pending. The
+                error's `report` has the result of the run.
         """
         with self._accounted():
             started = time.monotonic()
@@ -294,8 +296,8 @@ class InboxPipeline:
         self._account.leave(_by_age(backlog))
 
     def _get_ready(self, inputs: Sequence[Input]) -> None:
-        """Start the runner for large work once enough input has arrived to need it. Otherwise the first large task
-        would wait for its start. Input of many small transactions counts, because compaction makes large tasks of it.
+        """Start the runner for large tasks once enough input has arrived to need it, because a large task would
+        otherwise wait for the start. Many small transactions count too, because compaction makes large tasks of them.
         """
         self._arrived_bytes += sum(item.size_bytes for item in inputs)
         if self._arrived_bytes * STORED_EXPANDS > limits.NEAR_WORK_MAX_BYTES:
@@ -357,11 +359,11 @@ logger = logging.getLogger("tracelake.pipeline")
 
 
 class PipelineLoop:
-    """Loop that calls a function until it is stopped. Each failure is logged, returned by `problem`, and retried.
+    """Thread that calls a function until it is stopped. Each failure is logged, available as `problem`, and retried.
 
-    Retrying is safe for every failure, because only data that agrees with the journal is published. A store may come
-    back, a changed input may be restored, and a lake may be repaired in the meantime. So no supervisor has to restart
-    the pipeline.
+    Retrying is safe for every failure, because only data that agrees with the journal is published. The cause may
+    disappear: a store recovers, a changed input is restored, or a lake is repaired. No supervisor therefore has to
+    restart the pipeline.
     """
 
     def __init__(

@@ -5,7 +5,7 @@ or the JVM. A large file gets several tasks, each of which decodes a stripe of i
 inputs and stages their rows together. `group_inputs`, `read_tasks` and `gather` split inputs into tasks and merge the
 receipts.
 
-Staged rows between two tasks: Arrow streams by bucket, several in one object.
+Staged rows are Arrow streams, one or more for each bucket, several in one object. `TransactionMergeTask` reads them.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def slice_of(path: str, offset: int, data: pa.Buffer, bucket: int, rows: pa.Tabl
 
 
 def read_piece(objects: ObjectStore, piece: StagedSlice) -> pa.Table:
-    """Read staged rows. Raises DamageError if the checksum differs."""
+    """Read staged rows. Raises DamageError if they differ from the recorded checksum."""
     return read_stream(objects, piece).slice(piece.first, piece.rows)
 
 
@@ -391,7 +391,7 @@ def read_tasks(inputs: Sequence[Input], objects_url: str, buckets: int, staging:
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """Merged receipts of all tasks. Only complete inputs are taken."""
+    """Merged receipts of all tasks, by input. Inputs of which a task could not read everything are listed as failed."""
 
     sources: Sources
     """One range per input, in input order. It has no SHA-256 if the input was not read completely."""

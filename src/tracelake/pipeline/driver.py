@@ -86,8 +86,8 @@ def seal(journal: Journal, t: int, steps: Sequence[Step]) -> Sealed | Appended:
 
 
 def seal_recorded_steps(journal: Journal, t: int) -> None:
-    """Seal a quarantined transaction with any steps it has. A transaction with an output needs a seal, so that
-    `verify` can check it."""
+    """Seal a quarantined transaction with the steps that the journal has, if any. Without a seal, `verify` could not
+    check its outputs."""
     for _ in range(TRANSACTION_STEPS_MAX + 1):
         recorded = journal.read(t)
         if recorded.seal is not None or isinstance(seal(journal, t, recorded.steps), Sealed):
@@ -124,7 +124,7 @@ class ClientTransactionView:
 
     @property
     def is_ending(self) -> bool:
-        """Return whether a client waits for its transaction to end."""
+        """Return whether the client has requested the commit or abort of its transaction."""
         return self.client is not None and self.client.wish != "open" and not self.client.is_over
 
     def takes(self, t: int) -> bool:
@@ -132,21 +132,21 @@ class ClientTransactionView:
         return takes(self.client, t) != ""
 
     def client_of(self, t: int, first_client: str | None) -> str:
-        """Return the client that the next step of T belongs to, empty for none. The step is recorded right after.
+        """Return the client that the next step of T belongs to, empty for none.
 
-        `first_client` is the client of T's first step, None if T has no steps. Raises UsageError if this run takes
-        input for another client.
+        The caller must record the step immediately. `first_client` is the client of T's first step, None if T has no
+        steps. Raises UsageError if T must not take this run's input, because they belong to different clients.
         """
         client = takes(self.context.clients.read(), t) if first_client is None else first_client
         self.check_owner(client)
         return client
 
     def is_foreign(self, client: str) -> bool:
-        """Return whether a transaction of this client (empty for none) must not take this run's input."""
+        """Return whether this run's input must not go into a transaction that belongs to `client` (empty for none)."""
         return self.only_client is not None and client != self.only_client
 
     def check_owner(self, client: str) -> None:
-        """Raise UsageError if a transaction of this client must not take this run's input."""
+        """Raise UsageError if this run's input must not go into a transaction that belongs to `client`."""
         if not self.is_foreign(client):
             return
         if client:
@@ -157,17 +157,14 @@ class ClientTransactionView:
         )
 
     def check_waiting(self, t: int, steps_of: str | None) -> None:
-        """Raise UsageError if T belongs to another client. This run's input must wait until T is over.
-
-        `steps_of` is the client of T's recorded steps, None if it has no steps.
-        """
+        """Raise UsageError if T belongs to another client. This run's input must wait until T has ended."""
         client = takes(self.context.clients.read(), t) if steps_of is None else steps_of
         if client:
             self.check_owner(client)
 
     def begins_next(self, t: int, steps_of: str) -> bool:
-        """Return whether a client has begun a transaction while T, which has no client, is open. Then T takes no more
-        input, and T + 1 belongs to the client."""
+        """Return whether a client has begun a transaction while T, which belongs to no client, is open. T then takes no
+        more input, and T + 1 belongs to the client."""
         return steps_of == "" and takes(self.context.clients.read(), t + 1) != ""
 
     def request_of(self, steps_of: str, t: int) -> ClientRequest | None:
@@ -182,7 +179,7 @@ class ClientTransactionView:
         return client_request(steps_of, self.client, self.context.clients.read(), t)
 
     def bind(self, steps_of: str, t: int) -> None:
-        """Record the number of the client's transaction before its outcome is decided for good."""
+        """Record in the client's transaction that its number is T, before its outcome is final."""
         if steps_of:
             self.context.clients.change(partial(on_bound, of=steps_of, t=t))
 
@@ -232,9 +229,17 @@ class Pipeline:
     ) -> None:
         """Create a pipeline.
 
-        The sizer `sizer` limits each step to a few seconds of work. The runner `start_work` prefetches the next input
-        while a transaction is published. The settings `initial_index` are those of the first index. Users configured
-        the outputs `added`. The policy `mode` decides how many steps make a transaction.
+        Args:
+            name: the pipeline's name, such as `main`.
+            key_value, objects: the stores of the lake.
+            buckets: hash buckets of the tables.
+            runner: runs the tasks.
+            tally: counts won and lost appends.
+            sizer: limits each step to a few seconds of work.
+            start_work: prefetches the next input while a transaction is published.
+            initial_index: settings of the first index.
+            added: outputs that users configured.
+            mode: decides how many steps make a transaction.
         """
         self._start_work = start_work
         self._mode = mode
@@ -292,7 +297,7 @@ class Pipeline:
     def snapshot_client(
         self, only_client: str | None = None, *, defer_commit: bool = False
     ) -> ClientTransactionView:
-        """Read the client's request. Call this before polling the sources, and `run` after it.
+        """Read the client's transaction request, and keep it for the next `run`. Call this before polling the sources.
 
         In this order, a client's commit includes all input that was pending when it was requested. `only_client` is the
         client of all new input. See `ClientTransactionView` for it and for `defer_commit`.
@@ -301,11 +306,13 @@ class Pipeline:
         return self._client
 
     def has_open_transaction(self) -> bool:
-        """Return whether this pipeline has an open transaction that waits for more input."""
+        """Return whether this process keeps a transaction open that waits for more input. For transactions of other
+        processes, see `unfinished`."""
         return self._open_transaction is not None
 
     def open_inputs(self) -> set[tuple[str, str]]:
-        """Return source and path of each input in the open transaction, including inputs that a peer read."""
+        """Return source and path of each recorded input of the lowest uncommitted transaction, including inputs that a
+        peer read."""
         try:
             recorded = self._context.journal.read(self.upper())
         except TrimmedError:
@@ -318,7 +325,7 @@ class Pipeline:
         }
 
     def unfinished(self) -> bool:
-        """Return whether a transaction was begun, by an earlier run or a peer, and has no commit yet."""
+        """Return whether the journal has a transaction that this process or a peer began and that has no commit yet."""
         try:
             return self._context.journal.read(self.upper()).step is not None
         except TrimmedError:
@@ -436,7 +443,7 @@ class _DriverRun:
         return event
 
     def _passed(self) -> Published:
-        """Drop staged work of a transaction that peers published so long ago that the journal has trimmed it."""
+        """Delete staged rows of a transaction that peers published so long ago that the journal has trimmed it."""
         self._put_back()
         self._replayer.discard()
         return Published()
@@ -471,7 +478,8 @@ class _DriverRun:
         return Sealed() if isinstance(current, Seal) else Appended(current, ours, TRANSFORM)
 
     def _put_back(self) -> None:
-        """Put new input back in the queue. A peer's step may contain some of it; the rest is read again."""
+        """Put the inputs of an unrecorded step back into the queue. A peer's step may contain some of them; this run
+        reads the rest again."""
         if self._read is not None:
             self._queue.put_back(self._read.inputs)
             self._reader.discard(self._read)
@@ -531,7 +539,8 @@ class _DriverRun:
         return Published()
 
     def _fit(self, opened: OpenTransaction | None) -> None:
-        """Record the duration of a one-step transaction. The duration of others includes waiting for input."""
+        """Record the duration of a one-step transaction in the batch sizer. The duration of other transactions includes
+        waiting for input."""
         fitting = self._context.sizer
         if fitting is not None and opened is not None and opened.is_new and len(opened.steps) == 1:
             arrow_bytes = sum(piece.arrow_bytes for piece in opened.pieces)
@@ -539,7 +548,7 @@ class _DriverRun:
             fitting.record(opened.inputs, arrow_bytes, seconds, was_cut=self._queue.waits())
 
     def _overtaken(self, t: int) -> LostRace:
-        """Return LostRace because a peer appended first, after checking that the transaction is quarantined."""
+        """Check that transaction T is quarantined, and return LostRace: a peer has appended to table `spans` first."""
         self._state_reader.require_quarantined(t)
         self._replayer.discard()
         return LostRace()
@@ -557,7 +566,7 @@ class _DriverRun:
         return Published()
 
     def _clean_up(self) -> None:
-        """Delete what this attempt staged, ignoring errors. The next attempt reads the input again."""
+        """Delete the rows that this attempt staged, ignoring errors. The next attempt reads the input again."""
         self._prefetcher.drop()
         self._replayer.clean_up()
         if self._read is not None:

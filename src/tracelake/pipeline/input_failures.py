@@ -89,7 +89,7 @@ class _Try(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class CrashMarkers:
-    """Crash markers of one pipeline, one of which is this process's."""
+    """Crash markers of all processes of one pipeline, including this process's marker."""
 
     def __init__(self, store: KeyValueStore, pipeline: str) -> None:
         self._store = store
@@ -128,7 +128,7 @@ class CrashMarkers:
         )
 
     def another(self) -> CrashMarkers:
-        """Return markers with a separate record, for concurrent work of this process."""
+        """Return an object with another marker, for work of this process that runs at the same time."""
         another = CrashMarkers(self._store, self._pipeline)
         self._ours.add(another._process)
         another._ours = self._ours
@@ -200,14 +200,16 @@ class CrashMarkers:
         return {item: died[mark] for mark, item in marks.items() if died[mark] >= enough}
 
     def read_well(self, inputs: Sequence[Input]) -> None:
-        """Record that inputs were read. A foreign marker that names no other input no longer counts."""
+        """Record that these inputs were read without a crash. Foreign markers that name only such inputs no longer
+        count."""
         marks = set(map(_mark, inputs))
         for key, note in self._foreign.items():
             self._unread[key] = (self._unread.get(key, set(note.reading)) & set(note.reading)) - marks
         self._forget([key for key in self._foreign if not self._unread[key]])
 
     def over(self, t: int) -> None:
-        """Delete all markers found for a recorded transaction, and this process's. It is committed or quarantined."""
+        """Delete all markers for a recorded transaction, including this process's. Call it when the transaction is
+        committed or quarantined."""
         self.end()
         keys = [key for key, note in self._foreign.items() if note.transaction == t and not note.reading]
         self._forget(keys)
@@ -218,7 +220,7 @@ class CrashMarkers:
         self._foreign = {}
 
     def _forget(self, keys: Sequence[str]) -> None:
-        """Delete markers, ignoring errors. A marker that remains counts as one crash, and not for long."""
+        """Delete markers, ignoring errors. A marker that remains counts as one crash for a short time."""
         if keys:
             with contextlib.suppress(TracelakeError, OSError):
                 self._store.forget(self._partition, keys)
@@ -292,7 +294,7 @@ class UnreadableSince(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def note_unreadable(standing: UnreadableSince | None, t: int, now_s: float) -> UnreadableSince:
-    """Return the record after one more failed attempt. Pure."""
+    """Return the unreadable-since record after one more failed attempt. Pure: it writes nothing."""
     if standing is None or standing.transaction != t:
         return UnreadableSince(t, now_s)
     since_s = min(max(0.0, now_s - standing.last_s), UNREAD_TRY_COUNTS_MAX_S)
@@ -300,7 +302,8 @@ def note_unreadable(standing: UnreadableSince | None, t: int, now_s: float) -> U
 
 
 def quarantine_unreadable(step: Step, failed: Mapping[str, str]) -> QuarantineRecord:
-    """Return the record that quarantines a transaction with unreadable inputs. Its other inputs are taken again."""
+    """Return a record that quarantines a transaction with unreadable inputs. The pipeline takes its other inputs
+    again."""
     paths = [recorded_input.path for ranges in step.sources.values() for recorded_input in inputs_of(ranges)]
     _, reason = next(iter(failed.items()))
     return QuarantineRecord(
@@ -340,7 +343,7 @@ class UnreadableInputs:
         return any(note is not None and note.transaction == t for note in notes)
 
     def was_read(self, t: int, key: str) -> None:
-        """Delete the record, because the input was read."""
+        """Delete the unreadable-since record of an input, because it was read."""
         note = self._find(key)
         if note is not None and note.transaction <= t:
             self._forget(key)
@@ -385,7 +388,7 @@ class InputFaultError(Exception):
 
 
 class Guarded:
-    """Task runner that detects failures that may be due to the input."""
+    """Task runner that raises InputFaultError for failures that may be due to a task's input."""
 
     def __init__(self, runner: TaskRunner) -> None:
         self._runner = runner
@@ -411,7 +414,7 @@ class Guarded:
 
 
 def may_be_of_input(error: Exception) -> bool:
-    """Return whether a task may have failed because of its input."""
+    """Return whether the input of a task may have caused this error."""
     if isinstance(error, TaskError):
         return not error.ended and _may_be((error.kind or "").rsplit(".", 1)[-1])
     return not isinstance(error, _NOT_OF_INPUT) and _may_be(type(error).__name__)
@@ -425,10 +428,8 @@ def _may_be(name: str) -> bool:
 
 
 def tasks_work(runner: TaskRunner, objects: ObjectStore, buckets: int) -> bool:
-    """Run both tasks on a small, known good input, and return whether they succeed. Nothing of it remains.
-
-    Errors of a store are raised: then it is unknown whether tasks work, and the next run checks again.
-    """
+    """Run both kinds of tasks on a small, known good input, and return whether they succeed. Delete everything they
+    wrote."""
     name = uuid.uuid4().hex
     staging, build = f"staging/pipeline/{name}-", f"control-{name}"
     segment, data = f"{staging}control.segment", write_segment([("json", _CONTROL)])

@@ -1,4 +1,4 @@
-"""Queue of new inputs. It skips inputs that are taken or quarantined, isolates poison input, and reads the rest.
+"""Queue of new inputs. The queue skips inputs that are taken or quarantined, isolates poison input, and reads the rest.
 
 A `Prefetcher` reads the input of the next transaction while the current one is published. Module `protocol.py`
 decides whether the prefetched rows may be used.
@@ -60,7 +60,7 @@ def run_inline(work: Callable[[], None]) -> Callable[[], None]:
 
 
 class Prefetcher:
-    """Prefetch of the input of the next transaction."""
+    """Reads the likely input of the next transaction while the current one is published."""
 
     def __init__(self, context: PipelineContext, progress: OnProgress, start_work: StartWork | None) -> None:
         """Create a prefetcher that reads with `start_work`. None: it prefetches nothing."""
@@ -77,7 +77,8 @@ class Prefetcher:
 
     @cached_property
     def _tries(self) -> CrashMarkers:
-        """Separate crash markers. A crash may be due to this input, or to the transaction that is being published."""
+        """Crash markers separate from those of the transaction that is being published, so that a crash can be
+        attributed."""
         return self._context.tries.another()
 
     @property
@@ -86,7 +87,8 @@ class Prefetcher:
         return self._start_work is not None
 
     def begin(self, t: int, inputs: Sequence[Input]) -> None:
-        """Start reading the likely input of transaction T. Raises errors of the marker store and of `beside`."""
+        """Start reading the likely input of transaction T. Raises an error if the crash marker cannot be written or
+        `start_work` fails."""
         assert self._start_work is not None
         assert self._wait is None
         assert self._staged is None
@@ -123,7 +125,7 @@ class Prefetcher:
         """Return the prefetched rows if they are exactly those of these inputs; otherwise delete them, and return
         None.
 
-        They are also deleted if an input was not read completely. Then it is read again in its present state.
+        They are also deleted if an input was not read completely; the input must then be read again.
         """
         self.end()
         staged = self._staged
@@ -172,13 +174,13 @@ class InputQueue:
         self._waiting.extend(list(run) for run in runs)
 
     def put_back(self, inputs: Sequence[Input]) -> None:
-        """Put inputs that were read back at the front of the queue."""
+        """Put inputs that were already read back at the front of the queue."""
         self._waiting.appendleft(list(inputs))
         paths = {item.path for item in inputs}
         self._offered = {suspect for suspect in self._offered if suspect.path not in paths}
 
     def waits(self) -> bool:
-        """Return whether there is new input."""
+        """Return whether the queue has new input."""
         return bool(self._waiting)
 
     def prefetch(self, t: int, *, is_new: bool) -> None:
@@ -220,9 +222,9 @@ class InputQueue:
         return group
 
     def open(self, t: int, *, continuous: bool) -> ReadInput | None:
-        """Read the next step of transaction T. Return None if no input is pending.
+        """Read the next step of transaction T, and return its staged rows. Return None if no input is pending.
 
-        Input that was quarantined and is offered again comes last, so that new input does not wait for it. It needs a
+        Quarantined input that is offered again comes last, so that new input does not wait for it. Such input needs a
         separate transaction, so it is not taken if T has a step already (`continuous`).
         """
         if self._stopping():
@@ -256,8 +258,8 @@ class InputQueue:
         return None
 
     def _drop_empty(self, t: int, staged: ReadInput, offers: Sequence[QuarantinedInput]) -> ReadInput:
-        """Drop inputs without spans. They are reported but not recorded, so that a later run may read a repaired
-        file."""
+        """Remove inputs without spans from the read input. They are reported but not recorded, so that a later run may
+        read a repaired file."""
         self._result.failed |= staged.failed
         self._quarantine_unread(offers, staged.failed)
         for source, ranges in staged.sources.items():
@@ -341,8 +343,7 @@ class InputQueue:
         return False
 
     def _exclude_ingested(self, inputs: list[Input], listing: QuarantineListing) -> list[Input]:
-        """Return the inputs without those that peers, earlier transactions or the open one have, and quarantined
-        ones."""
+        """Return the inputs, without quarantined ones and those that the open or an earlier transaction contains."""
         new_inputs = []
         open_inputs = set(self._open_inputs())
         inputs = [item for item in inputs if (item.source, item.path) not in open_inputs]
@@ -378,7 +379,7 @@ class InputQueue:
         return new_inputs
 
     def _again(self, offer: QuarantinedInput) -> Input:
-        """Return an offered input with its present size, because a file may have been repaired."""
+        """Return an offered input with its current size, because a file may have been repaired."""
         is_ours = self._context.sources[offer.source].is_ours
         return Input(offer.source, offer.path, offer.size_bytes if is_ours else UNKNOWN_SIZE)
 

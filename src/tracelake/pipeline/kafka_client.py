@@ -1,6 +1,6 @@
 """Access to Kafka: the optional client library, addresses, credentials, and error translation.
 
-It also defines the records of Kafka sources: taken offsets, cluster addresses, and names of offset ranges.
+The module also defines the records of Kafka sources: taken offsets, cluster addresses, and names of offset ranges.
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ def address_of(url: str) -> TopicAddress:
 
 
 def client_config(servers: str, **ours: Any) -> dict[str, Any]:
-    """Return the client settings: the user's file, overridden by Tracelake's. Raises UsageError."""
+    """Return the client settings: the user's file, overridden by Tracelake's. Raises UsageError if that file cannot be
+    read or has an invalid line."""
     return {
         "socket.connection.setup.timeout.ms": 5_000,
         "reconnect.backoff.max.ms": 1_000,
@@ -123,7 +124,8 @@ def code_of(error: Exception) -> int | None:
 
 
 def admin_of(servers: str) -> Any:
-    """Return the admin client, cached per process and address. Raises UsageError."""
+    """Return the admin client, cached per process and address. Raises UsageError if the library is not installed or
+    rejects the settings."""
     return _admin(servers, os.environ.get(CONFIG_VARIABLE), os.getpid())
 
 
@@ -171,7 +173,7 @@ class PartitionName:
         return f"partition {self.partition} of topic {self.topic}"
 
     def key(self) -> str:
-        """Return its key in records."""
+        """Return the key of the partition's records."""
         return f"{self.cluster}/{self.topic}/{self.topic_id}/{self.partition:010d}"
 
     def path(self, start: int, stop: int) -> str:

@@ -1,9 +1,9 @@
 """Maintenance schedule of a pipeline: compaction of tables, index merges, and garbage collection of replaced files.
 
-Only latency depends on maintenance, and it may take long, for example for a large merge or until Spark has started.
-So a continuous pipeline runs it in the background, one pass at a time, while it commits transactions. It waits for
-maintenance only if too many commits are ahead of it, because readers would have to open too many small parts. A
-one-shot run executes maintenance inline.
+Correctness never depends on maintenance, only latency does. Maintenance may take long, for example for a large merge or
+until Spark has started. A continuous pipeline therefore runs it in the background, one pass at a time, while it commits
+transactions. The pipeline waits for maintenance only after too many commits without it, because readers would have to
+open too many small parts. A one-shot run executes maintenance inline.
 
 If no input arrives for some time, index parts are merged further than is due, because a search opens each part.
 Replicas delay this by a random factor of one to two, so that one of them does it for all.
@@ -31,7 +31,8 @@ class MaintenanceScheduler:
     """Maintenance scheduler of one pipeline, called from one thread."""
 
     def __init__(self, context: PipelineContext, start_work: StartWork | None) -> None:
-        """Create a scheduler that runs maintenance in the background by `start_work`. None: always inline."""
+        """Create a scheduler. `start_work` runs maintenance in the background; with None, the scheduler runs it
+        inline."""
         self._context = context
         self._start_work = start_work
         self._lock = threading.Lock()
@@ -49,8 +50,8 @@ class MaintenanceScheduler:
     def after_commit(self, progress: OnProgress, *, continuous: bool, committed: bool = True) -> None:
         """Run due maintenance: inline, or in the background with `continuous`.
 
-        If nothing was `committed`, as while a client's transaction is open, do not wait. Raises unexpected failures,
-        including those of background work; expected ones are logged.
+        With `committed=False`, as while a client's transaction is open, never wait for background work. Expected
+        failures are logged. Unexpected ones are raised, including those of earlier background work.
         """
         if committed:
             self._last_commit_s, self._is_idle = time.monotonic(), False
@@ -93,13 +94,13 @@ class MaintenanceScheduler:
         self._begin(self._start_work)
 
     def stop(self) -> None:
-        """Wait for the current pass, which may take long, and begin no other. Raises its failure."""
+        """Wait for the current pass, which may take long, and prevent further ones. Raises the failure of the pass."""
         with self._lock:
             self._pending_commits = 0
         self.end()
 
     def end(self) -> None:
-        """Wait for background work. Raises its failure."""
+        """Wait for background work. Raises the failure of that work."""
         if self._wait is not None:
             self._wait()
             self._wait = None
@@ -129,7 +130,7 @@ class MaintenanceScheduler:
                 self._failure = error
 
     def _tell(self, step: Progress) -> None:
-        """Beat the heartbeat. Pass progress on if a transaction waits for maintenance."""
+        """Send the heartbeat of the crash marker. If a transaction waits for maintenance, also report the progress."""
         self._context.maintenance_tries.beat()
         if (awaited_by := self._awaited_by) is not None:
             awaited_by(step)

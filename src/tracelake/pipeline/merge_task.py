@@ -4,11 +4,12 @@ on executors.
 A task owns a range of buckets. It merges their staged rows with the tables as of the previous transaction, writes the
 parts of both tables, and builds one index part over the new rows. Its memory is bounded whatever the amount of work.
 
-Upsert of some buckets: classify incoming spans as new, replacing a stored row, or repeated.
+`merge` upserts the spans of some buckets: it classifies each incoming span as new, as a replacement of a stored row, or
+as a repeat.
 
-A span that arrives several times has one row, its greatest claim (`upsert_rule`). The rule depends on content only.
-So the order of inputs, the number of partitions and a replay do not change the table (S5, S6: repeats give no
-output).
+A span that arrives several times gives several claims, and the greatest one (`upsert_rule`) is its row. The rule
+depends on content only. The table is therefore the same for any order of inputs and number of partitions, and after a
+replay (S5, S6: repeats give no output).
 
 DuckDB computes the sets from keys and from the columns that the rows of traces need. Texts are read only for
 contested spans, one piece at a time, so neither new nor stored spans need to fit into memory.
@@ -140,9 +141,10 @@ def _of_few(read: pa.Table, transaction: int) -> UpsertResult | None:
 
 
 def winning_rows(tables: Iterable[pa.Table], first: int, lost: Numbers, transaction: int) -> pa.Table:
-    """Return the rows of some incoming tables that are taken, in the form and order of table `spans`.
+    """Return the incoming rows that go into table `spans`, in its form and order: all rows except the numbers in
+    `lost`.
 
-    `first` is the number of their first span among all incoming ones.
+    `first` is the number of the tables' first span among all incoming ones.
     """
     rows = pa.concat_tables(tables)
     indices = np.setdiff1d(np.arange(first, first + len(rows)), lost, assume_unique=True) - first
@@ -186,18 +188,16 @@ def _load_incoming(db: duckdb.DuckDBPyConnection, incoming: Incoming) -> pa.Tabl
 
 
 def _load(db: duckdb.DuckDBPyConnection, name: str, tables: list[pa.Table], schema: pa.Schema) -> pa.Table:
-    """Register tables as a relation. Their chunks are kept, because together they may exceed the size limit of one."""
+    """Register tables as a relation. Their chunks are not combined, because a combined chunk may exceed Arrow's size
+    limit."""
     rows = pa.concat_tables(tables) if tables else schema.empty_table()
     db.register(name, rows)
     return rows
 
 
 def _contest(db: duckdb.DuckDBPyConnection, incoming: Incoming, spans: Lookup) -> tuple[Numbers, pa.Table]:
-    """Make `lost` (numbers of incoming rows that are not taken) and `replaced` (ids of stored rows that go).
-
-    Return both, sorted. Few spans come twice, and statements cost more than the rows of a few spans, so only spans with
-    equal ids and side are compared. The ranking of claims also compares the workspace.
-    """
+    """Create tables `lost` (numbers of incoming rows that another claim beats) and `replaced` (ids of stored rows to
+    retract)."""
     db.execute("create temp table lost (ord bigint)")
     db.execute("create temp table replaced (row_id bigint)")
     db.execute(f"""
@@ -283,11 +283,7 @@ def _distinct(ids: pa.ChunkedArray[Any]) -> list[str]:
 def _merge_traces(
     db: duckdb.DuckDBPyConnection, traces: Lookup, trace_ids: list[str], transaction: int, *, fits: bool
 ) -> tuple[list[pa.Table], pa.Table]:
-    """Compute the rows of changed traces from all their spans. Return rows and retractions.
-
-    Args:
-        fits: all their texts fit into memory at once.
-    """
+    """Compute the rows of changed traces from all their spans. Return new rows and retractions of old ones."""
     spans = ", ".join(SPAN_COLUMNS)
     db.execute(f"""
         create temp view all_spans as
@@ -345,7 +341,7 @@ hundred rows."""
 
 @dataclass(frozen=True, slots=True)
 class TableBefore:
-    """A built-in table as of the previous transaction, and the epoch in which parts are written now."""
+    """A built-in table as of the previous transaction, and the current epoch, in which new parts are written."""
 
     live: Snapshot
     epoch: int
@@ -377,7 +373,7 @@ class TransactionMergeTask:
 
 @dataclass(slots=True)
 class TableChange:
-    """Effect of a transaction on one table: parts and counts."""
+    """Effect of a transaction on one table: new parts and row counts."""
 
     parts: list[Part] = field(default_factory=list)
     retractions: list[Part] = field(default_factory=list)
@@ -520,9 +516,9 @@ class _MergeRun:
     def _write_spans(
         self, pieces: list[StagedSlice], tables: _OldParts, lost: Numbers
     ) -> Iterator[pa.RecordBatch]:
-        """Write the spans that are taken: one part for all buckets, or parts of bounded size for each bucket.
+        """Write the winning spans: one part for all buckets, or parts of bounded size for each bucket.
 
-        Rows are yielded before they are written, because a separate thread indexes their text in the meantime.
+        Rows are yielded before they are written, because a separate thread indexes their text during the write.
         """
         task = self._task
         if self._is_together:
@@ -611,7 +607,7 @@ class _OldParts:
         return stream.slice(piece.first, piece.rows)
 
     def _alone(self, piece: StagedSlice) -> pa.Table:
-        """Return the rows of a slice without keeping the rest of its stream in memory."""
+        """Return the rows of a slice. The rest of the stream that contains the slice is not kept in memory."""
         if piece in self._cache:
             return self._cache[piece]
         rows = read_stream(self._objects, piece)

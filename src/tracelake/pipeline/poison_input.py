@@ -41,7 +41,8 @@ class RetryPolicy:
         return not self._tries[t]
 
     def died(self, step: Step) -> AttemptFailed | None:
-        """Return AttemptFailed if too many runs crashed on a transaction. Otherwise mark it as begun."""
+        """Return AttemptFailed if too many processes crashed on a transaction. Otherwise write a crash marker for it,
+        and return None."""
         t = step.transaction
         enough = tries_max(self._attempt_failed(step))
         deaths = self._context.tries.crash_count(t, enough, self._stopping)
@@ -51,8 +52,8 @@ class RetryPolicy:
         return self.undone(step, InputFaultError(DeathsError(deaths, f"did transaction {t}")), deaths)
 
     def undone(self, step: Step, fault: InputFaultError, tries: int = 1) -> AttemptFailed:
-        """Count failed attempts at a transaction. Raises the failure if the run is stopping, or if good input fails
-        too."""
+        """Count failed attempts at a transaction, and return AttemptFailed. Raises the failure if the run is stopping,
+        or if tasks also fail on known good input."""
         if self._stopping():
             raise fault.error from fault
         t, self._fault = step.transaction, fault
@@ -96,7 +97,8 @@ class RetryPolicy:
         )
 
     def give_up(self, t: int) -> NoReturn:
-        """Raise the error of a transaction that can only be finished, but fails here."""
+        """Raise the error of a transaction that must be finished, because a table has its rows, but fails on this
+        machine."""
         assert self._fault is not None
         raise TaskError(
             f"transaction {t} has its spans in table spans, so it can only be finished, but a task fails on "
@@ -126,7 +128,7 @@ class RetryPolicy:
 
 
 class PoisonInputFinder:
-    """Finder that isolates inputs on which tasks fail or processes crash, and reports them."""
+    """Isolates inputs on which tasks fail or processes crash, and quarantines them."""
 
     def __init__(
         self,
@@ -141,9 +143,10 @@ class PoisonInputFinder:
         self._stopping = stopping
 
     def without_deadly(self, t: int, inputs: list[Input], *, suspected: bool) -> list[Input]:
-        """Return the inputs without those on which processes crashed while reading.
+        """Return the inputs, without those on which processes crashed while reading.
 
-        Those are offered again in halves. An input that crashes alone is quarantined.
+        The others are offered again in halves, in separate transactions. An input that crashes a process alone is
+        quarantined.
         """
         enough = tries_max(AttemptFailed(0, len(inputs), suspected))
         is_alone = suspected and len(inputs) == 1
@@ -165,7 +168,7 @@ class PoisonInputFinder:
         return [item for item in inputs if item not in deadly]
 
     def quarantine(self, t: int, item: Input, tries: int, error: Exception) -> None:
-        """Quarantine an input that failed alone. Raises `error` if known good input fails too."""
+        """Quarantine an input that failed alone. If tasks also fail on known good input, raise `error` instead."""
         if not self._reader.tasks_work():
             raise error
         self._narrow(t, item, tries, error, together=0)

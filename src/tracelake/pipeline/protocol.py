@@ -1,8 +1,8 @@
 """Pure decisions of the pipeline: prefetch, fairness between sources, exactly-once outputs, and offset ranges.
 
-Prefetched input is not recorded. When its turn comes, the pipeline decides everything as if nothing had been read:
-which input is pending, taken by a peer, or quarantined. The prefetched rows are used only if exactly these inputs
-come next, in this order.
+Prefetched input is not recorded in the journal. Before the next transaction, the pipeline determines which inputs are
+pending, taken by a peer, or quarantined, as if nothing had been prefetched. It uses the prefetched rows only if the
+next inputs are exactly the prefetched ones, in the same order.
 
 An output writes each transaction to the external system once:
 
@@ -14,9 +14,10 @@ An output writes each transaction to the external system once:
 | some | of an earlier transaction | write rows and marker in one step |
 
 Each offset of a Kafka partition, from 0 up, is *taken* (committed or discarded), *held* (quarantined until the user
-decides), or pending. So the order in which ranges are taken or fail does not matter. Offsets without a record
-(compacted, transaction markers, aborted) are skipped with their range. Offsets that retention removed before they
-were taken are *lost*: a separate range that fails with an error.
+decides), or pending. The order in which ranges are taken or fail therefore does not matter. Some offsets have no
+record: it was compacted away, belongs to an aborted transaction, or is a transaction marker. They are skipped as part
+of their range. Offsets that retention removed before they were taken are *lost*: a separate range that fails with an
+error.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ def may_prefetch(*, is_new: bool, is_alone: bool, is_stopping: bool) -> bool:
 
 
 def keeps(action: Action) -> bool:
-    """Return whether prefetched input may still be used. Any action other than opening the next new input drops it."""
+    """Return whether prefetched rows may still be used after this action. Any action other than opening the next new
+    input makes them useless."""
     return isinstance(action, ReadState | OpenInputs)
 
 
@@ -59,9 +61,9 @@ def matches_prefetch(prefetched: Sequence[object], inputs: Sequence[object]) -> 
 def in_turn(costs: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
     """Return (source, number) of all inputs in the order in which they are taken, given their costs by source.
 
-    Inputs are ordered by the cost that precedes them in their own source. So each prefix of the order, wherever a
-    transaction ends, has an equal share of every source. A source with less pending input leaves its share to the
-    others. The order within a source is kept.
+    Inputs are ordered by the cost that precedes them in their own source. Wherever a transaction ends in this order, it
+    contains an equal share of every source. A source with less pending input leaves its share to the others. The order
+    within a source is kept.
     """
     turns = []
     for source, of_source in enumerate(costs):
@@ -75,8 +77,9 @@ def in_turn(costs: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
 def counts(looked_at: str, now: str | None, *, is_paused: bool) -> bool:
     """Return whether input polled from a configured source may still be taken.
 
-    `now` is the record's id after polling, None if it was removed. Checking after the poll ensures that nothing is
-    taken that arrived after a pause or removal returned.
+    `looked_at` is the id of the source's record before the poll, `now` the id afterwards, or None if the record was
+    removed. Checking after the poll ensures that nothing is taken that arrived after a call to pause or remove
+    returned.
     """
     return now == looked_at and not is_paused
 
@@ -91,11 +94,10 @@ def is_to_be_written(transaction: int, since: int, rows: int, marker: int) -> bo
 
 
 def begins_at(upper: int) -> int:
-    """Return the first transaction of a new output, from an upper that was read after the output's record was
-    written.
+    """Return the first transaction of a new output. `upper` must have been read after the output's record was written.
 
-    A peer that does not know of the output yet may be publishing transaction `upper`. The one after it starts after
-    that commit, so its publisher sees the record.
+    A peer that does not know the output yet may be publishing transaction `upper`. Transaction `upper` + 1 starts after
+    that commit, so its publisher sees the output's record.
     """
     return upper + 1
 
@@ -123,12 +125,13 @@ def has_all(ingested: Sequence[Offsets], start: int, stop: int) -> bool:
 
 
 def has_any(ingested: Sequence[Offsets], start: int, stop: int) -> bool:
-    """Return whether some of a range is taken. If so, a peer cut it differently, and the rest is cut anew."""
+    """Return whether some offsets of a range are taken. If so, a peer cut the range differently, and the rest of it is
+    cut anew."""
     return any(start < last and first < stop for first, last in united(ingested))
 
 
 def pending_ranges(ingested: Sequence[Offsets], end: int) -> list[Offsets]:
-    """Return the ranges of [0, end) that are not taken."""
+    """Return the ranges of offsets below `end` that are not taken."""
     gaps, at = [], 0
     for start, stop in united(ingested):
         if at < start:
@@ -154,7 +157,7 @@ def mean_after(mean_bytes: float | None, size_bytes: int, messages: int) -> floa
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """State of a partition as polled."""
+    """Offsets of a partition, as a poll found them."""
 
     ingested: tuple[Offsets, ...]
     quarantined: tuple[Offsets, ...]
@@ -183,10 +186,7 @@ def lag(log: Log) -> int:
 
 
 def blocking_ranges(ingested: Sequence[Offsets], suspects: Iterable[Offsets]) -> tuple[Offsets, ...]:
-    """Return the quarantined ranges that still hold their offsets back: those neither taken nor discarded.
-
-    Discarding a range takes only its lost part, which always includes its beginning. The rest is then read.
-    """
+    """Return the quarantined ranges that no poll may take: those neither taken nor discarded."""
     return tuple(
         (start, stop) for start, stop in suspects if not has_any(ingested, start, min(start + 1, stop))
     )

@@ -3,8 +3,7 @@
 Every stage is idempotent for T, and any replica can finish what another began (PROTOCOLS §7). Readers stay on the
 previous commit until the new one references everything.
 
-Acknowledgement of committed inputs to their sources. It happens before the next transaction opens, and again after
-a crash.
+`InputAcker` acknowledges committed inputs to their sources, before the next transaction opens and again after a crash.
 """
 
 from __future__ import annotations
@@ -69,7 +68,7 @@ SHAPE_TASK_SPANS: Final = 100_000
 
 
 class Outputs:
-    """Outputs of a pipeline, in order. An output gets T only after all outputs before it have T."""
+    """Outputs of a pipeline, in order. An output receives transaction T only after all outputs before it."""
 
     def __init__(
         self,
@@ -112,7 +111,7 @@ class Outputs:
         return self.commit.upper()
 
     def require_committed(self, forgotten: int) -> None:
-        """Check that a transaction trimmed from the journal has a commit. Raises DamageError."""
+        """Raise DamageError if a transaction that the journal has trimmed has no commit."""
         if self.upper() <= forgotten:
             raise DamageError(
                 f"the journal has dropped transaction {forgotten}, which is not committed. Restore the "
@@ -139,10 +138,7 @@ class Outputs:
         runner: TaskRunner,
         progress: OnProgress,
     ) -> tuple[str, Counts]:
-        """Publish a sealed transaction to the outputs that lack it. Return its commit and counts.
-
-        `pieces` are its staged rows, or None if only the commit is missing.
-        """
+        """Publish a sealed transaction to the outputs that do not have it yet. Return the commit and the counts."""
         # Read before anything of T is published. A replica that publishes T + 1 reads it after the commit of
         # T.
         outputs = (*self._before_commit, *self._others(), self.commit)
@@ -158,9 +154,11 @@ class Outputs:
         return publication.commit, publication.counts
 
     def publish_nothing(self, record: QuarantineRecord) -> str:
-        """Make all outputs skip a quarantined transaction, and return its commit.
+        """Publish a quarantined transaction without rows: tables get an empty batch, the index stays as it is, and a
+        commit records the quarantine. Return the commit.
 
-        Raises OvertakenError if a peer has appended rows of it before; then it is not quarantined.
+        Raises OvertakenError if a peer has already appended the transaction's rows to table `spans`. The transaction
+        must then be published with these rows.
         """
         self._begin(
             [table for table in self.tables.values() if table.upper() < record.transaction],
@@ -174,8 +172,8 @@ class Outputs:
     def has_rows(self, transaction: int) -> bool:
         """Return whether table `spans` has rows of an uncommitted transaction.
 
-        A transaction of repeated spans adds no rows, and quarantining it would change as little. Its commit says
-        which of the two happened.
+        If all spans of a transaction are repeats, it adds no rows, and this returns False whether or not it was
+        quarantined. Only the commit then shows which of the two happened.
         """
         return self._first.has_rows(transaction)
 
@@ -191,8 +189,8 @@ class Outputs:
         return self.commit.was_quarantined(transaction)
 
     def _begin(self, behind: Sequence[TableOutput], t: int) -> None:
-        """Start tables at T that are newer than the lake. A table that a commit references has lost its data, so it
-        is not started."""
+        """Start these tables at transaction T if they are newer than the lake. A table that a commit references is not
+        started: it has lost its data."""
         for table in behind:
             head = self.repository.head()
             if head is not None and not self.repository.find(head, [table.table.entry]):
@@ -293,10 +291,10 @@ class InputAcker:
         self._outputs = outputs
 
     def settle(self, t: int) -> list[QuarantinedInput]:
-        """Acknowledge the inputs of a committed transaction to their sources.
+        """Acknowledge the inputs of a committed transaction to their sources, which may delete them. If the transaction
+        was quarantined, acknowledge only inputs that the user discarded.
 
-        If the transaction was quarantined, only inputs that the user discarded are released. Return the inputs that
-        are kept: those of a quarantined transaction, and those that cannot be deleted.
+        Return the inputs that are kept: those of a quarantined transaction, and those that cannot be deleted.
         """
         try:
             step, record = self._journal.read(t).step, self._journal.quarantine_record(t)
@@ -322,7 +320,8 @@ class InputAcker:
         return retained
 
     def ack(self, t: int, source: str, inputs: Sequence[RecordedInput]) -> list[QuarantinedInput]:
-        """Acknowledge inputs. If one cannot be deleted, record that it is taken, and return it."""
+        """Acknowledge inputs to their source. If one cannot be deleted, record it as taken, so that it is not read
+        again, and return it."""
         of = self._sources[source]
         try:
             of.ack(inputs)
@@ -388,7 +387,7 @@ class InputAcker:
         return quarantined
 
     def discard(self, suspect: QuarantinedInput) -> None:
-        """Delete a discarded input. Its quarantine record already says so, and stays."""
+        """Delete a discarded input at its source. The quarantine record, which marks the input as discarded, stays."""
         if suspect.state == "discarded":
             self._sources[suspect.source].discard(suspect.path, unread=suspect.unread)
 

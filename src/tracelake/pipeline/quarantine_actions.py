@@ -42,12 +42,11 @@ class QuarantineActions:
         )
 
     def decide(self, t: int, action: QuarantineAction) -> list[QuarantinedInput]:
-        """Offer the inputs of a transaction again, or discard those at fault. Return the new state of each.
+        """Retry or discard the inputs of a transaction. `retry` offers all of them to the pipelines again; `discard`
+        discards those at fault. Return the new state of each.
 
         A stuck transaction is quarantined first. Its inputs at fault are those that changed after they were recorded;
         if there are none, the unreadable ones, or its only input. The others are taken again.
-
-        Raises UsageError if there is nothing to decide, StorageError if an input cannot be read now.
         """
         if not any(suspect.state == "set aside" for suspect in self._of(t)):
             with contextlib.suppress(TrimmedError):  # trimmed, so no longer stuck
@@ -106,7 +105,8 @@ class QuarantineActions:
     def _changed(self, step: Step) -> tuple[list[str], dict[str, str]]:
         """Return the inputs that changed after they were recorded, and the unreadable ones with reasons.
 
-        Raises StorageError for an unreadable input unless a run has found the same: the failure may be temporary.
+        Raises StorageError for an unreadable input if no run has found it unreadable before, because the failure may be
+        temporary.
         """
         inputs = [
             (source, recorded_input)

@@ -71,7 +71,7 @@ class RegistrationStore(Generic[RecordT]):
         self._kind, self._what, self._version = kind, what, version
 
     def require_name(self, name: str, reserved: tuple[str, ...] = ()) -> None:
-        """Check that a name is valid and not reserved. Raises UsageError."""
+        """Raise UsageError if a name is invalid or reserved."""
         if _NAME.fullmatch(name) and name not in reserved:
             return
         article = "an" if self._what[0] in "aeiou" else "a"
@@ -149,7 +149,8 @@ class RegistrationStore(Generic[RecordT]):
         raise self._contention(name)
 
     def _is_another(self, before: RecordT, now: Entry) -> bool:
-        """Return whether the name was added again. A damaged record may be the same one."""
+        """Return whether the name was removed and added again since `before` was read. A damaged record counts as the
+        same one."""
         record = self._read(now)
         return record is not None and record.id != before.id
 
@@ -242,7 +243,7 @@ class AddedSources:
 
 
 def _for_all(address: str) -> str:
-    """Return an address that every replica resolves alike, whatever its working directory. Raises UsageError."""
+    """Return an address that means the same for every replica: a relative path becomes absolute."""
     if source_of(address) != FILES:
         return address
     return to_name(str(Path(path_of(address)).absolute()))

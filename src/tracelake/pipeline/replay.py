@@ -1,8 +1,8 @@
 """Replay of the open transaction from the journal, and its staged rows.
 
-A transaction that waits for more input keeps its steps and rows between runs, and the next run continues it. After a
-crash they are read again as the journal recorded them. `StateReader` reads the state of the lowest uncommitted
-transaction after acknowledging the inputs of the one before.
+A transaction that waits for more input keeps its steps and staged rows between runs, and the next run continues it.
+After a crash, a process reads the steps' inputs again as the journal recorded them. `StateReader` reads the state of
+the lowest uncommitted transaction after acknowledging the inputs of the one before.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ def lost_records(t: int) -> DamageError:
 
 
 class OpenTransaction:
-    """The open transaction: its recorded steps, with their staged rows."""
+    """The transaction that has begun and is not yet sealed: its recorded steps, the inputs that they read, and the rows
+    staged from these inputs. This process keeps it between runs, so that a transaction can wait for more input."""
 
     def __init__(self) -> None:
         self.steps: list[Step] = []
@@ -59,7 +60,8 @@ class OpenTransaction:
         return [item for each in self.read for item in each.inputs]
 
     def age_s(self) -> float:
-        """Return the seconds since the transaction was begun by any replica, at least those since this one read it."""
+        """Return the seconds since any replica began the transaction, or since this process read it if that is
+        longer."""
         here_s, began_at = time.monotonic() - self.began_s, self.steps[0].began_at
         return max(here_s, (now() - datetime.fromisoformat(began_at)).total_seconds() if began_at else 0.0)
 
@@ -69,21 +71,22 @@ class OpenTransaction:
         return sum(piece.rows for piece in self.pieces)
 
     def paths(self) -> set[tuple[str, str]]:
-        """Return source and path of its inputs. They must not be taken again before the commit."""
+        """Return source and path of the transaction's inputs. No input among them may be taken again before the
+        commit."""
         steps = ((source, ranges) for step in self.steps for source, ranges in step.sources.items())
         return {
             (source, recorded_input.path) for source, ranges in steps for recorded_input in inputs_of(ranges)
         }
 
     def add(self, step: Step, read: ReadInput, *, is_new: bool) -> None:
-        """Add a step."""
+        """Append a step, and what was read for it. `is_new` is False if the step was replayed."""
         self.steps.append(step)
         self.read.append(read)
         self.is_new = self.is_new and is_new
 
 
 class Replayer:
-    """Replayer that reads the recorded inputs of a transaction again, step by step."""
+    """Reads the recorded inputs of a transaction again, step by step, and stages their rows."""
 
     def __init__(
         self,
@@ -110,7 +113,8 @@ class Replayer:
         return self.opened.steps
 
     def fed(self, steps: Sequence[Step]) -> int:
-        """Return how many of these recorded steps are replayed. Rows of any other transaction are discarded."""
+        """Return how many of these recorded steps are staged already. If the staged rows belong to other steps, delete
+        them and return 0."""
         ours = [] if self.opened is None else self.opened.steps
         if ours and list(steps[: len(ours)]) == ours:
             return len(ours)
@@ -123,7 +127,8 @@ class Replayer:
         self.opened.add(step, read, is_new=is_new)
 
     def feed(self, step: Step) -> Replayed | Published | AttemptFailed:
-        """Read a step again as recorded, unless table `spans` has the rows of its transaction."""
+        """Read the inputs of a recorded step again and stage their rows. If table `spans` has the rows of the
+        transaction already, stage those instead."""
         fed = self._feed(step)
         # A peer has appended the rows since the state was read. They replace the input that cannot be read.
         return replace(fed, tries=0) if isinstance(fed, AttemptFailed) and fed.has_rows else fed
@@ -162,7 +167,7 @@ class Replayer:
         return Replayed(read.sources)
 
     def restage(self, step: Step) -> Replayed | Published | AttemptFailed:
-        """Stage the rows that table `spans` has of a transaction."""
+        """Stage the rows of a transaction from table `spans`, because its input may no longer exist."""
         t = step.transaction
         self.discard()
         if t not in self._result.recovered:
@@ -179,7 +184,7 @@ class Replayer:
         return Replayed(step.sources)
 
     def recorded(self, t: int) -> Step:
-        """Return all recorded steps of a transaction as one. Raises DamageError if they are lost."""
+        """Return all recorded steps of a transaction as one. Raises DamageError if the journal has no step of it."""
         step = self._context.journal.read(t).step
         if step is None:
             raise lost_records(t)
@@ -204,7 +209,7 @@ class Replayer:
 
 
 class StateReader:
-    """Reader of the recorded state of transactions during one run."""
+    """Reads the recorded state of transactions during one run."""
 
     def __init__(self, context: PipelineContext, feeding: Replayer, result: RunResult) -> None:
         self._context = context
@@ -213,12 +218,14 @@ class StateReader:
         self._settled = -1  # transaction whose inputs this run acknowledged last
 
     def settle(self, t: int) -> None:
-        """Acknowledge the inputs of a committed transaction, and add those that are kept to the result."""
+        """Acknowledge the inputs of a committed transaction to their sources. Add the inputs that stay quarantined to
+        the run's result."""
         self._result.note(self._context.acker.settle(t))
         self._settled = t
 
     def look(self, at_least: int) -> StateRead:
-        """Return the state of the lowest transaction, from `at_least` on, that has no commit."""
+        """Return the state of the lowest transaction, from `at_least` on, that has no commit. First acknowledge the
+        inputs of the transaction before it."""
         while True:
             t = max(at_least, self._context.outputs.upper())
             try:
@@ -257,7 +264,8 @@ class StateReader:
         )
 
     def require_quarantined(self, t: int) -> None:
-        """Check that a transaction that table `spans` skipped is quarantined. Raises DamageError."""
+        """Raise DamageError if table `spans` has skipped a transaction that the journal does not record as
+        quarantined."""
         if self._context.journal.quarantine_record(t) is None:
             raise DamageError(
                 f"table spans has skipped transaction {t}, but the journal does not say that it is set aside. "

@@ -14,7 +14,7 @@ from tracelake.results import BadInput, IngestReport, Problem, SetAsideInput
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Effect of a transaction on the tables, in counts."""
+    """Row counts of a transaction's effect on the tables, which its commit carries."""
 
     new: int
     replaced: int

@@ -1,8 +1,8 @@
 """Staging of decoded rows until their transaction is committed, restaging from table `spans`, and dry-run replay.
 
-Once `spans` has the rows of T, T can be finished without its input, which may have changed or disappeared. Its rows
-are staged from the table as if the input had been read again. Merged with the tables as of T-1, they give the missing
-trace rows and index part. `replay` only reads recorded input again and compares it; it writes nothing.
+Once `spans` has the rows of transaction T, T can be finished without its input, which may have changed or disappeared.
+The rows are staged from the table as if the input had been read again. Merged with the tables as of T-1, they give the
+missing trace rows and index part. `replay` only reads recorded input again and compares it; it writes nothing.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class ReadInput:
 
 
 class InputReader:
-    """Reader that runs read tasks and manages the rows that they stage."""
+    """Runs read tasks, and deletes the rows that they staged when asked."""
 
     def __init__(self, objects: ObjectStore, buckets: int, runner: TaskRunner, progress: OnProgress) -> None:
         self._objects = objects
@@ -113,7 +113,8 @@ class InputReader:
         self._progress = progress
 
     def stage(self, inputs: Sequence[Input], transaction: int | None = None) -> ReadInput:
-        """Read inputs. On failure, the rows staged so far are deleted. Raises InputFaultError."""
+        """Run tasks that read inputs and stage their rows. On failure, delete the rows staged so far. Raises
+        InputFaultError if a task failed in a way that may be due to its input."""
         staging = (
             f"{STAGING}{uuid.uuid4().hex}-"  # no directory, because deleting files would leave it behind
         )
@@ -125,7 +126,8 @@ class InputReader:
         return ReadInput(gathered.sources, gathered.pieces, tuple(inputs), gathered.failed)
 
     def restage(self, parts: Sequence[Part], transaction: int) -> list[StagedSlice]:
-        """Stage the rows of parts of table `spans`. Raises InputFaultError."""
+        """Stage the rows of parts of table `spans` again. Raises InputFaultError if a task failed in a way that may be
+        due to its input."""
         staging = (
             f"{STAGING}{uuid.uuid4().hex}-"  # no directory, because deleting files would leave it behind
         )
@@ -166,7 +168,7 @@ class InputReader:
 
 
 class Leftovers:
-    """Cleaner of staged rows that crashed runs left. No transaction uses them any more."""
+    """Deletes staged rows that crashed runs left behind."""
 
     def __init__(self, objects: ObjectStore) -> None:
         self._objects = objects
@@ -205,7 +207,8 @@ class ReplayedSource:
 
 
 def replay(step: Step, objects: ObjectStore, buckets: int, runner: TaskRunner) -> list[ReplayedSource]:
-    """Read the inputs of a step again and compare them: first the sources, then their values."""
+    """Read the inputs of a step again and compare them with the record: sizes and checksums of the inputs, then the
+    decoded rows."""
     inputs = [
         Input(source, recorded_input.path, recorded_input.size_bytes)
         for source, ranges in step.sources.items()

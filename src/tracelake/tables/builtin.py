@@ -1,7 +1,8 @@
 """Built-in tables `spans` and `traces`: their schemas, how a trace is aggregated, and the rows of one workspace.
 
 Writers, readers, maintenance and verification use `BUILT_IN`. A new table is one entry there, and the code in
-`pipeline/merge_task.py` that fills it. In an older lake, the table is empty until the next transaction.
+`pipeline/merge_task.py` that fills it. In a lake of an earlier release, the new table is empty until the next
+transaction.
 """
 
 from __future__ import annotations
@@ -77,8 +78,8 @@ def aggregate_sql(spans: str, transaction: int, *, with_plain_sums: bool = False
     Ties are broken by span id, workspace and side, so the result does not depend on the order of the rows. Senders
     choose the numbers, so sums and differences saturate at the bounds of int64 and never fail.
 
-    Usage that a span repeats of the spans below it counts once. A span with usage gives it to the nearest span above
-    it that has usage, too. Of what a span reports, only the part beyond what it was given counts.
+    Token usage counts once, even if a span reports it again for its descendants. The usage of a span is subtracted from
+    the nearest ancestor that reports usage; only the remainder of the ancestor's usage counts.
 
     Args:
         spans: A table, or a query in parentheses.
@@ -116,10 +117,11 @@ def aggregate_sql(spans: str, transaction: int, *, with_plain_sums: bool = False
 
 
 def _repeated_sql(spans: str) -> str:
-    """Return CTEs, of which `repeated` has the usage of traces that spans repeat of the spans below them.
+    """Return SQL CTEs. The CTE `repeated` has the usage of each trace that spans report although their descendants
+    report it too.
 
-    In `placed`, the server span of a call that shares its id with the client span has the id with a `+`, and the
-    parents are those of the tree (`Trace.walk`).
+    The CTE `placed` places spans in the tree as `Trace.walk` does. If the server span of a call shares its id with the
+    client span, its id there ends in `+`.
     """
     has_usage = _HAS_USAGE_SQL
     read = ", ".join(f"{_integer_sql(name)} as {name}" for name in _USAGE)
@@ -286,7 +288,7 @@ def entry_of(table: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class BuiltInTable:
-    """A table to which transactions append. Its shard has the same name."""
+    """A table to which transactions append. The shard that stores it has the same name."""
 
     name: str
     schema: pa.Schema
@@ -356,8 +358,8 @@ def workspace_sql(rows: str, workspace: str | None) -> str:
 
 
 def workspace_token(workspace: str | None) -> tuple[str, ...]:
-    """Return the workspace's contribution to a page token, so that pages of other searches are refused. Empty for
-    None."""
+    """Return the part of a page token that names the workspace, so that tokens of other workspaces are refused. Empty
+    for None."""
     return () if workspace is None else ("workspace", workspace)
 
 
@@ -372,5 +374,5 @@ def workspace_table_sql(name: str, rows: str, workspace: str | None) -> str:
 
 
 def base_tables(names: set[str], workspace: str | None) -> set[str]:
-    """Return the tables that the named tables are computed from in one workspace."""
+    """Return the tables that DuckDB must read to answer a query of the named tables in one workspace."""
     return {TABLE_SPANS.name} if workspace is not None and TABLE_TRACES.name in names else set()

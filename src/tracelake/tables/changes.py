@@ -24,7 +24,7 @@ _LISTEN_POLL_S: Final = 0.5
 
 
 class Retractions(Enum):
-    """Treatment of retracted rows in a change feed."""
+    """Whether a change feed includes, omits or refuses retracted rows."""
 
     TELL = "columns tell what was inserted and what was retracted"
     LEAVE_OUT = "only rows that were inserted, without further columns"
@@ -54,13 +54,13 @@ class ChangeLog:
     def scans(self, after: int, until: int, retractions: Retractions) -> list[Scan]:
         """Return scans of the changes later than `after`, up to `until`: insertions first, then retractions.
 
-        Raises UsageError if a row was retracted and `retractions` refuses that. Raises ExpiredError if the individual
-        changes are no longer stored.
+        Raises UsageError if a row was retracted and `retractions` refuses retracted rows. Raises ExpiredError if the
+        individual changes are no longer stored.
         """
         return self.scans_like(self._view().table(self._name).scan, after, until, retractions)
 
     def scans_like(self, scan: Scan, after: int, until: int, retractions: Retractions) -> list[Scan]:
-        """Return the same as `scans`, based on another scan of the table; uncommitted changes are included."""
+        """Return the same as `scans`, but read the snapshot of an existing scan. It may contain uncommitted changes."""
         state = self._shard.state()
         if are_forgotten(state, after):
             raise ExpiredError(
@@ -99,7 +99,7 @@ class ChangeLog:
         return replace(snapshot, parts=parts)
 
     def _refuse(self, retracted: Scan) -> None:
-        """Raise UsageError if the scan has a row."""
+        """Raise UsageError if the scan has a retracted row."""
         changed = retracted.changed
         assert changed is not None, "a scan of changes"
         if len(retracted.select(retracted.open_files(), retracted.layout.schema.names[:1])):

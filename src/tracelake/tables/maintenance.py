@@ -4,7 +4,8 @@ Maintenance is safe next to writers, readers and other maintainers, and may be k
 with one conditional write, so the loser of a race has only wasted its work. Compaction stops at the committed upper:
 batches that no commit names yet stay as their writer made them.
 
-Consistency checks of tables for `tracelake verify`: queries over parts that were already read.
+The module also contains the consistency checks of tables for `tracelake verify`: queries over parts that were already
+read.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ logger = logging.getLogger("tracelake.maintenance")
 
 
 class Maintainer:
-    """Maintains tables, given their shards and sort columns; without sort columns, rows are sorted by row id."""
+    """Compacts tables and deletes replaced parts. A call names the table's shard and the columns to sort by; without
+    columns, rows are sorted by row id."""
 
     def __init__(
         self,
@@ -129,7 +131,7 @@ class Maintainer:
     ) -> CompactReport:
         """Compact everything into one batch, even if it is not due, and drop rows that were retracted by `since`.
 
-        Raises ContentionError if other maintainers compact faster again and again.
+        Raises ContentionError if other maintainers win too many races in a row.
         """
         if since is not None:
             shard.change(partial(forget, since=since))
@@ -183,7 +185,7 @@ class Maintainer:
 
 
 class _Behind:
-    """Selects the due batches after those that cannot be compacted."""
+    """Selects due batches, and skips those that cannot be compacted."""
 
     def __init__(self, until: int) -> None:
         """Ignore batches that reach beyond `until`."""
@@ -197,8 +199,8 @@ class _Behind:
         return self._tried
 
     def pass_by(self, shard: Shard, message: str) -> bool:
-        """Continue after the batch whose parts an error named, or after all due batches. Return False if nothing was
-        due."""
+        """Skip the batch whose parts an error message names, or all due batches if it names none. Return False if
+        nothing was due."""
         if not self._tried:
             return False
         mentioned = [ref for ref in self._tried if _is_mentioned(shard, ref, message)]
@@ -212,14 +214,16 @@ def _tell(shard: Shard, error: TracelakeError) -> None:
 
 
 def _is_mentioned(shard: Shard, ref: BatchRef, message: str) -> bool:
-    """Return whether an error names a batch's record, which cannot be read then, or one of its objects."""
+    """Return whether an error message names one of a batch's objects, or the batch's record, which is then
+    unreadable."""
     with suppress(DamageError):
         return ref.path in message or any(part.path in message for part in shard.batch(ref).objects())
     return False
 
 
 def committed_upper(repository: Repository, table: str) -> int:
-    """Return the time up to which the head of `main` names a table. A revert makes it smaller."""
+    """Return the transaction up to which the head of `main` contains a table. After a revert, it is smaller than the
+    table's upper."""
     head = repository.head()
     path = entry_of(table)
     reference = repository.find(head, [path]).get(path) if head is not None else None
@@ -238,8 +242,8 @@ def collect(
 
 
 def _all(shard: Shard, batches: Sequence[BatchRef], *, forgets: bool) -> Sequence[BatchRef]:
-    """Choose all batches. Choose nothing if one batch holds everything, unless it has history and some of that can be
-    dropped."""
+    """Choose all batches for compaction. Choose none if a single batch has everything, unless it also has history that
+    can be dropped."""
     if len(batches) == 1 and not (forgets and shard.batch(batches[0]).history):
         return ()
     return batches

@@ -1,4 +1,5 @@
-"""Page tokens: the position from which a search or list continues. A search continues at its original commit."""
+"""Page tokens: the position from which a search or list continues. A search continues at the commit of its first
+page."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ _NO_COMMIT: Final = "none"
 
 @dataclass(frozen=True, slots=True)
 class PageToken:
-    """A page of a search: its commit, the number of hits before it, the value of `now`, and the hash of the search."""
+    """Position in a search: its commit, the number of hits before the page, the value of `now`, and the hash of the
+    search."""
 
     commit: str | None
     """None for a lake without commits."""
@@ -39,10 +41,8 @@ class PageToken:
 
 @dataclass(frozen=True, slots=True)
 class ListToken:
-    """A page of a list: the list, and the keys of the row after which it begins, or before which it ends.
-
-    Rows that arrive later do not shift pages, because a page refers to a row and not to a number.
-    """
+    """Position in a list: the list's name, and the keys of the row after which the page begins, or before which it
+    ends."""
 
     name: str
     """Hash of the list's filter and order."""

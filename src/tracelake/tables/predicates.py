@@ -4,8 +4,8 @@ DuckDB parses the conditions. For pruning, only top-level `and`s of comparisons 
 may match, so a part is skipped only if no row of it can match.
 
 A user writes a condition or an order, each a single expression, or a SELECT. The text must not end the surrounding
-query or add to it. So it is parsed inside that query, and the rest of the syntax tree must equal that of a known
-text. A condition or order must not contain a subquery, because that could read other tables or files.
+query or add to it. It is therefore parsed inside that query, and the rest of the syntax tree must equal that of a
+harmless text. A condition or order must not contain a subquery, because that could read other tables or files.
 """
 
 from __future__ import annotations
@@ -90,7 +90,8 @@ def order(text: str) -> str:
 
 @lru_cache(_CONDITIONS_REMEMBERED_MAX)
 def parsed(text: str) -> Any:
-    """Return the expression of a condition as parsed by DuckDB; do not modify it. Raises QueryError."""
+    """Return the expression of a condition as parsed by DuckDB; do not modify it. Raises QueryError if the text is not
+    a single condition without subqueries."""
     node = _node(f"select * from rows where (\n{text}\n)", "condition", text)
     clause = node.pop("where_clause", None)
     if (
@@ -104,16 +105,17 @@ def parsed(text: str) -> Any:
 
 @cache
 def _without_condition() -> Any:
-    """Return the syntax tree of the query around a condition; do not modify it."""
+    """Return the syntax tree of the query that surrounds a condition. Callers must not modify it."""
     template = _node("select * from rows where (\ntrue\n)", "condition", "true")
     template.pop("where_clause")
     return template
 
 
 def reading(query: str) -> str:
-    """Return a read-only SELECT. Raises QueryError for one that writes, even in a `with` or in a text that it runs.
+    """Return the query if it is a read-only SELECT. Raises QueryError if it writes, even in a `with` or in a text that
+    it executes.
 
-    Otherwise, a query could overwrite every file that it may read, and those are the parts of the lake.
+    A query that writes could overwrite every file that it may read, and those are the parts of the lake.
     """
     serialized = _serialized(query, "query", query)
     if not serialized.startswith('{"error":false,'):
@@ -129,7 +131,8 @@ def reading(query: str) -> str:
 
 
 def of_tables(query: str) -> str:
-    """Return a SELECT that reads tables by name only, without functions or paths as sources. Raises QueryError."""
+    """Return the query if it is a SELECT that reads tables by name only. Raises QueryError if it reads from functions
+    or paths."""
     reading(query)
     for kind, names in _sources(json.loads(_serialized(query, "query", query))):
         if kind == "TABLE_FUNCTION" or not all(map(_PLAIN_NAME.fullmatch, names)):
@@ -151,9 +154,9 @@ def _sources(node: Any) -> Iterator[tuple[str, list[str]]]:
 
 
 def produces_large_values(*, condition: str = "", order: str = "", query: str = "") -> bool:
-    """Whether values of a query may be larger than its rows and its text; if in doubt, they may.
+    """Return whether values of a query may be larger than its rows and its text; True if in doubt.
 
-    A SELECT is safe if it reads one table and has no query in it: each query in another may double a value.
+    A SELECT is safe if it reads one table and contains no nested query, because each nesting may double a value.
     """
     text = query or f"select * from rows{f' where ({chr(10)}{condition}{chr(10)})' if condition else ''}"
     text += f" order by {chr(10)}{order}{chr(10)}" if order else ""
@@ -244,10 +247,7 @@ _DIGITS_MAX: Final = 38
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A necessary condition for a matching row: `column operator value`, with one or several values.
-
-    DuckDB derives the type of the comparison from all values together, so they stay together.
-    """
+    """A condition that every matching row fulfils: `column operator value`, with one or several values."""
 
     column: str
     operator: str
@@ -331,8 +331,8 @@ def overlap(one: tuple[Bound, Bound] | None, other: tuple[Bound, Bound] | None) 
 
 
 def key_text(values: Sequence[Bound]) -> str:
-    """Return the text of a key whose hash determines its bucket. A single text is used unchanged. Part of the table
-    format."""
+    """Return the text of a key whose hash determines the key's bucket. A key of a single text is used unchanged. This
+    is part of the table format."""
     if len(values) == 1 and isinstance(values[0], str):
         return values[0]
     return json.dumps(list(values), ensure_ascii=False, separators=(",", ":"))
@@ -351,7 +351,7 @@ def _error(kind: pa.DataType, values: Sequence[Bound]) -> float:
 
 
 def _overlaps(bounds: tuple[Bound, Bound], comparison: Comparison, error: float) -> bool:
-    """Return whether a range can hold a value that fulfils the comparison."""
+    """Return whether a part whose values are in `bounds` can contain a value that fulfils the comparison."""
     low, high = bounds
     first = comparison.values[0]
     match comparison.operator:

@@ -1,4 +1,4 @@
-"""Selection of the parts that contain the changes of a table between two times. Pure: no I/O, no clock."""
+"""Selection of the parts that contain a table's changes between two transactions. Pure: no I/O, no clock."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from tracelake.shards.model import Batch, BatchRef, Part, ShardState
 
 @dataclass(frozen=True, slots=True)
 class ChangedParts:
-    """The parts that contain the changes of some times; they may contain changes of other times too."""
+    """The parts that contain the changes of a range of transactions. They may also contain changes of other
+    transactions."""
 
     inserted: tuple[Part, ...] = ()
     """Parts of inserted rows that exist as of the end of their batch."""
@@ -33,22 +34,24 @@ class ChangedParts:
 
 
 def are_forgotten(state: ShardState, after: int) -> bool:
-    """Return whether individual changes later than `after` may be missing. From a table's beginning, they never are."""
+    """Return whether the table may have lost individual changes later than `after`, because compaction combined them.
+    Changes since the table's beginning are never lost."""
     return after < state.since and (after >= 0 or state.since > 0)
 
 
 def up_to(state: ShardState, until: int) -> list[BatchRef]:
-    """Return the batches that may have changes up to a time."""
+    """Return the batches that may have changes of transactions up to `until`."""
     return [ref for ref in state.batches if ref.lower <= until]
 
 
 def later_than(refs: Iterable[BatchRef], after: int) -> list[BatchRef]:
-    """Return the batches that may have changes later than a time."""
+    """Return the batches that may have changes of transactions later than `after`."""
     return [ref for ref in refs if ref.upper > after + 1]
 
 
 def changed_parts(batches: Sequence[Batch], row_ids: range) -> ChangedParts:
-    """Return the parts of batches with the changes of some times; `row_ids` are the ids of the rows inserted then."""
+    """Return the parts of these batches with the changes of a range of transactions. `row_ids` are the ids of the rows
+    that these transactions inserted."""
     history = tuple(part for batch in batches for part in batch.history)
     return ChangedParts(
         inserted=tuple(part for batch in batches for part in batch.parts if _is_among(part, row_ids)),

@@ -1,10 +1,10 @@
 """Memory limit of queries: settings of every DuckDB database, and a process for queries that may exceed them.
 
 DuckDB's `memory_limit` covers sorts, joins and aggregates. It does not cover the values that functions produce:
-`repeat` and `range` allocate any size. A query whose values are no larger than its rows and its text runs here. Any
-other query runs in a process that the system limits.
+`repeat` and `range` allocate any size. A query whose values are no larger than its rows and its text runs in this
+process. Any other query runs in a separate process whose memory the operating system limits.
 
-Cancellation of one request: the server cancels it, and long reads then stop.
+The module also contains the cancellation of requests, which stops long reads.
 
 The server cancels a request when its client disconnects or its deadline passes. A query that can be interrupted
 registers its interrupt function. Code that cannot be interrupted checks between its steps.
@@ -40,7 +40,7 @@ from tracelake.tables.query_worker import TOO_MANY_ROWS, kind_of
 
 
 class Cancellation:
-    """Cancellation of one request. Threads may share it."""
+    """Cancellation state of one request. Threads may share it."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -86,7 +86,7 @@ _OF_REQUEST: Final[ContextVar[Cancellation | None]] = ContextVar("tracelake_canc
 
 @contextmanager
 def cancellable() -> Iterator[Cancellation]:
-    """Make reads in this block, and in tasks and threads that it starts, belong to one cancellable request."""
+    """Give the reads in this `with` block, and in tasks and threads that it starts, a common cancellation; yield it."""
     cancellation = Cancellation()
     token = _OF_REQUEST.set(cancellation)
     try:
@@ -96,7 +96,7 @@ def cancellable() -> Iterator[Cancellation]:
 
 
 def current_cancellation() -> Cancellation:
-    """Return the cancellation of the current request; outside of a request, one that nothing cancels."""
+    """Return the cancellation of the current request. Outside of a request, return one that is never cancelled."""
     return _OF_REQUEST.get() or Cancellation()
 
 
@@ -133,7 +133,7 @@ def memory_settings(spill_directory: Path | None = None) -> list[str]:
 
 @cache
 def _spill_directory() -> Path:
-    """Return the directory of this process for what queries spill. It is deleted when the process ends."""
+    """Return a directory of this process for files that queries spill. It is deleted when the process ends."""
     stack, owner = ExitStack(), os.getpid()
     atexit.register(lambda: stack.close() if os.getpid() == owner else None)
     return stack.enter_context(scratch_directory("query"))
@@ -255,7 +255,7 @@ def _worker(stderr: IO[bytes]) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def _error_of(stderr: bytes) -> Exception:
-    """Return the error of a process by what it wrote to stderr. One that ended by itself ran out of memory."""
+    """Return the error that a query process wrote to stderr. If the process died without one, it ran out of memory."""
     try:
         error = json.loads(stderr)
         name, message = str(error["type"]), str(error["message"])

@@ -1,7 +1,8 @@
-"""Process that runs one query of a user under a memory limit. A script: it imports nothing of Tracelake, to start fast.
+"""Process that runs one query of a user under a memory limit. The script imports nothing of Tracelake, so that it
+starts fast.
 
-It reads a request from stdin: a JSON header, and an Arrow stream for each registered table, each behind its length. It
-writes the rows to stdout as an Arrow stream, or an error to stderr as JSON.
+The process reads a request from stdin: a JSON header, and an Arrow stream for each registered table, each preceded by
+its length. It writes the rows to stdout as an Arrow stream, or an error to stderr as JSON.
 """
 
 from __future__ import annotations
@@ -33,14 +34,15 @@ _KINDS: Final = {
 
 
 def kind_of(error: BaseException) -> str:
-    """Return the name of DuckDB's exception. One that arises while rows are read is an OSError that Arrow raises."""
+    """Return the name of DuckDB's exception. If it occurs while rows are read, Arrow wraps it in an OSError."""
     if isinstance(error, OSError):
         return _KINDS.get(str(error).partition(":")[0], "Error")
     return type(error).__name__
 
 
 def run(request: dict[str, Any], tables: dict[str, pa.Table], output: Any) -> None:
-    """Run the query of a request, and write its rows. Raises duckdb.Error, MemoryError."""
+    """Run the query of a request, and write its rows. Raises duckdb.Error if DuckDB refuses the query, and MemoryError
+    if its rows exceed `result_max_bytes`."""
     with contextlib.suppress(ValueError, OSError):  # the hard limit may be lower
         hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
         resource.setrlimit(resource.RLIMIT_DATA, (request["process_max_bytes"], hard))
@@ -69,7 +71,7 @@ def _exit_with_parent() -> None:
 
 
 def main() -> int:
-    """Answer the request on stdin."""
+    """Read the request from stdin and answer it. Return the exit code."""
     request = json.loads(_read(sys.stdin.buffer))
     tables = {name: pa.ipc.open_stream(_read(sys.stdin.buffer)).read_all() for name in request["tables"]}
     threading.Thread(target=_exit_with_parent, daemon=True).start()

@@ -1,6 +1,6 @@
 """Scan of one snapshot of a table through DuckDB, in this process or in a task of another one.
 
-Class `TableRows` reports which row ids of a whole table exist and which ones the table remembers as retracted.
+`TableRows` reports which row ids of a whole table exist, and which are known to be retracted.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ CHANGED_AT: Final = pa.field("_transaction", pa.int64(), nullable=False)
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """Selection of the rows that were inserted, or retracted, later than one transaction and up to another."""
+    """Selection of the rows that were inserted, or retracted, by a range of transactions."""
 
     after: int
     until: int
@@ -86,7 +86,8 @@ class Changed:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """Rows of a snapshot. A scan is pickled and sent to its reader, which must reach the store by its URL."""
+    """Rows of a snapshot of a table. A scan can be pickled and sent to another process that reaches the store by its
+    URL."""
 
     objects_url: str
     copies: str
@@ -98,17 +99,18 @@ class Scan:
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns of its rows."""
+        """The columns of the scanned rows."""
         has_change_columns = self.changed is not None and self.changed.has_change_columns
         return pa.schema([*self.layout.schema, *((CHANGE, CHANGED_AT) if has_change_columns else ())])
 
     @property
     def is_empty(self) -> bool:
-        """Return whether it has no parts, and therefore no rows."""
+        """Return whether the scan has no parts, and therefore no rows."""
         return not self._parts
 
     def where(self, condition: str | None) -> Scan:
-        """Return the scan of the parts that may have rows that match a condition."""
+        """Return a scan of only those parts that may have rows that match a condition. The rows are not filtered
+        yet."""
         return self if condition is None else self.of_parts(self.layout.matching(self._parts, condition))
 
     def of_parts(self, parts: Iterable[Part]) -> Scan:
@@ -149,7 +151,7 @@ class Scan:
         return LocalFiles(_objects(self.objects_url), Path(self.copies), PART_COPIES_MAX_BYTES)
 
     def check(self, files: LocalFiles) -> None:
-        """Verify parts that this process has not read yet. Raises DamageError."""
+        """Verify parts that this process has not read yet. Raises DamageError if one is missing or altered."""
         check_parts(files, (*self._parts, *self.snapshot.retractions))
 
     def select(
@@ -198,7 +200,7 @@ class Scan:
     ) -> pa.Table:
         """Return columns of the rows with these keys, faster than a query; `_row_id` may be one of the columns.
 
-        Raises DamageError, LimitError as `Table.lookup`.
+        Raises DamageError if a part is missing or altered, and LimitError if the rows exceed `max_bytes`.
         """
         (key,) = self.layout.bucketed_by
         wanted = sorted(set(keys))
@@ -275,7 +277,7 @@ def _only(rows: pa.Table, row_ids: RowIds | None) -> pa.Table:
 
 
 def _limit_memory(tables: Iterable[pa.Table], max_bytes: int | None) -> Iterator[pa.Table]:
-    """Yield tables while their total size is within `max_bytes`. Raises LimitError beyond."""
+    """Yield the tables. Raises LimitError as soon as their total size exceeds `max_bytes`."""
     total_bytes = 0
     for table in tables:
         total_bytes += table.nbytes
@@ -358,10 +360,10 @@ def connection(
 ) -> Iterator[duckdb.DuckDBPyConnection]:
     """Open a DuckDB connection, and translate its errors to Tracelake's.
 
-    Connections share one in-memory database, which is faster than separate ones. Create only temporary tables and
-    views, because other connections do not see those. A query written by a user gets a database that reads only the
-    files in `only`, loads no extensions, and accepts no settings. With `allow_files`, it gets a separate database
-    that is discarded afterwards.
+    Connections share one in-memory database, which is faster than separate ones. Callers must create only temporary
+    tables and views, which other connections do not see. A query written by a user gets a database that reads only the
+    files in `only`, loads no extensions, and accepts no settings. With `allow_files`, it gets a separate database that
+    is discarded afterwards.
     """
     with _errors_as_ours(current_cancellation()):
         shared = None if allow_files else _database() if only is None else _locked(tuple(only))
@@ -383,10 +385,8 @@ def rows_of(
     is_bounded: bool = True,
     batch_rows: int = BOUNDED_BATCH_ROWS,
 ) -> Iterator[pa.RecordBatchReader]:
-    """Run our query with a condition and an order of a user in it, which may name tables besides files.
-
-    Raises QueryError, and LimitError if it needs more memory than the limit.
-    """
+    """Run a query of Tracelake that contains a user's condition and order. The user's text may name `tables` in
+    addition to files."""
     if (where or order_by) and produces_large_values(condition=where or "", order=order_by or ""):
         statements = [f"set {setting} = false" for setting in _NO_OTHER_CODE]
         with limited_process(statements, query, tables, is_bounded=is_bounded) as reader:
@@ -406,7 +406,7 @@ def limited_process(
     *,
     is_bounded: bool = True,
 ) -> Iterator[pa.RecordBatchReader]:
-    """Run a query in a process with a memory limit; errors as `connection`."""
+    """Run a query in a separate process with a memory limit; raises errors like `connection`."""
     with (
         _errors_as_ours(current_cancellation()),
         query_process(statements, query, tables, is_bounded=is_bounded) as reader,
@@ -416,7 +416,7 @@ def limited_process(
 
 @contextmanager
 def _errors_as_ours(cancellation: Cancellation) -> Iterator[None]:
-    """Turn errors of DuckDB into ours."""
+    """Convert errors of DuckDB inside the `with` block to errors of Tracelake."""
     try:
         yield
     except duckdb.InterruptException as error:
@@ -494,7 +494,7 @@ def locked_settings(files: Iterable[str]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class TableRows:
-    """Implementation of `search.live_docs.Rows` for a scan of a whole table."""
+    """Row ids of a whole table for the index, which implements `search.live_docs.Rows`."""
 
     scan: Scan
     files: LocalFiles
@@ -510,10 +510,11 @@ class TableRows:
         return self.scan.snapshot.rows
 
     def removed_rows(self, parts: Sequence[PartRef]) -> RowIds:
-        """Return ids of retracted rows: all those in these index parts, as far as the table remembers them.
+        """Return ids of retracted rows, including all known ones that are in these index parts.
 
-        Most are in the retractions. Rows that were inserted and retracted within a compacted batch are only in its
-        history. The history is read only if an index part was built before the retraction.
+        Most retractions are stored in the table's retraction parts. Rows that were inserted and retracted within a
+        compacted batch are only in the batch's history. The history is read only if an index part was built before the
+        retraction.
         """
         snapshot = self.scan.snapshot
         if all(part.as_of >= snapshot.as_of for part in parts):

@@ -91,8 +91,8 @@ def _unsupported_reason(field: pa.Field[Any]) -> str | None:
 
 
 def make_spec(name: str, schema: pa.Schema, key: Sequence[str], buckets: int) -> TableSpec:
-    """Validate and describe a table without creating it. Raises UsageError if a part of the description is not
-    allowed."""
+    """Return the specification of a table without creating the table. Raises UsageError if a name, a type, the key or
+    the number of buckets is not allowed."""
     check_name(name)
     if not 1 <= buckets <= BUCKETS_MAX:
         raise UsageError(f"buckets must be from 1 to {BUCKETS_MAX}, not {buckets}.")
@@ -114,9 +114,9 @@ def make_spec(name: str, schema: pa.Schema, key: Sequence[str], buckets: int) ->
 
 
 def create_spec(objects: ObjectStore, spec: TableSpec) -> TableSpec:
-    """Create the record of a table, or find an equal one; return the stored record.
+    """Store the specification of a table, unless an equal one exists; return the stored one.
 
-    Raises UsageError if another table with this name exists.
+    Raises UsageError if a different table has this name.
     """
     if objects.create(_path(spec.name), encode(spec, _path(spec.name))):
         return spec
@@ -130,7 +130,8 @@ def create_spec(objects: ObjectStore, spec: TableSpec) -> TableSpec:
 
 
 def read_spec(objects: ObjectStore, name: str) -> TableSpec:
-    """Return the record of a table. Raises TableNotFoundError, DamageError."""
+    """Return the specification of a table. Raises TableNotFoundError if no table has this name, and DamageError if the
+    specification does not decode."""
     try:
         data = objects.get(_path(name))
     except NotFoundError as error:

@@ -1,8 +1,9 @@
 """A table as of one commit, for Arrow, Polars, DuckDB and Spark.
 
-The module also bounds the memory of large traces. The answer for a trace of 450 MB takes eight times as much as
-Python objects and a document, and three at once took 8 GB. So one process builds one such answer at a time, and only
-a few built answers wait for slow clients. A waiting request blocks a thread that others need, so only a few may wait.
+The module also bounds the memory of large traces. As Python objects and a document, the answer for a trace of 450 MB
+takes eight times as much memory, and three answers at once took 8 GB. One process therefore builds one such answer at a
+time, and only a few built answers wait for slow clients. A waiting request blocks a thread that others need, so only a
+few may wait.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ LOOKED_UP_TRACES_MAX: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The location of a table for another process: the lake and the commit."""
+    """Where another process finds the table: the lake's URL and the commit."""
 
     lake: str
     at: str
@@ -53,7 +54,8 @@ Result = TypeVar("Result")
 def _in_use(
     method: Callable[Concatenate[Table, Parameters], Result],
 ) -> Callable[Concatenate[Table, Parameters], Result]:
-    """Pin copies of parts until the method returns. It must not return any of them."""
+    """Decorator: keep local copies of parts until the method returns. The method must not return paths of such
+    copies."""
 
     @wraps(method)
     def run(table: Table, /, *args: Parameters.args, **options: Parameters.kwargs) -> Result:
@@ -64,7 +66,7 @@ def _in_use(
 
 
 class Table:
-    """One table of one commit. It never changes; ask the lake again for a newer one."""
+    """One table as of one commit. The object never changes; `Lake.table` returns a newer state."""
 
     def __init__(
         self, name: str, scan: Scan, origin: Origin | None = None, leases: Leases | None = None
@@ -118,19 +120,20 @@ class Table:
         return frame
 
     def to_duckdb(self, connection: duckdb.DuckDBPyConnection | None = None) -> duckdb.DuckDBPyRelation:
-        """Return a DuckDB relation over the parts, for further SQL; on a new connection by default."""
+        """Return a DuckDB relation over the table's parts, for further SQL. It belongs to `connection`, by default to a
+        new one."""
         self.check()
         return (connection or duckdb.connect()).sql(self.sql())
 
     def to_spark(
         self, spark: SparkSession, columns: Sequence[str] | None = None, where: str | None = None
     ) -> DataFrame:
-        """Return a Spark frame. Spark reads it in tasks of one part each, or of several small parts.
+        """Return a Spark frame. Each Spark task reads one part, or several small ones.
 
         Args:
             spark: a session that knows format `tracelake`, by itself or after `tracelake.spark.register(spark)`.
-            columns: names of columns; all by default. Spark does not tell sources which ones a query needs, so
-                name them here if rows are wide.
+            columns: names of columns; all by default. Spark does not report to the data source which columns a query
+                needs, so name them here if rows are wide.
             where: a DuckDB condition. Spark's own filters are pushed down too.
         Raises:
             UsageError: the lake is still empty, or not reachable from other processes, or Spark does not find the
@@ -160,12 +163,13 @@ class Table:
             ) from error
 
     def files(self) -> list[str]:
-        """Return the Parquet files of the table. With retractions, they have more rows than the table: see `sql`."""
+        """Return the paths of the table's Parquet files. If rows were retracted, the files contain more rows than the
+        table; `sql` returns a query without them."""
         with self._leased(now=True):
             return [self._files.file(part.path) for part in self.scan.snapshot.parts]
 
     def info(self) -> TableInfo:
-        """Return totals."""
+        """Return the table's totals: rows, parts and bytes."""
         snapshot = self.scan.snapshot
         return TableInfo(
             name=self.name,
@@ -221,10 +225,7 @@ class Table:
             return self.scan.select(self._files, columns, condition, max_bytes=max_bytes, row_ids=row_ids)
 
     def about(self, claims: pa.Table, trace_ids: Sequence[str]) -> pa.Table:
-        """Return the stored rows, with `_row_id`, of those spans in these traces that also occur in `claims`.
-
-        Other spans are not loaded, even if a trace has very many.
-        """
+        """Return the stored rows, with `_row_id`, of spans in these traces that also occur in `claims`."""
         key = ["trace_id", "span_id"]
         keys = self.lookup(trace_ids, [*key, ROW_ID.name])
         same = keys.join(claims.select(key), key, join_type="left semi")[ROW_ID.name].to_numpy()
@@ -267,16 +268,17 @@ class Table:
         return f"{count:x}-{int(total) % (1 << 128):032x}"
 
     def check(self) -> None:
-        """Verify parts that this process has not read yet. Raises DamageError."""
+        """Verify the checksums of parts that this process has not read yet. Raises DamageError if a part is missing or
+        altered."""
         with self._leased(), self._files.in_use():
             self.scan.check(self._files)
 
     @contextmanager
     def _leased(self, *, now: bool = False) -> Iterator[None]:
-        """Hold the lease while parts are read. If the lease expired in between, a missing part is not reported as
-        damage (S10).
+        """Keep the lease of the parts while the `with` block reads them. If the lease expired before, a missing part is
+        not reported as damage (S10).
 
-        Argument `now` renews the lease at once, for parts that are returned to the caller and not read here.
+        With `now`, renew the lease at once, because the caller receives the paths of the parts and reads them later.
         """
         self._leases.renew(now=now)
         try:
@@ -286,7 +288,7 @@ class Table:
             raise
 
     def _read_files(self) -> list[str]:
-        """Check and return all files that `sql` names. Raises DamageError."""
+        """Check all files that `sql` names, and return their paths. Raises DamageError if one is missing or altered."""
         self.check()
         with self._leased():
             return self.scan.files_of(self._files)
@@ -315,7 +317,8 @@ class ReadGate:
         self._waiting = 0
 
     def begin(self) -> None:
-        """Wait for a turn, which any thread may end by `end`. Raises BackPressureError."""
+        """Wait for a turn, which any thread may end by `end`. Raises BackPressureError if too many requests wait
+        already, or the wait takes too long."""
         if self._free.acquire(blocking=False):
             return
         with self._lock:
@@ -335,14 +338,15 @@ class ReadGate:
 
 
 class LargeReads:
-    """The turns that one request uses in its process."""
+    """The turns of one request: one to have an answer in memory, and one to build it."""
 
     def __init__(self, answers: ReadGate, making: ReadGate) -> None:
         self._answers, self._making = answers, making
         self._is_answered = self._is_built = False
 
     def begin(self) -> None:
-        """Wait until this request may build a large answer, unless it may already. Raises BackPressureError."""
+        """Wait until this request may build a large answer; return at once if it already may. Raises BackPressureError
+        if other requests take too long."""
         if not self._is_answered:
             self._answers.begin()
             self._is_answered = True
@@ -351,13 +355,13 @@ class LargeReads:
             self._is_built = True
 
     def end_build(self) -> None:
-        """Record that the answer is built, so that only its bytes are left."""
+        """Give up the turn to build, because the answer is complete and only its bytes remain in memory."""
         if self._is_built:
             self._is_built = False
             self._making.end()
 
     def sent(self) -> None:
-        """Record that the answer was sent, so that nothing of it is left."""
+        """Give up all turns, because the answer was sent and nothing of it remains in memory."""
         self.end_build()
         if self._is_answered:
             self._is_answered = False
@@ -382,7 +386,8 @@ def large_reads(answers: ReadGate = _ANSWERS, making: ReadGate = _MAKING) -> Ite
 
 
 def acquire_read() -> None:
-    """Wait for a turn if a request is being answered. Raises BackPressureError."""
+    """If a request is being answered, wait until it may build a large answer. Raises BackPressureError if other
+    requests take too long."""
     if (reads := _OF_REQUEST.get()) is not None:
         reads.begin()
 
@@ -391,8 +396,8 @@ def read_trace(spans: Table, trace_id: str, workspace: str | None = None) -> pa.
     """Return the spans of a trace as they were sent, in one workspace or in all. Spans of other workspaces take no
     memory.
 
-    Raises LimitError if the rows take too much memory, BackPressureError if they are large and other large reads are
-    active.
+    Raises LimitError if the rows take too much memory, BackPressureError if they are large and other large reads take
+    too long.
     """
     few_bytes = min(LARGE_TRACE_ROWS_BYTES, TRACE_ROWS_MAX_BYTES)
     with suppress(LimitError):
@@ -413,7 +418,7 @@ def read_trace(spans: Table, trace_id: str, workspace: str | None = None) -> pa.
 
 
 def read_rows(spans: Table, trace_id: str, row_ids: RowIds) -> pa.Table:
-    """Return some spans of a trace, by their row ids. Raises as `whole` does."""
+    """Return some spans of a trace, by their row ids. Raises the same errors as `read_trace`."""
     columns = [*SPANS.names, ROW_ID.name]
     few_bytes = min(LARGE_TRACE_ROWS_BYTES, TRACE_ROWS_MAX_BYTES)
     with suppress(LimitError):

@@ -1,9 +1,9 @@
-"""The upsert rule (docs/internals/upsert-rule.md): of all claims about a span the greatest stands.
+"""The upsert rule (docs/internals/upsert-rule.md): of all claims about a span, the greatest wins.
 
 The key of a span is both ids, its workspace and its side. Kinds SERVER and CONSUMER are the server side, all others the
-client side: with Zipkin's B3 headers both sides of a call share one span id. Claims with another key are about another
-span. Hardly any spans share ids and side, so repeats are found by these, and the workspace counts only where claims are
-compared.
+client side: with Zipkin's B3 headers both sides of a call share one span id. A claim is one received version of a span;
+claims with different keys are about different spans. Few spans share both ids and the side, so repeats are found by
+these, and the workspace matters only when claims are compared.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ ORDER: Final = ", ".join(f"{name} desc" for name in _MEASURES)
 
 
 def ids_of(rows: pa.Table) -> pa.Table:
-    """Return the columns that repeats are found by, of rows with the columns of SPANS."""
+    """Return the columns by which repeats are found, computed from rows with the columns of SPANS."""
     is_server = pc.is_in(rows["kind"], pa.array(SERVER_KINDS))
     return rows.select(["trace_id", "span_id"]).append_column(SIDE, is_server)
 
@@ -66,8 +66,8 @@ def ids_of(rows: pa.Table) -> pa.Table:
 def drop_duplicates(rows: pa.Table) -> npt.NDArray[np.int64] | None:
     """Return the indices of rows of SPANS without exact duplicates; the first of equal rows stays.
 
-    Returns None if two versions of one span differ. The caller must compare measures then, which takes a hundred
-    times as long.
+    Returns None if two versions of one span differ. The caller must then rank the claims, which takes a hundred times
+    as long.
     """
     keys = ids_of(rows)
     order = pc.sort_indices(keys, [(name, "ascending") for name in keys.column_names])

@@ -1,8 +1,7 @@
-"""The lake as of one commit: its tables and the index that belongs to them.
+"""The lake as of one commit: its tables and the full-text index of the commit.
 
-The module also chooses the base manifest for a transaction's index build, including a replaced index. A search may
-add rows of table `spans` that are not committed yet. The texts of spans serve for excerpts of hits and for similar
-spans.
+`CommitView` also searches the index, together with rows of table `spans` that are not committed yet, and builds the
+excerpts of hits. `base_of` chooses the index on which a transaction's index build is based.
 """
 
 from __future__ import annotations
@@ -101,7 +100,7 @@ def index_at(repository: Repository, commit_id: str | None) -> str | None:
 
 
 def standing_manifest(repository: Repository, objects: ObjectStore) -> Manifest | None:
-    """Return the index that the head of `main` names, or None. Raises DamageError."""
+    """Return the manifest of the index that the head of `main` names, or None if it names none."""
     standing = index_at(repository, repository.head())
     return None if standing is None else read_manifest(objects, standing)
 
@@ -149,14 +148,15 @@ def _without_vector(objects: ObjectStore, manifest: Manifest) -> int:
 
 
 def base_of(repository: Repository, objects: ObjectStore, transaction: int) -> Manifest | None:
-    """Return the index of all transactions before this one, which must be committed. None before the first.
+    """Return the index of all transactions before this one, on which the transaction's index is built; None before the
+    first. The earlier transactions must be committed.
 
-    A rebuilt index may be committed between the time when transaction T reads its base and T's own commit. Then T has
-    restored the old index. So the next transaction compares the index in the parent of T's commit with the one T was
-    built on. If they differ, it builds on the parent's index plus the parts of T.
+    A rebuilt index may be committed between the time when transaction T reads its base and T's own commit. T's commit
+    then restores the old index. The next transaction therefore compares the index in the parent of T's commit with the
+    one T was built on. If they differ, it builds on the parent's index plus the parts of T.
 
-    If the parent's index has another analyzer, the parts of T do not fit. Then the returned index ends before T, and
-    the caller indexes T again.
+    If the parent's index has another analyzer, the parts of T do not fit. The returned index then ends before T, and
+    the caller must index T again.
     """
     head = repository.head()
     if transaction == 0 or head is None:
@@ -176,8 +176,8 @@ def base_of(repository: Repository, objects: ObjectStore, transaction: int) -> M
 def _reconciled(objects: ObjectStore, manifest: Manifest, earlier: str) -> Manifest:
     """Return the index on which a transaction should have been built, with the transaction's own parts.
 
-    The parts do not fit if they have another analyzer. They do not fit either if they overlap with its transactions,
-    because a merger indexed first what the transaction had restored.
+    The parts are not added if they have another analyzer, or if the index already contains their transactions, because
+    a merge indexed them first.
     """
     there = read_manifest(objects, earlier)
     if there.upper != manifest.upper - 1:
@@ -204,7 +204,8 @@ FIRST_UNCOMMITTED: Final = 1 << 30
 
 @dataclass(frozen=True, eq=False)
 class UncommittedRows:
-    """Uncommitted rows in addition to one commit. A search caches data about them as long as they exist."""
+    """Uncommitted rows that a search reads in addition to a commit. The search caches data about them in this
+    object."""
 
     parts: Sequence[UnpublishedPart]
     hidden: RowIds
@@ -213,12 +214,12 @@ class UncommittedRows:
     """Name of these rows in page tokens, so that a later page can restore them; "" if there are no rows."""
 
     def rows_of(self, row_ids: Sequence[int], columns: Sequence[str]) -> pa.Table:
-        """Return the rows with these ids, without the hidden ones."""
+        """Return the rows with these ids, without hidden rows, which other versions of their spans beat."""
         wanted = np.setdiff1d(np.array(row_ids, np.int64), self.hidden)
         return self._select(columns, lambda rows: np.isin(rows[ROW_ID.name].to_numpy(), wanted))
 
     def of_span(self, trace_id: str, span_id: str, columns: Sequence[str]) -> pa.Table:
-        """Return the winning rows of a span, one for each workspace."""
+        """Return the uncommitted rows of a span, one for each workspace: the greatest claim."""
 
         def is_it(rows: pa.Table) -> npt.NDArray[np.bool_]:
             same = pc.and_(
@@ -245,10 +246,7 @@ TEXT_COLUMNS: Final = ("input", "output", "status_message", "attributes", "event
 def texts_of(
     spans: Table, newer: UncommittedRows | None, trace_id: str, span_id: str, workspace: str | None
 ) -> list[str] | None:
-    """Return the texts of a span, None where there is none in the workspace.
-
-    If a client and a server span share the id, the texts of both are returned.
-    """
+    """Return the indexed texts of a span, or None if the workspace has no such span."""
     columns = ["span_id", "workspace", *TEXT_COLUMNS]
     rows = (
         [] if newer is None else to_rows(in_workspace(newer.of_span(trace_id, span_id, columns), workspace))
@@ -262,7 +260,8 @@ def texts_of(
 
 
 def texts_to_show(row: Row) -> list[str]:
-    """Return the texts for an excerpt. If nothing matches, the excerpt comes from the first ones."""
+    """Return the texts of a row in order of preference for an excerpt. If no text matches the query, the excerpt comes
+    from the first."""
     texts = (row[column] for column in ("output", "input", "status_message", "name"))
     return [*(text for text in texts if text), *document_text(row)]
 
@@ -330,22 +329,22 @@ class CommitView:
         return shard.snapshot(reference.as_of, lease.state)
 
     def time_of(self, name: str) -> int:
-        """Return the time as of which the commit names a table, -1 if it has no rows."""
+        """Return the transaction as of which the commit names a table, -1 if the table has no rows."""
         reference = self._entries.get(entry_of(self.table(name).name))
         return reference.as_of if isinstance(reference, TableAt) else -1
 
     @property
     def is_old(self) -> bool:
-        """Return whether the view's lease is old. Then the caller should open another view, so that garbage
-        collection can proceed."""
+        """Return whether the view's lease is old. The caller should then open another view, so that garbage collection
+        can proceed."""
         return time.monotonic() > self._opened_s + LEASE_S / 4
 
     def close(self) -> None:
-        """Release the parts, so that garbage collection may delete them."""
+        """Release the leases on the parts, so that garbage collection may delete them."""
         self._leases.close()
 
     def table(self, name: str) -> Table:
-        """Return a table. Raises TableNotFoundError."""
+        """Return a table. Raises TableNotFoundError if the commit has no such table."""
         if name not in self._names:
             raise TableNotFoundError(f"no table {name!r}; the tables are {', '.join(self._names)}.")
         if name not in self._tables:
@@ -364,11 +363,11 @@ class CommitView:
         workspace: str | None = None,
         is_bounded: bool = False,
     ) -> pa.Table:
-        """Run a DuckDB query, one SELECT, over the tables. Raises QueryError.
+        """Run a DuckDB query, one SELECT, over the tables. Raises QueryError if DuckDB refuses it.
 
         It reads only the parts of the tables that it names, unless files are allowed. The rows in `newer`, by table
-        name, replace all rows of the same traces. A query whose values are known to be small (`is_bounded`) needs no
-        process of its own.
+        name, replace all rows of the same traces. With `is_bounded`, the caller guarantees small values, so the query
+        needs no separate process.
         """
         with self._tables[TABLE_SPANS.name].scan.open_files().in_use():
             with connection() as db:
@@ -418,7 +417,11 @@ class CommitView:
             return within_limit(streamed(select(db, query), BOUNDED_BATCH_ROWS))
 
     def trace(self, trace_id: str) -> Trace:
-        """Return a trace by its id or a unique prefix of it. Raises NotFoundError, LimitError."""
+        """Return a trace by its id, or by a unique prefix of at least 6 hex digits.
+
+        Raises NotFoundError if the id is invalid, no trace has it, or several begin with the prefix; LimitError if the
+        trace is too large for memory.
+        """
         full = self.full_id(trace_id)
         spans = self.trace_spans(full).sort_by(IN_ORDER)
         summary = self._tables[TABLE_TRACES.name].lookup([full], TRACES.names[:-1]).to_pylist()
@@ -438,12 +441,12 @@ class CommitView:
         return read_trace(self._tables[TABLE_SPANS.name], trace_id, workspace)
 
     def summary(self, trace_id: str) -> Row | None:
-        """Return the row of table `traces` of a trace, without its transaction; None where there is none."""
+        """Return the row of a trace in table `traces`, without its transaction; None if the table has none."""
         rows = self._tables[TABLE_TRACES.name].lookup([trace_id], TRACES.names[:-1]).to_pylist()
         return rows[0] if rows else None
 
     def outline(self, trace_id: str, columns: Sequence[str], workspace: str | None = None) -> pa.Table:
-        """Return some columns of a trace, and `_row_id`. Raises LimitError where they take too much memory."""
+        """Return some columns, and `_row_id`, of a trace's spans. Raises LimitError if they take too much memory."""
         try:
             rows = self._tables[TABLE_SPANS.name].lookup(
                 [trace_id], [*columns, ROW_ID.name], TRACE_ROWS_MAX_BYTES
@@ -453,11 +456,16 @@ class CommitView:
         return in_workspace(rows, workspace)
 
     def rows(self, trace_id: str, row_ids: RowIds) -> pa.Table:
-        """Return spans of a trace by their row ids. Raises LimitError, BackPressureError."""
+        """Return spans of a trace by their row ids. Raises LimitError if they take too much memory, and
+        BackPressureError if other large reads take too long."""
         return read_rows(self._tables[TABLE_SPANS.name], trace_id, row_ids)
 
     def full_id(self, trace_id: str, others: Collection[str] = (), workspace: str | None = None) -> str:
-        """Complete a unique prefix of a trace id, searching here and in `others`. Raises NotFoundError."""
+        """Return the full trace id that begins with a prefix of at least 6 hex digits. Ids in `others` count as
+        existing traces. If nothing matches, return the prefix unchanged.
+
+        Raises NotFoundError if the text is no trace id or prefix of one, or if several traces begin with it.
+        """
         trace_id = trace_id.lower()
         if not _TRACE_ID.fullmatch(trace_id):
             raise NotFoundError(
@@ -476,8 +484,8 @@ class CommitView:
         return matching.pop() if matching else trace_id
 
     def _matches_in(self, workspace: str, begins: str, ids: list[str]) -> pa.Table:
-        """Return at most two of the traces with spans in a workspace. The row of a shared trace may name another
-        workspace."""
+        """Return at most two trace ids that begin with the prefix and have spans in the workspace. The row of a shared
+        trace in `traces` may name another workspace, so `spans` is read."""
         if len(ids) <= LOOKED_UP_TRACES_MAX:
             begins = f"trace_id in ({', '.join(map(literal, ids))})"
         here = f"{begins} and workspace = {literal(workspace)}"
@@ -486,9 +494,9 @@ class CommitView:
     def search(self, request: SearchRequest, newer: UncommittedRows | None = None) -> SearchResults:
         """Return hits of the index in order. `request.where` is a DuckDB condition on table `spans`.
 
-        The service is part of the index query, so that only its spans are read. Without a condition, all hits and the
-        requested facets are counted. Rows in `newer` are found as if they were committed. Data of other workspaces is
-        not found, counted or read, but scores use the word frequencies of all workspaces.
+        The service is part of the index query, so that only spans of this service are read. Without a condition, all
+        hits and the requested facets are counted. Rows in `newer` are found as if they were committed. Data of other
+        workspaces is not found, counted or read, but scores use the word frequencies of all workspaces.
         """
         where, limit, sort, service = request.where, request.limit, request.sort, request.service
         if not 1 <= limit <= SEARCH_HITS_MAX:
@@ -545,7 +553,8 @@ class CommitView:
     def traces_matching(
         self, query: str, limit: int, now_ns: int, newer: UncommittedRows | None, workspace: str | None
     ) -> list[str]:
-        """Return the trace id of each matching span, the newest first, up to `limit` spans. Raises QueryError."""
+        """Return the trace id of each matching span, the newest first, up to `limit` spans. Raises QueryError if the
+        query does not parse."""
         searcher = self._searcher_with(newer)
         if searcher is None:
             check_request(SearchRequest(query, sort="newest"), now_ns)
@@ -652,8 +661,8 @@ def _facet(raw: RawFacet) -> Facet:
 
 
 def named_by(repository: Repository, commit_id: str | None) -> dict[str, Reference]:
-    """Return the indexes and tables that a commit names. Datasets are skipped, because they may have a million
-    entries."""
+    """Return the entries of a commit that are tables or indexes, by path. Datasets are skipped, because they may have a
+    million entries."""
     folders = ("indexes", "tables") if commit_id else ()
     return {
         path: reference

@@ -1,8 +1,8 @@
 """Built-in outputs: tables (one append per transaction), the full-text index (one manifest), and the commit.
 
 During a rebuild with another analyzer, a transaction may be staged with the old analyzer, or its predecessor may have
-restored the old index. Then the index output indexes the missing rows from the table. The commit on `main` is the
-last output: it references what all others have of a transaction, and makes it visible to readers.
+restored the old index. In both cases, `IndexOutput` indexes the missing rows from the table. The commit on `main` is
+the last output: it references the results of all other outputs, and makes the transaction visible to readers.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from tracelake.versions.repository import Repository
 
 
 class TableOutput:
-    """Output that appends to one table. The first of them `decides` whether a transaction was published or
-    quarantined."""
+    """Output that appends to one table. The first table, which `decides`, determines whether a transaction was
+    published or quarantined."""
 
     def __init__(
         self,
@@ -66,13 +66,14 @@ class TableOutput:
         return self.shard.batch_at(transaction) is not None
 
     def begin(self, transaction: int) -> None:
-        """Start the table at a transaction with an empty history, if it is newer than the lake."""
+        """If the table is newer than the lake, append an empty batch for all transactions before this one."""
         upper = self.upper()
         if upper < transaction:
             self.shard.compare_and_append(Batch(upper, transaction, uuid.uuid4().hex, (), (), {}))
 
     def publish(self, sealed: SealedTransaction, publication: Publication) -> None:
-        """Append the parts that tasks wrote. Raises OvertakenError if a peer has quarantined the transaction."""
+        """Append the parts that tasks wrote, and add the table's entry to the commit. Raises OvertakenError if a peer
+        has quarantined the transaction."""
         t = sealed.transaction
         if self.table.name in sealed.changes:
             self._append(sealed)
@@ -105,8 +106,8 @@ class TableOutput:
             raise OvertakenError
 
     def skip(self, record: QuarantineRecord, publication: Publication) -> None:
-        """Append an empty batch. Raises OvertakenError if a peer has appended rows: then the transaction is not
-        quarantined."""
+        """Append an empty batch. Raises OvertakenError if a peer has appended rows of the transaction, which is then
+        not quarantined."""
         t = record.transaction
         self.shard.compare_and_append(Batch(t, t + 1, uuid.uuid4().hex, (), (), {}))
         if self._decides and self.has_rows(t):  # every peer appends rows here first
@@ -139,13 +140,14 @@ class IndexOutput:
         return self._settings(standing_manifest(self._repository, self._objects))
 
     def publish(self, sealed: SealedTransaction, publication: Publication) -> None:
-        """Finalize the staged parts. Changes nothing if they are finalized already."""
+        """Make the staged index parts part of the index, and add its entry to the commit. Changes nothing if this was
+        done before."""
         t = sealed.transaction
         path = self._finalize(t, base_of(self._repository, self._objects, t))
         publication.entries[INDEX_ENTRY] = IndexAt(path, t + 1)
 
     def skip(self, record: QuarantineRecord, publication: Publication) -> None:
-        """Publish a manifest with the same documents."""
+        """Publish an index with the same documents as before the transaction."""
         t = record.transaction
         base = base_of(self._repository, self._objects, t)
         if first_missing(t + 1, base) is None:
@@ -180,8 +182,8 @@ class IndexOutput:
         return path
 
     def _stage(self, t: int, base: Manifest | None) -> None:
-        """Stage parts, in this process, with all transactions that an index lacks. The tables have their rows
-        already."""
+        """Build index parts, in this process, for all committed transactions that the index `base` does not cover
+        yet."""
         shard = Shard(TABLE_SPANS.name, self._key_value, self._objects)
         builder = IndexBuilder(self._key_value, self._objects, self._buckets, InProcess())
         with Lease(shard, self._key_value) as lease:  # keeps the rows until they are read
@@ -237,7 +239,7 @@ class CommitOutput:
         )
 
     def skip(self, record: QuarantineRecord, publication: Publication) -> None:
-        """Create a commit that records who quarantined the transaction."""
+        """Create a commit that records that the transaction was quarantined, and why."""
         publication.commit = self.repository.commit_transaction(
             record.transaction,
             publication.entries,

@@ -1,6 +1,6 @@
 """Outputs that users configured, stored as records. Every replica reads them before it publishes a transaction.
 
-Kafka topic as an output. Rows and the marker of a transaction are written in one Kafka transaction.
+`KafkaSink` writes to a Kafka topic. It writes the rows and the marker of a transaction in one Kafka transaction.
 
 The marker is a record in a separate topic, `tracelake-<id of the output>`, which only this output writes. It has the
 number of the transaction, the rows that were left out, and the offsets of the messages.
@@ -134,7 +134,7 @@ class OutputOffsets:
         self._is_complete = True
 
     def add(self, partition: int, offset: int | None) -> None:
-        """Add the offset of a message. If the log did not report it, the others become useless."""
+        """Add the offset of a message. With None, the position of the transaction's messages is unknown as a whole."""
         if offset is None or offset < 0:
             self._is_complete = False
             return
@@ -241,7 +241,8 @@ class KafkaSink:
             raise TimeoutError
 
     def _called_back(self, serve: Callable[[float], Any], within_s: float) -> Any:
-        """Serve delivery callbacks. Raises the client's fatal error, for example when a peer has fenced this writer.
+        """Call the client to serve delivery callbacks. Raises the client's fatal error, for example when a peer has
+        fenced this writer.
 
         After such an error the client still calls back for each message, and Python raises a SystemError each time.
         """
@@ -336,7 +337,7 @@ OutputRecords: TypeAlias = Registrations[OutputRecord]
 
 
 class AddedOutputs:
-    """Outputs that users configured for one pipeline. They are kept open."""
+    """Outputs that users configured for one pipeline. Their sinks stay open between transactions."""
 
     def __init__(
         self, key_value: KeyValueStore, objects: ObjectStore, buckets: int, pipeline: str = "main"
@@ -355,7 +356,8 @@ class AddedOutputs:
         return self._records.all()
 
     def add(self, name: str, to: str, upper: Callable[[], int], changes: str = "") -> OutputRecord:
-        """Add an output that starts with a transaction that no replica has begun. Raises UsageError."""
+        """Store an output that starts with the first transaction that no replica has begun. Raises UsageError if the
+        name is taken, `to` cannot be opened, or `changes` names no built-in table."""
         self._records.require_name(name)
         if changes and changes not in BUILT_IN:
             raise UsageError(
@@ -373,9 +375,10 @@ class AddedOutputs:
             OversizedRowStore(self._key_value, self._pipeline).forget(removed.id)
 
     def opened(self, upper: Callable[[], int]) -> list[KeyedOutput]:
-        """Return all configured outputs, opened. An output without a first transaction gets one: `upper()`.
+        """Return all configured outputs, opened. If an output has no first transaction yet, set it from `upper()`.
 
-        Raises UsageError; DamageError if an output's record is unreadable, because that output would miss the commit.
+        Raises UsageError if an output cannot be opened, and DamageError if an output's record is unreadable: a commit
+        would not reach that output.
         """
         records = self.records()
         for reason in records.damaged.values():
@@ -388,7 +391,8 @@ class AddedOutputs:
         return list(self._open.values())
 
     def _assign_first_transaction(self, name: str, upper: Callable[[], int]) -> OutputRecord:
-        """Determine the first transaction of an output. The upper is read after the record is visible."""
+        """Store the first transaction of an output in its record. `upper` is called after the record is visible to
+        peers."""
 
         def begin(record: OutputRecord) -> OutputRecord:
             if record.since is not None:
@@ -408,7 +412,8 @@ class AddedOutputs:
 
 
 def _sink(record: OutputRecord) -> Sink:
-    """Return the sink of an output. Raises UsageError."""
+    """Return the sink of an output. Raises UsageError if `to` names neither a topic nor an importable factory of
+    sinks."""
     if record.to.startswith(f"{SCHEME}://"):
         return KafkaSink(record.id, record.to)
     try:

@@ -1,17 +1,17 @@
 """Exactly-once output of table changes to another system, keyed by transaction.
 
-The external system is a `Sink`. It returns the last transaction that it has, and writes rows and marker in one step.
-All other logic is here. The content of an output is the new spans as OTLP, or the changes of a table with their
+The external system is a `Sink`. A sink returns the last transaction that it has, and writes rows and marker in one
+step. All other logic is here. The content of an output is the new spans as OTLP, or the changes of a table with their
 signs. Messages are split until the system accepts each.
 
-A single row that exceeds the message limit is left out and recorded. The system stores the names of such rows with
-the marker, in one step with the rows. So they are right whichever replica wrote. They are copied to a record of the
-lake before the transaction is committed, once per transaction.
+A single row that exceeds the message limit is left out and recorded. The system stores the names of such rows with the
+marker, in one step with the other rows, so they are correct whichever replica wrote. Before the transaction is
+committed, the names are copied once to a record of the lake.
 
-Port for outputs, which get each transaction once. `pipeline/publish.py` lists them in order.
+`Output` is the interface of all outputs, including the built-in ones. `pipeline/publish.py` lists them in order.
 
-Whatever happens, and with any number of replicas, an output gets T once, and only after T-1. Publishing T again, by
-any replica, changes nothing. After a crash between two outputs, the next run publishes to all of them.
+With any number of replicas and crashes, an output receives transaction T once, and only after T-1. Publishing T again,
+by any replica, changes nothing. After a crash between two outputs, the next run publishes T to all of them.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ from tracelake.versions.model import Reference
 
 
 class OvertakenError(Exception):
-    """Signal that a peer appended to the first table before us: no rows of a transaction for which we have rows, or
-    vice versa."""
+    """A peer decided a transaction before us: it skipped the transaction in the first table, and we have rows of it, or
+    it appended rows, and we wanted to skip."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,18 +89,21 @@ class Publication:
 
 
 class Output(Protocol):
-    """Output that gets each transaction once. An error ends the run. The next run starts with the first output."""
+    """Output that receives each transaction once. An error in one output ends the run; the next run publishes the
+    transaction to all outputs again."""
 
     def holds(self, transaction: int) -> bool:
-        """Return whether it has a transaction, that is, its upper is beyond it."""
+        """Return whether the output has a transaction already."""
         ...
 
     def publish(self, sealed: SealedTransaction, publication: Publication) -> None:
-        """Publish a transaction, and set its entry for the commit. Changes nothing if the output already has it."""
+        """Write a transaction to the output, and add the output's part of the commit to `publication`. If the output
+        has the transaction already, write nothing."""
         ...
 
     def skip(self, record: QuarantineRecord, publication: Publication) -> None:
-        """Skip a quarantined transaction. It is finished and adds nothing."""
+        """Move the output past a quarantined transaction without its rows, and add the output's part of the commit to
+        `publication`."""
         ...
 
 
@@ -111,7 +114,7 @@ _OUTPUT_WRITE_TRIES_MAX: Final = 3
 
 
 class Content(Protocol):
-    """Rows of a transaction, and their encoding as messages."""
+    """What an output sends: the rows of a transaction, and their encoding as messages."""
 
     shard: Shard
     """Table that the rows are read from."""
@@ -220,7 +223,7 @@ FORMAT_VERSION: Final = 1
 
 
 class OversizedRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A row that was left out."""
+    """A row that an output left out because it exceeds the message limit."""
 
     row: str
     """Description of the row, by its key."""
@@ -229,7 +232,7 @@ class OversizedRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class OversizedInTransaction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Rows that were left out of one transaction."""
+    """Rows of one transaction that an output left out because they exceed the message limit."""
 
     transaction: int
     total: int
@@ -239,7 +242,7 @@ class OversizedInTransaction(msgspec.Struct, frozen=True, forbid_unknown_fields=
 
 
 class OversizedRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Rows that an output has left out so far."""
+    """Rows that an output has left out of all transactions so far."""
 
     output: str
     total: int
@@ -311,7 +314,7 @@ class OversizedRowStore:
 
 
 class Messages:
-    """Messages of one transaction, as an iterator. Once it is exhausted, the left-out rows are complete."""
+    """Iterator over the messages of one transaction. When it is exhausted, its list of left-out rows is complete."""
 
     def __init__(
         self,
@@ -320,7 +323,8 @@ class Messages:
         name: Callable[[pa.Table], str],
         fits: Callable[[bytes], bool],
     ) -> None:
-        """Create the iterator. `name` describes the row in a table of one row."""
+        """Create the iterator. `encode` makes a message of rows, `fits` returns whether the sink accepts a message, and
+        `name` describes the row in a table of one row."""
         self._encode = encode
         self._name = name
         self._fits = fits
@@ -365,7 +369,7 @@ class Sink(Protocol):
     def fence(self) -> int:
         """Fence all earlier writers. Return the last transaction that the system has, -1 for none.
 
-        Without fencing, an earlier writer could still write, and the result would be worthless.
+        Without fencing, an earlier writer could still write, and the returned transaction would be out of date.
         """
         ...
 
@@ -376,17 +380,14 @@ class Sink(Protocol):
 
 @runtime_checkable
 class BoundedSink(Sink, Protocol):
-    """Sink with a message size limit. Larger rows are left out, and its marker lists them.
-
-    A transaction may then have no message at all.
-    """
+    """Sink with a message size limit. Larger rows are left out, and the sink's marker lists them."""
 
     def fits(self, message: bytes) -> bool:
         """Return whether it accepts a message. Called after `fence`."""
         ...
 
     def left_out(self) -> OversizedInTransaction | None:
-        """Return the rows left out of the last transaction that it has. Called after `fence` or `write`."""
+        """Return the rows left out of the last transaction that the sink has. Called after `fence` or `write`."""
         ...
 
 
@@ -395,12 +396,12 @@ class TellingSink(Sink, Protocol):
     """Sink that reports the position of written messages, such as the offsets of a log."""
 
     def receipt(self) -> OutputReceipt | None:
-        """Return the position of the messages of its last transaction. Called after `fence` or `write`."""
+        """Return the position of the messages of the sink's last transaction. Called after `fence` or `write`."""
         ...
 
 
 class KeyedOutput:
-    """Output to one sink. See `Output`. Used by one thread."""
+    """Output that writes each transaction to one sink. See `Output`. One thread may use it."""
 
     def __init__(
         self,
@@ -434,7 +435,7 @@ class KeyedOutput:
         return not is_to_be_written(transaction, self._since, self._rows(transaction), marker)
 
     def publish(self, sealed: SealedTransaction, publication: Publication) -> None:
-        """Write the rows that the transaction adds to the table, unless the sink has them."""
+        """Write the rows that the transaction adds to the table, unless the sink has the transaction already."""
         del publication
         t = sealed.transaction
         if t < self._since:
@@ -471,7 +472,8 @@ class KeyedOutput:
             self._marker = t
 
     def _note(self, t: int) -> None:
-        """Copy a marker's left-out rows and receipt to the lake, before its transaction is committed."""
+        """Copy the left-out rows and the receipt from the sink's marker to records of the lake. Called before the
+        transaction is committed."""
         left_out = self._sink.left_out() if isinstance(self._sink, BoundedSink) else None
         if left_out is not None and left_out.transaction == t:
             self._left_outs.note(self._id, self._name, left_out)

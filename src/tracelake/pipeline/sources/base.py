@@ -4,12 +4,12 @@
 implement what sources share:
 
 - `AcknowledgedSource`: inputs that a server acknowledged, with names that are never reused. The lake has the only copy
-  until a commit contains it, and then deletes it. So an input that is gone was taken.
+  of an input, and deletes it once a commit contains the input. An input that no longer exists was therefore taken.
 - `ContentDedup`: inputs that stay in place after the commit. An input that was taken is recognized by its content,
   under any name.
 
-Names of input files must be text for records, reports and logs. A Linux path is bytes, usually UTF-8, and then it is
-its own name. Any other path is named by its file URL (RFC 8089), such as `file:///data/%E9.jsonl`. Paths here are
+Names of input files must be text for records, reports and logs. A Linux path is bytes. If they are UTF-8, as usual, the
+path is the name. Any other path is named by its file URL (RFC 8089), such as `file:///data/%E9.jsonl`. Paths here are
 absolute, so no path begins like a URL.
 """
 
@@ -96,10 +96,8 @@ class Source(Protocol):
         """True if the lake owns the inputs: they were acknowledged, never change, and are deleted once taken."""
 
     def measured_bytes(self, path: str) -> int:
-        """Return the present size of an input, 0 if it cannot be read; reading it then gives the reason.
-
-        Raises OSError for a failure that may be temporary.
-        """
+        """Return the current size of an input, or 0 if it cannot be read. A later read of the input reports the
+        reason."""
 
     def judge(self, item: Input, quarantined: QuarantinedIndex) -> Verdict:
         """Return whether an input is new, known, quarantined or gone."""
@@ -111,11 +109,11 @@ class Source(Protocol):
         """Acknowledge inputs that a commit contains, or that are empty. Idempotent."""
 
     def discard(self, path: str, *, unread: bool) -> None:
-        """Release an input that the user discarded. Its quarantine record stays. `unread`: it was unreadable for
-        long."""
+        """Release an input that the user discarded; the source may delete it. Its quarantine record stays. `unread`:
+        the input was unreadable for a long time."""
 
     def is_committed(self, path: str, size_bytes: int, sha256: str) -> bool:
-        """Return whether a commit contains an input by now, for example one of a peer."""
+        """Return whether a commit, perhaps of a peer, contains this input by now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,15 +142,17 @@ class Watch(Protocol):
     def look(self, suspects: Collection[str], *, continuous: bool) -> list[BacklogEntry]:
         """Return pending inputs, without the paths in `suspects` (quarantined, or in the open transaction).
 
-        With `continuous`, a partial listing is enough; slow parts are returned by a later poll. Otherwise it is
-        complete. Raises StorageError or OSError if the source cannot be polled now; other sources continue.
+        With `continuous`, the list may be partial, and a later poll returns the rest. Otherwise it is complete. Raises
+        StorageError or OSError if the source cannot be polled now.
         """
 
     def took(self, paths: Iterable[str]) -> None:
-        """Mark inputs of the last poll as taken, or as giving nothing to take."""
+        """Mark inputs of the last poll as done: they were taken, or contain nothing to take. Later polls do not return
+        them."""
 
     def lag(self) -> Lag | None:
-        """Return the backlog at the last poll, None if unknown. Raises StorageError or OSError."""
+        """Return the backlog at the last poll, None if unknown. Raises StorageError or OSError if the source cannot be
+        reached."""
 
 
 Fetch: TypeAlias = Callable[[ObjectStore, str, int, Path], str]
@@ -165,11 +165,8 @@ temporary.
 
 @contextmanager
 def may_pass() -> Iterator[None]:
-    """Convert errors of a store to OSError, because they say nothing about the input. Only this input waits for a
-    retry.
-
-    NotFoundError passes unchanged.
-    """
+    """Convert errors of a store to OSError inside the `with` block. Such errors say nothing about the input, so the
+    pipeline retries it later and takes others in the meantime."""
     try:
         yield
     except NotFoundError:
@@ -205,7 +202,7 @@ def lag_of(waiting: Sequence[BacklogEntry], unit: str) -> Lag:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """Functions and properties of a source."""
+    """Functions and properties of one kind of source, as `registry.py` lists them."""
 
     fetch: Fetch
     to_range: Callable[..., ReadRange]
@@ -238,7 +235,7 @@ class AcknowledgedSource(ABC):
 
     @abstractmethod
     def _size_bytes(self, path: str) -> int | None:
-        """Return the size of an input, None if it is gone. Raises StorageError."""
+        """Return the size of an input, None if it does not exist. Raises StorageError if the store fails."""
 
     def measured_bytes(self, path: str) -> int:
         """See `Source`."""
@@ -247,7 +244,7 @@ class AcknowledgedSource(ABC):
 
     @abstractmethod
     def _there(self, paths: Collection[str]) -> Set[str]:
-        """Return the inputs that exist. Raises StorageError."""
+        """Return the paths of the inputs that exist. Raises StorageError if the store fails."""
 
     def judge(self, item: Input, quarantined: QuarantinedIndex) -> Verdict:
         """See `Source`."""
@@ -301,7 +298,7 @@ class ContentDedup:
         return (self.judge(item, quarantined) for item in items)
 
     def ack(self, inputs: Sequence[RecordedInput]) -> None:
-        """Record the fingerprints of inputs that were taken. Inputs belong to the user and stay."""
+        """Record the fingerprints of inputs that were taken. The inputs belong to the user and are not deleted."""
         self._ingested.remember(each for each in inputs if not isinstance(each, SegmentOfRun))
 
     def discard(self, path: str, *, unread: bool) -> None:
@@ -313,8 +310,8 @@ class ContentDedup:
         return self._ingested.find(size_bytes, lambda: sha256) is not None
 
     def _sha256_of(self, item: Input) -> str:
-        """Return the checksum of an input, or one that matches nothing if it is unreadable. Reading it then gives the
-        reason."""
+        """Return the checksum of an input. For an unreadable input, return one that matches nothing; a later read
+        reports the reason."""
         try:
             return self._sha256(item.path, item.size_bytes)
         except OSError:
@@ -325,7 +322,7 @@ _SCHEME: Final = "file://"
 
 
 def to_name(path: str) -> str:
-    """Return the name of an absolute path. Python must have decoded the path."""
+    """Return the name of an absolute path, which Python decoded from bytes with `os.fsdecode`."""
     try:
         path.encode()
     except UnicodeEncodeError:
@@ -334,5 +331,5 @@ def to_name(path: str) -> str:
 
 
 def to_path(name: str) -> str:
-    """Return the path of a name."""
+    """Return the path that a name stands for; the inverse of `to_name`."""
     return os.fsdecode(unquote_to_bytes(name.removeprefix(_SCHEME))) if name.startswith(_SCHEME) else name

@@ -4,10 +4,10 @@ deleted.
 A watch takes each new or changed file once. The glob walk is bounded, even if links form cycles or lead to the whole
 machine.
 
-A directory may hold an archive repository, as MLflow 3.18 or layout `trace` of Tracelake's own archive writes it.
-Each trace is an uncompressed OTLP `TracesData` file at `<root>/<experiment>/traces/<trace>/artifacts/traces.pb`.
-Tracelake adds a directory for each upload before the last name. The experiment is read from the path, because the
-file does not have it.
+A directory may hold an archive repository, as MLflow 3.18 or layout `trace` of Tracelake's own archive writes it. In
+it, each trace is an uncompressed OTLP `TracesData` file at `<root>/<experiment>/traces/<trace>/artifacts/traces.pb`.
+Tracelake's own archive has one more directory, named by the upload, before `traces.pb`. The experiment is read from the
+path, because the file does not contain it.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class KeyPattern:
         self._steps = [None if name == _ANY_DEPTH else _Name(name) for name in names]
 
     def matches(self, key: str) -> bool:
-        """Return whether it matches a whole key."""
+        """Return whether the pattern matches a whole key."""
         at = self.begin()
         for name in key.split("/"):
             at = self.after(at, name)
@@ -145,7 +145,8 @@ class GlobResult:
 
 
 def walk(pattern: str, *, files_only: bool) -> GlobResult:
-    """Return the paths that a pattern matches. A folder is entered once for the same rest of the pattern.
+    """Return the paths that a pattern matches. A folder that several links lead to is entered once for the same rest of
+    the pattern.
 
     Links to folders are followed last, so that their targets do not use up the limits before real folders are read.
     """
@@ -301,7 +302,7 @@ def fetch_file(objects: ObjectStore, path: str, size_bytes: int, folder: Path) -
 def find_files(objects: ObjectStore, pattern: str) -> list[Input]:
     """Return the files that a path, a file URL, or a glob pattern names. See `Find`.
 
-    A directory means the archive repository in it. A directory without one is treated as an invalid input.
+    A directory stands for the archive repository in it. A directory without a repository is an invalid input.
     """
     del objects
     path = path_of(pattern)
@@ -343,10 +344,7 @@ def path_of(pattern: str) -> str:
 
 
 def size_of(path: str) -> int:
-    """Return the size of a file, 0 if it cannot be read; reading it then gives the reason.
-
-    Raises OSError for a failure that may be temporary.
-    """
+    """Return the size of a file, or 0 if it cannot be read. A later read reports the reason."""
     try:
         return Path(path).stat().st_size
     except OSError as error:
@@ -368,8 +366,8 @@ values is not read again."""
 
 
 class FileWatch:
-    """Watch for new files. Deduplication by content finds out what the lake has already; the watch only saves
-    reading."""
+    """Watch for new files. It remembers files to avoid reading them again; whether the lake has a file is decided by
+    its content."""
 
     source = FILES
 
@@ -381,7 +379,8 @@ class FileWatch:
         self._lag: Lag | None = None
 
     def look(self, suspects: Collection[str] = (), *, continuous: bool = False) -> list[BacklogEntry]:
-        """Return files that are new or changed and were not written to for a moment, oldest first."""
+        """Return files that are new or changed, oldest first. Files that were written to a moment ago are returned by a
+        later poll."""
         del continuous
         del suspects  # suspects match by content; the name may belong to a new file
         self._shown = {}
@@ -411,7 +410,7 @@ class FileWatch:
         return self._lag
 
     def took(self, paths: Iterable[str]) -> None:
-        """Mark files of the last poll as taken, or as giving nothing to take."""
+        """Mark files of the last poll as done: they were taken, or contain nothing to take."""
         self._processed.update((name, self._shown[name]) for name in paths if name in self._shown)
 
     def _walked(self) -> GlobResult:

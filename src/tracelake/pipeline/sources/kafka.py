@@ -1,7 +1,7 @@
 """Kafka topics as a source. Inputs are ranges of offsets, which tasks read directly.
 
-The broker only has to keep its records: Tracelake joins no consumer group and commits no offsets there. The lake
-records the taken offsets of each partition, once a commit contains them and before the next transaction opens.
+Tracelake joins no consumer group and commits no offsets to the broker. The lake records the taken offsets of each
+partition, once a commit contains them and before the next transaction opens.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class Cluster:
         return quote(str(described.cluster_id), safe="")
 
     def partitions(self, cluster_id: str, topic: str) -> list[PartitionName]:
-        """Return the partitions of a topic. Raises NotFoundError if it does not exist."""
+        """Return the partitions of a topic. Raises NotFoundError if the topic does not exist."""
         kafka = library()
         topics = kafka.TopicCollection([topic])
         with as_storage_error(f"Kafka topic {topic} at {self.servers}"):
@@ -138,7 +138,7 @@ class Cluster:
         return self._offsets([name], library().admin.OffsetSpec.earliest())[name]
 
     def message_max_bytes(self, topic: str) -> int | None:
-        """Return the size limit of a message batch of a topic, None if this client may not read it."""
+        """Return the size limit of a message batch of a topic, None if this client lacks the permission to read it."""
         kafka = library()
         code = kafka.KafkaError
         resource = kafka.admin.ConfigResource(kafka.admin.ConfigResource.Type.TOPIC, topic)
@@ -255,7 +255,8 @@ def _lost(name: PartitionName, start: int, stop: int) -> str:
 
 
 class _Moves:
-    """Progress detector of a consumer. It skips aborted messages without delivering any, however many there are."""
+    """Detects whether a consumer advances. A consumer skips aborted messages without delivering any, so delivery alone
+    does not show it."""
 
     def __init__(self) -> None:
         self._next = self._reported = -1
@@ -297,7 +298,7 @@ def remember_cluster(objects: ObjectStore, cluster_id: str, servers: str) -> Non
 
 
 def cluster_of(objects: ObjectStore, cluster_id: str) -> Cluster:
-    """Return the client of a recorded cluster. Raises StorageError if it is not recorded."""
+    """Return the client of a recorded cluster. Raises StorageError if the lake has no record of the cluster."""
     path = f"{CLUSTERS}{cluster_id}.json"
     try:
         data = objects.get(path)
@@ -324,7 +325,8 @@ class ConsumerOffsets:
         return None if entry is None else self._decode(entry)
 
     def begin(self, name: PartitionName, low: int) -> PartitionPosition:
-        """Record the first available offset at the first poll. Later losses are reported as errors."""
+        """Record the first available offset of a partition at its first poll, so that later losses are reported as
+        errors. Return the position."""
         return self._change(name, lambda standing: standing or PartitionPosition(united([(0, low)])))
 
     def take(self, name: PartitionName, ranges: Iterable[Offsets], size_bytes: int = 0) -> None:
@@ -385,7 +387,8 @@ class KafkaSource:
     def judge(
         self, item: Input, quarantined: QuarantinedIndex
     ) -> NewInputs | Known | QuarantinedPaths | GoneInput:
-        """See `Source`. If some of a range was taken or quarantined after the poll, the next poll cuts it anew."""
+        """See `Source`. If offsets of a range were taken or quarantined after the poll, the next poll cuts the range
+        anew."""
         suspect = quarantined.by_path.get((item.source, item.path))
         if suspect is not None:
             return QuarantinedPaths(suspect)
@@ -453,8 +456,8 @@ class KafkaSource:
 
     @contextmanager
     def _asking(self, cluster: str) -> Iterator[None]:
-        """Guard calls to a cluster, and fail at once during its backoff. Otherwise repeated work would delay every
-        run."""
+        """Guard calls to a cluster inside the `with` block. During the backoff after a failure, fail at once, because
+        repeated waiting would delay every run."""
         failing = self._silent.failing(cluster)
         if failing is not None:
             raise StorageError(failing)
@@ -467,7 +470,7 @@ class KafkaSource:
 
 
 def fetch_range(objects: ObjectStore, path: str, size_bytes: int, folder: Path) -> str:
-    """Write a range to a local file. See `Fetch`. Its exact size is known only then."""
+    """Write a range to a local file. See `Fetch`. The exact size is known only afterwards."""
     del size_bytes
     name, start, stop = name_of(path)
     descriptor, copy = tempfile.mkstemp(dir=folder)
@@ -483,12 +486,12 @@ def fetch_range(objects: ObjectStore, path: str, size_bytes: int, folder: Path) 
 
 
 class KafkaWatch:
-    """Watch for new offsets of a topic. See `Watch`. The next poll finds partitions that are added."""
+    """Watch for new offsets of a topic. See `Watch`. Partitions added to the topic are found by the next poll."""
 
     source = KAFKA
 
     def __init__(self, objects: ObjectStore, ingested: IngestedFiles, url: str) -> None:
-        """Watch a topic, which may not exist yet. Raises UsageError."""
+        """Watch a topic, which may not exist yet. Raises UsageError if the URL is invalid."""
         self._address = address_of(url)
         self._objects = objects
         self._positions = ConsumerOffsets(ingested.store, ingested.pipeline)
@@ -560,7 +563,7 @@ def _about_bytes(messages: int, mean_bytes: float | None) -> int:
 
 
 def find_topics(objects: ObjectStore, url: str) -> list[Input]:
-    """Raise UsageError, because a topic has no end and can only be watched. See `Find`."""
+    """Raise UsageError: a topic has no end, so it can only be watched. See `Find`."""
     del objects
     address_of(url)
     raise UsageError(

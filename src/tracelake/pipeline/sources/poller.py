@@ -55,7 +55,7 @@ def at_once(work: Callable[[], None]) -> None:
 
 
 def call_async(question: Callable[[], ResultT], begin: Spawn) -> Future[ResultT]:
-    """Call a function in the background. The Future has its result or exception."""
+    """Call a function in the background. The returned Future gets its result or exception."""
     answer: Future[ResultT] = Future()
 
     def ask() -> None:
@@ -146,13 +146,7 @@ class SourcePoller:
         open_watch: OpenWatch,
         begin: Spawn = in_thread,
     ) -> None:
-        """Create a poller. Raises UsageError.
-
-        Args:
-            own: the watches of the sources that every lake has.
-            addresses: additional sources that this replica watches.
-            begin: starts a poll in the background.
-        """
+        """Create a poller. Raises UsageError if an address cannot be watched."""
         self._fixed = [_PolledSource(watch.source, "", watch=watch) for watch in own]
         self._fixed += [_PolledSource(address, address, watch=open_watch(address)) for address in addresses]
         self._added = added
@@ -176,9 +170,10 @@ class SourcePoller:
         Args:
             excluded_paths: paths of quarantined inputs, and of those in the open transaction.
             continuous: more polls follow, so a partial listing is enough. A failed source is retried after a backoff.
-            ending: a client waits for its transaction to end. It must include all input that servers acknowledged
-                before.
-            stopping: once it returns True, unfinished polls are not waited for. Their sources count as failed.
+            ending: a client waits for its transaction to end. The result must then include all input that servers
+                acknowledged before.
+            stopping: once this returns True, the poller no longer waits for unfinished polls, and counts their sources
+                as failed.
         """
         self._follow_records()
         sources = [*self._fixed, *self._of_records.values()]
@@ -207,7 +202,7 @@ class SourcePoller:
         return PollResult(_in_order([each for each in sources if each.waiting]), unseen, is_own_unseen)
 
     def _follow_records(self) -> None:
-        """Apply records that were added, paused, resumed or removed since the last poll."""
+        """Apply source records that were added, paused, resumed or removed since the last poll."""
         records = self._added.records()
         self._damaged = records.damaged
         before, self._of_records = self._of_records, {}
@@ -254,7 +249,8 @@ class SourcePoller:
         source.look = call_async(question, self._begin)
 
     def _hear(self, source: _PolledSource, stopping: Callable[[], bool], *, continuous: bool) -> None:
-        """Take the result of a poll once it is complete. A late source is not waited for."""
+        """Wait a limited time for a poll, and take its result. With `continuous`, do not wait for a source that was
+        late before."""
         if source.look is not None:
             wait_s = 0.0 if source.is_late and continuous else LOOK_WAIT_S if continuous else LOOK_ONCE_MAX_S
             _wait(source.look, source.began_s + wait_s, stopping)
@@ -283,7 +279,8 @@ class SourcePoller:
             self.pauses.succeeded(looked.key)
 
     def took(self, paths: Collection[tuple[str, str]], recorded: Collection[tuple[str, str]]) -> None:
-        """Mark inputs of the last poll as taken. Count those that this replica recorded."""
+        """Mark inputs of the last poll as taken. `recorded` are those that this replica recorded, which count in its
+        statistics."""
         counted: set[tuple[str, str]] = set()
         for each in (*self._fixed, *self._of_records.values()):
             if each.watch is None or each.look is not None:

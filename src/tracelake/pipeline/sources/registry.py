@@ -1,6 +1,7 @@
 """Registry of all sources by their names in the journal. A new source needs a module and an entry here.
 
-Source of objects in buckets. They belong to the user, may be replaced at any time, and are never deleted.
+The module also contains the source of objects in buckets. The objects belong to the user, may be replaced at any time,
+and are never deleted.
 
 An object is named by its URL, `s3://bucket/key`, with the key unescaped. Driver and tasks access buckets with the
 credentials of their environment, which are never stored.
@@ -102,15 +103,16 @@ class _Address:
         check_key(self.key)
 
     def size_bytes(self) -> int:
-        """Return the present size of the object, 0 if it does not exist. Raises OSError."""
+        """Return the present size of the object, 0 if it does not exist. Raises OSError if the bucket cannot be
+        read."""
         with may_pass():
             info = self.objects.head(self.key)
         return 0 if info is None else info.size_bytes
 
     def read(self, size_bytes: int) -> Iterator[bytes]:
-        """Yield the bytes of the object, or none if its size differs, because then it was replaced.
+        """Yield the bytes of the object. Yield nothing if its size is not `size_bytes`, because it was then replaced.
 
-        Raises NotFoundError if it is gone, OSError.
+        Raises NotFoundError if the object does not exist, and OSError if the bucket cannot be read.
         """
         with may_pass():
             now_bytes, blocks = self.objects.read(self.key)
@@ -151,7 +153,7 @@ def fetch_object(objects: ObjectStore, path: str, size_bytes: int, folder: Path)
 def find_objects(objects: ObjectStore, pattern: str) -> list[Input]:
     """Return the objects that a pattern names. See `Find`. An object whose key equals the pattern takes precedence.
 
-    A prefix that is not an object means the archive repository below it.
+    A prefix without wildcards that is not an object stands for the archive repository below it.
     """
     address = _Address(pattern)
     own = _OfTheLake(objects, pattern, address)
@@ -188,7 +190,7 @@ def _size_or_unknown(address: _Address) -> int:
 
 
 class _OfTheLake:
-    """Filter for keys that belong to the lake itself. They are never input."""
+    """Filter for keys that belong to the lake itself, and are therefore never input."""
 
     def __init__(self, objects: ObjectStore, pattern: str, address: _Address) -> None:
         """Raise UsageError if the pattern names only keys of the lake."""
@@ -211,8 +213,8 @@ class _OfTheLake:
 def _listed(address: _Address, own: _OfTheLake) -> Iterator[ForeignObject]:
     """Yield the objects that a pattern matches and that may be inputs.
 
-    Empty objects are skipped, because tools mark directories with them. Without wildcards, the text names an object
-    or the archive repository below it.
+    Empty objects are skipped, because tools mark directories with them. A pattern without wildcards names an object, or
+    the archive repository below that prefix.
     """
     pattern = KeyPattern(address.key if is_pattern(address.key) else f"{address.key.rstrip('/')}/{ARCHIVED}")
     prefix = pattern.prefix if is_pattern(address.key) else address.key
@@ -227,12 +229,13 @@ _Mark: TypeAlias = int
 
 
 class BucketWatch:
-    """Watch for new objects in one bucket. Deduplication by content finds out what the lake has already."""
+    """Watch for new objects in one bucket. Whether the lake has an object already is decided later, by its content."""
 
     source = BUCKETS
 
     def __init__(self, objects: ObjectStore, pattern: str) -> None:
-        """Watch a pattern, which may match nothing yet. Raises UsageError."""
+        """Watch a pattern, which may match nothing yet. Raises UsageError if the bucket's URL is invalid, or if the
+        pattern names only objects of the lake."""
         self._pattern = pattern
         self._address = _Address(pattern)
         self._own = _OfTheLake(objects, pattern, self._address)
@@ -242,7 +245,7 @@ class BucketWatch:
         self._lag: Lag | None = None
 
     def look(self, suspects: Collection[str] = (), *, continuous: bool = False) -> list[BacklogEntry]:
-        """Return new and replaced objects, oldest first. See `Watch`. A one-shot run gets all of them."""
+        """Return new and replaced objects, oldest first. See `Watch`. With `continuous`, the list may be partial."""
         del suspects  # suspects match by content; the name may belong to a new object
         self._shown = {}
         if continuous and time.monotonic() < self._next_s:
@@ -360,7 +363,7 @@ class SourceRegistry:
         self._sources = {name: kind.open(objects, ingested) for name, kind in KINDS.items()}
 
     def __getitem__(self, name: str) -> Source:
-        """Return a source by name. Raises DamageError for one that this release does not know."""
+        """Return a source by name. Raises DamageError if this release knows no source of that name."""
         _kind(name)
         return self._sources[name]
 
@@ -387,7 +390,7 @@ def fetch_all(
 ) -> Generator[Callable[[], str], None, None]:
     """Yield for each input, in order, a function that returns its local file, or raises like `fetch`.
 
-    Remote inputs are prefetched, several at once. Call each function before asking for the next.
+    Remote inputs are prefetched, several at once. The caller must call each function before it advances the iterator.
     """
     prefetched: deque[Callable[[], str]] = deque()
     brought = _brought(objects, inputs, folder)
@@ -469,12 +472,12 @@ def own_watches(objects: ObjectStore, ingested: IngestedFiles) -> list[Watch]:
 
 
 def watch_of(objects: ObjectStore, ingested: IngestedFiles, pattern: str) -> Watch:
-    """Return a watch for a user's pattern. Raises UsageError."""
+    """Return a watch for a user's pattern. Raises UsageError if the pattern names nothing that can be watched."""
     return KINDS[source_of(pattern)].watch(objects, ingested, pattern)
 
 
 def source_of(pattern: str) -> str:
-    """Return the source of a user's pattern, by its URL scheme. Raises UsageError."""
+    """Return the source of a user's pattern, by its URL scheme. Raises UsageError if no source has this scheme."""
     match = _SCHEME.match(pattern)
     scheme = match[1] if match else ""
     for source, kind in KINDS.items():
@@ -485,7 +488,7 @@ def source_of(pattern: str) -> str:
 
 
 def _kind(source: str) -> Kind:
-    """Return the functions of a source. Raises DamageError for one that this release does not know."""
+    """Return the functions of a source. Raises DamageError if this release knows no source of that name."""
     if source not in KINDS:
         raise DamageError(
             f"the journal references source {source!r}, which this release cannot read. Use the release that "

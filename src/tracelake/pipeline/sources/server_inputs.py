@@ -48,13 +48,13 @@ class InboxSource(AcknowledgedSource):
         return {path for path, info in zip(paths, heads, strict=True) if info is not None}
 
     def ack(self, inputs: Sequence[RecordedInput]) -> None:
-        """Delete segments that were taken. Copy those that were not fully readable to quarantine first."""
+        """Delete segments that were taken. Segments with unreadable parts are first copied to the quarantine."""
         # An existing copy was made before, or by a peer. Then the segment is gone.
         copy_all(self._objects, {each.path: QUARANTINE + each.path for each in inputs if each.damaged})
         delete_all(self._objects, [each.path for each in inputs])
 
     def discard(self, path: str, *, unread: bool) -> None:
-        """Delete the segment. Its quarantine record already says so, and stays."""
+        """Delete the segment. The quarantine record, which marks it as discarded, stays."""
         del unread
         self._objects.delete(path)
 
@@ -123,7 +123,7 @@ class OutboxSource(AcknowledgedSource):
     def ack(self, inputs: Sequence[RecordedInput]) -> None:
         """Delete rows that were taken.
 
-        Rows that were not fully readable are copied to quarantine, and their traces record whether spans were lost.
+        Rows with unreadable parts are first copied to the quarantine, and their traces record whether spans were lost.
         """
         for each in inputs:
             if each.damaged and (row := self._rows.looked_through(_sequence(each.path))) is not None:
@@ -136,7 +136,8 @@ class OutboxSource(AcknowledgedSource):
         self._rows.trim([_sequence(each.path) for each in inputs])
 
     def discard(self, path: str, *, unread: bool) -> None:
-        """Delete the row. Its quarantine record already says so and stays, and its traces record the loss."""
+        """Delete the row, and record the loss in its traces. The quarantine record, which marks the row as discarded,
+        stays."""
         del unread
         self._rows.give_up([_sequence(path)])
 
@@ -206,7 +207,7 @@ class OutboxWatch:
         """Do nothing, because rows are deleted once taken."""
 
     def _opened(self, *, continuous: bool) -> Outbox | None:
-        """Return the outbox, None while the lake has none. A server may create it at any time."""
+        """Return the outbox, or None if the lake has none yet. A server may create it at any time."""
         if self._outbox is None and (not continuous or time.monotonic() >= self._next_s):
             self._next_s = time.monotonic() + TRACKING_LOOK_S
             store = find_tracking(self._objects)
