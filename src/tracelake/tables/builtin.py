@@ -180,7 +180,7 @@ def _integer(span: Mapping[str, Any], name: str) -> int | None:
 
 
 def _repeated(spans: Sequence[Mapping[str, Any]]) -> dict[str, int]:
-    """Compute the result of `_repeated_sql` for one trace."""
+    """Compute in Python, for one trace, the result of `_repeated_sql`."""
     ids = _placed(spans)
     by_id = {key: span for (key, _), span in zip(ids, spans, strict=True)}
     above_of = dict(ids)

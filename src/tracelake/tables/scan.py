@@ -290,7 +290,8 @@ def _limit_memory(tables: Iterable[pa.Table], max_bytes: int | None) -> Iterator
 
 
 def changes_sql(snapshot: Snapshot, file: FileOf, layout: Layout, changed: Changed) -> str:
-    """Return a query for the rows of a snapshot's parts that were inserted, or retracted, in a range of times."""
+    """Return a query for the rows of a snapshot's parts that were inserted, or retracted, by a range of
+    transactions."""
     schema = layout.schema
     names = ", ".join(map(quoted, schema.names))
     times = f"between {changed.after + 1} and {changed.until}"

@@ -492,7 +492,8 @@ class CommitView:
         return self._tables[TABLE_SPANS.name]._distinct("trace_id", here, limit=2)
 
     def search(self, request: SearchRequest, newer: UncommittedRows | None = None) -> SearchResults:
-        """Return hits of the index in order. `request.where` is a DuckDB condition on table `spans`.
+        """Return a page of hits in the index, in the requested order. `request.where` is a DuckDB condition on table
+        `spans`.
 
         The service is part of the index query, so that only spans of this service are read. Without a condition, all
         hits and the requested facets are counted. Rows in `newer` are found as if they were committed. Data of other
@@ -650,7 +651,8 @@ class CommitView:
 
 
 def _hint(request: SearchRequest, analyzer: Analyzer) -> str | None:
-    """Return why a search that found nothing may have missed texts; None if the index is not the reason."""
+    """Return a sentence on why a search may have found nothing although matching texts exist; None if the index is not
+    the reason."""
     if request.ranking.mode != "text":
         return None
     return hint_of(analyzer, [text.text for text in texts_wanted(request.query)])
