@@ -41,7 +41,7 @@ LOOKED_UP_TRACES_MAX: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where another process finds the table: the lake's URL and the commit."""
+    """Address of a table for another process: the lake's URL and the commit."""
 
     lake: str
     at: str

@@ -114,7 +114,7 @@ _OUTPUT_WRITE_TRIES_MAX: Final = 3
 
 
 class Content(Protocol):
-    """What an output sends: the rows of a transaction, and their encoding as messages."""
+    """The data that an output sends: the rows of a transaction, and their encoding as messages."""
 
     shard: Shard
     """Table that the rows are read from."""
