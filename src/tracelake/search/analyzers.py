@@ -181,7 +181,8 @@ class Word:
 
 @dataclass(frozen=True)
 class Analyzer:
-    """Analyzer of `name` and `text`. It is immutable and safe to share between threads."""
+    """Rules that split the texts of fields `name` and `text` into words. It is immutable and safe to share between
+    threads."""
 
     name: str
     says: str
@@ -262,7 +263,7 @@ class Analyzer:
         return tokenization.normalized(text) if self.is_current else text
 
     def prepared(self, text: str) -> str:
-        """Return a text in the form that is split into words."""
+        """Return a text in the form that the index splits into words."""
         text = self.normalized(text)
         return text if self.cut is None else " ".join(self.cut(text))
 
@@ -289,9 +290,9 @@ class Analyzer:
         return next((symbol for symbol in symbols if symbol.lower() not in indexed), None)
 
     def words_wanted(self, text: str) -> list[Word]:
-        """Return the words that any text containing this text must have.
+        """Return the words that every matching text must contain.
 
-        A run of letters without spaces may continue in the matching text. So the last letter of a run is not a
+        A run of letters without spaces may continue in the matching text. The last letter of a run is therefore not a
         separate word, and a single letter matches as a prefix.
         """
         wanted: list[Word] = []
@@ -319,7 +320,7 @@ class Analyzer:
 
 
 def _goes_on(before: Word, letter: Word) -> bool:
-    """Whether a single-letter word is the end of the run that the word before it belongs to."""
+    """Whether a single-letter word is the end of the run that contains the previous word."""
     return before.position + 1 == letter.position and tokenization.is_pair(before.written)
 
 

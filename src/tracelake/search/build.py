@@ -1,12 +1,12 @@
 """Building of index parts: a worker indexes rows, or merges parts, and stages one part with its receipt.
 
-Parts merge without their text: tantivy joins the postings that it has written, in a tenth of the time that indexing
-the rows takes. The binding has no call for a merge, but a writer that commits looks for segments to merge. It merges
-all segments that count as equally large, if there are enough of them.
+Parts merge without their text: tantivy joins the postings that it has written, in a tenth of the time that indexing the
+rows takes. The Python binding has no call for a merge. A writer that commits, however, merges all segments that count
+as equally large, if there are enough of them.
 
-The size of a segment is the document count in `meta.json`, and a file of deletes lists its omitted documents. So each
-segment gets a correct file of deletes and counts as one document. If there are too few segments, fillers of two
-omitted documents each make up the number. `test_merging.py` checks this behaviour of tantivy.
+The size of a segment is the document count in `meta.json`, and a file of deletes lists its omitted documents. Each
+segment therefore gets a correct file of deletes and counts as one document. If there are too few segments, fillers of
+two omitted documents each make up the number. `test_merging.py` checks this behaviour of tantivy.
 
 Vectors of merged parts are copied, so the embedding function is not called again.
 
@@ -169,7 +169,7 @@ def _mark(directory: Path, segment: IndexSegment, documents: Sequence[int]) -> N
 
 
 def _fillers(directory: Path, count: int) -> Iterator[IndexSegment]:
-    """Write segments of two empty documents each."""
+    """Write segments of two omitted documents each, so that tantivy has enough segments to merge."""
     for _ in range(count):
         with scratch_directory("merge") as scratch:
             index = tantivy.Index(analyzers.schema(), path=str(scratch))
@@ -222,7 +222,7 @@ def write_joined(
 
 @dataclass(frozen=True, slots=True)
 class _Written:
-    """Contents of a written directory: number of documents, bounds of the rows, and vectors."""
+    """Description of an index that was written to a directory: number of documents, bounds of the rows, and vectors."""
 
     documents: int
     contents: PartContents | None
@@ -411,7 +411,7 @@ class UnpublishedPart:
 
     @property
     def name(self) -> str:
-        """Unique name of the part, used where published parts have their checksums."""
+        """Unique name of the part. It serves where published parts have their checksums."""
         return self.directory.name
 
 

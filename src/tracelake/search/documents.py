@@ -1,6 +1,6 @@
 """Conversion of spans to index documents.
 
-Arrow makes the terms of whole columns, without an object for each attribute. Then each row becomes one document at
+Arrow makes the terms of whole columns, without an object for each attribute. Each row then becomes one document at
 once. Filling documents column by column took twice as long, because they did not stay in the processor's cache.
 """
 

@@ -69,7 +69,7 @@ def check(names: Sequence[str]) -> None:
 
 
 def only(*, service: str | None, workspace: str | None) -> Only:
-    """Return the field values that restrict the count."""
+    """Return the field values to which a count is restricted."""
     pairs = (("workspace", workspace), ("service", service))
     return tuple((field, value) for field, value in pairs if value is not None)
 
@@ -77,7 +77,8 @@ def only(*, service: str | None, workspace: str | None) -> Only:
 def count(
     searcher: tantivy.Searcher, query: tantivy.Query, names: Sequence[str], only: Only = NO_OTHERS
 ) -> FacetCounts:
-    """Count the spans that match a query and have exactly these field values. Raises LimitError."""
+    """Count the spans that match a query and have exactly these field values. Raises LimitError if a facet has too many
+    values to count."""
     try:
         return _counted(searcher, query, {name: _aggregation(name) for name in names}, only)
     except ValueError as error:
@@ -197,7 +198,7 @@ _PLAIN_PATH: Final = re.compile(r"\w+\.[\w./-]+")
 
 @dataclass(frozen=True, slots=True)
 class OneWorkspace:
-    """Workspace that the completions are restricted to."""
+    """Restricts completions to one workspace."""
 
     grammar: tantivy.Index
     name: str

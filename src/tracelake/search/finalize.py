@@ -3,7 +3,8 @@ drivers.
 
 The manifest is both marker and commit point (PROTOCOLS §6). Objects under canonical names are written, never deleted.
 
-Garbage collection of an index: staging of published builds, and objects of builds that lost a race or crashed.
+`collect` deletes the garbage of an index: staging of published builds, and objects of builds that lost a race or
+crashed.
 
 Collection is safe with concurrent finalizers and trusts no clock. The marker publishes the build of a transaction
 permanently. From then on nothing reads its staging, and parts and lists under its name that the marker does not name
@@ -58,24 +59,8 @@ def finalize(
     restage: Callable[[], None] | None = None,
     vectors: VectorSettings | None = None,
 ) -> tuple[str, Manifest]:
-    """Publish the staged parts of a build after those of the parent; return the manifest and its path.
-
-    Args:
-        objects: The store of staged and published parts.
-        index: The name of the index.
-        build: The name of the build. Finalizing it again returns what was published first.
-        upper: The transaction number after the last one that the index then covers.
-        input_size: The number of buckets. The staged ranges must cover [0, input_size) exactly.
-        parent: The previous manifest of the index, or None for the first build.
-        fingerprint: The fingerprint of the settings of the index.
-        restage: Stages the rows again with these settings, if they were staged with others.
-        vectors: The vector settings of an index without a parent. Otherwise, those of the parent apply.
-
-    Raises:
-        DamageError: A range is missing (F9) or has no intact part (F8). The message names it.
-        UsageError: The parts or the parent were built with other settings (F12).
-        StorageError: The store failed. Everything staged is kept; finalize again (F4, F13).
-    """
+    """Publish the staged parts of a build as an index that also contains the parts of the parent. Return the manifest's
+    path and the manifest."""
     assert input_size > 0, input_size
     path = manifest_path(index, build)
     manifest = published(objects, path)
@@ -118,7 +103,8 @@ def finalize_nothing(
     fingerprint: str = ENGLISH.fingerprint,
     vectors: VectorSettings | None = None,
 ) -> tuple[str, Manifest]:
-    """Publish a build that adds nothing to its parent, and ignore its staged parts. Idempotent like `finalize`."""
+    """Publish a build that adds nothing to its parent, ignoring its staged parts. Idempotent. Return the manifest's
+    path and the manifest."""
     path = manifest_path(index, build)
     manifest = published(objects, path)
     if manifest is None:
@@ -156,10 +142,8 @@ def read_list(objects: ObjectStore, ref: ListRef) -> tuple[PartRef, ...]:
 
 
 def with_lists(objects: ObjectStore, draft: Manifest) -> Manifest:
-    """Move the newest parts of a manifest into a list if there are many. The list is written before the manifest.
-
-    Every builder of the same manifest writes the same list.
-    """
+    """Move the newest parts of a manifest into a list object if there are many; return the manifest. The list is
+    written before the manifest."""
     joined = lists_to_join([ref.parts for ref in draft.lists], len(draft.newest))
     if joined is None:
         return draft
@@ -243,10 +227,10 @@ def write_parts(
     lower: int | None = None,
     vectors: VectorSettings | None = None,
 ) -> list[Receipt]:
-    """Write the canonical objects of a cover whose parts are all intact; return its receipts (see `choose`).
+    """Copy the staged parts of an exact cover of the buckets to their final paths; return the receipts (see `choose`).
 
-    A receipt or staged part that is missing, altered or unreadable is skipped, because another attempt at its range
-    may be intact. If no attempt is, one such error is raised (F8).
+    A receipt or staged part that is missing, altered or unreadable is skipped, because another attempt at its range may
+    be intact. If no attempt is, one such error is raised (F8).
     """
     receipts, failure = _receipts(objects, index, build)
     written: set[Receipt] = set()
@@ -272,10 +256,8 @@ def write_parts(
 
 
 def _write_part(objects: ObjectStore, index: str, receipt: Receipt) -> None:
-    """Write the canonical object even if it exists: it has the same bytes, or the remains of a crash (F3).
-
-    The bytes pass through this process, so that exactly the bytes that matched the checksum are written.
-    """
+    """Write a part to its final path, even if an object exists there: the object has the same bytes, or is the remains
+    of a crash (F3)."""
     if receipt.path is None or receipt.sha256 is None:
         return
     whose = f"the receipt of [{receipt.lo}, {receipt.hi}) attempt {receipt.attempt}"
@@ -296,7 +278,8 @@ def _write_part(objects: ObjectStore, index: str, receipt: Receipt) -> None:
 
 
 def write_marker(objects: ObjectStore, path: str, draft: Manifest) -> Manifest:
-    """Create the marker; return the published manifest, ours or that of the finalizer that came first."""
+    """Write the manifest, which marks the build as complete. Return the published manifest: this one, or that of a
+    finalizer that came first."""
     if objects.create(path, draft.to_json(path)):
         return draft
     first = published(objects, path)

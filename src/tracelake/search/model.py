@@ -6,12 +6,12 @@ stored under the build that made them and are named by their checksum, so writin
 
 `PartContents` bounds the spans of a part, so that searches can skip parts without matches.
 
-Filter for documents of live rows. Other documents are excluded from hits, counts and sort orders.
+The module also finds the documents of rows that are not live. They are excluded from hits, counts and sort orders.
 
-No part is rewritten when rows are replaced. Each document has the id of its row, and the table knows the ids of
-removed rows. For each commit, documents of removed rows are marked as deleted in tantivy's file format, next to the
-links to the parts. So totals and facets are exact at every commit. Scores still count the words of marked documents
-until their part is merged.
+No part is rewritten when rows are replaced. Each document has the id of its row, and the table knows the ids of removed
+rows. For each commit, documents of removed rows are marked as deleted in tantivy's file format, next to the links to
+the parts. Totals and facets are therefore exact at every commit. Scores still count the words of marked documents until
+their part is merged.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class PartContents(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class ContentsOf:
-    """Collector of the contents of a part while its rows are written."""
+    """Collects the contents of a part (`PartContents`) while its rows are written."""
 
     def __init__(self) -> None:
         self._times: list[int] = []
@@ -236,7 +236,7 @@ class Receipt(_ManifestRecord, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @classmethod
     def from_json(cls, data: bytes, path: str) -> Receipt:
-        """Read a receipt from `path`. Raises DamageError."""
+        """Read a receipt from `path`. Raises DamageError if it does not decode."""
         return _decode(cls, data, path)
 
 
@@ -276,7 +276,7 @@ class PartList(_ManifestRecord, frozen=True, kw_only=True, forbid_unknown_fields
 
     @classmethod
     def from_json(cls, data: bytes, path: str) -> PartList:
-        """Read a list from `path`. Raises DamageError."""
+        """Read a list from `path`. Raises DamageError if it does not decode."""
         return _decode(cls, data, path)
 
 
@@ -291,8 +291,8 @@ class ListRef(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 class Manifest(_ManifestRecord, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Complete index as of transaction `upper` - 1: exactly the parts that a searcher opens, in order.
 
-    These are the parts of the lists, then the newest. Each list has more than twice the parts of the next, so there
-    are few lists (see `protocol.lists_to_join`).
+    These are the parts of the lists, then the newest parts. Each list has more than twice as many parts as the next
+    one, so there are few lists (see `protocol.lists_to_join`).
     """
 
     index: str
@@ -318,7 +318,7 @@ class Manifest(_ManifestRecord, frozen=True, kw_only=True, forbid_unknown_fields
 
     @classmethod
     def from_json(cls, data: bytes, path: str) -> Manifest:
-        """Read a manifest from `path`. Raises DamageError."""
+        """Read a manifest from `path`. Raises DamageError if it does not decode."""
         return _decode(cls, data, path)
 
 
@@ -352,7 +352,7 @@ class RowSelection(Protocol):
         """The number of live rows; None if only reading can determine it."""
 
     def removed_rows(self, parts: Sequence[PartRef]) -> RowIds:
-        """Return ids of removed rows: at least all that are in these parts, as far as the table remembers them."""
+        """Return ids of removed rows, including those in these parts as far as the table remembers them."""
 
     def live(self) -> RowIds:
         """Return the ids of all live rows, sorted."""
@@ -367,9 +367,9 @@ def marked(
 ) -> Marked:
     """Return the documents whose rows are not live.
 
-    The table lists the removed rows, which takes time proportional to their number. It may have forgotten some, or
-    the index may be of another transaction than the table. Then the counts differ, and each document is checked.
-    `sizes` are the document counts of the segments.
+    The table lists the removed rows, which takes time proportional to their number. If the table has forgotten some, or
+    if the index is of another transaction than the table, the counts differ, and each document is checked. `sizes` are
+    the document counts of the segments.
     """
     removed = rows.removed_rows(parts)
     marks: Marked = defaultdict(list)

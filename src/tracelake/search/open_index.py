@@ -1,10 +1,10 @@
 """Index that stays open across manifests. A searcher of another manifest maps only the new parts and shares the
 others.
 
-The parts that were opened last are linked into one directory, which one tantivy index reads. To open another
-manifest, the new parts are linked, `meta.json` is rewritten, and tantivy reloads it. A mapped file is not mapped
-again. So the cost is that of the new parts, plus a tenth of a millisecond for each other part. Earlier searchers keep
-their mapped files, even if the links are deleted.
+The files of the parts that were opened last are linked into one directory, which one tantivy index reads. To open
+another manifest, the files of its new parts are linked, `meta.json` is rewritten, and tantivy reloads the directory. A
+mapped file is not mapped again, so opening costs the time of the new parts, plus a tenth of a millisecond for each
+other part. Earlier searchers keep their mapped files, even if the links are deleted.
 """
 
 from __future__ import annotations
@@ -82,10 +82,11 @@ class OpenIndex:
         self._renewed_s = float("-inf")
 
     def renew(self, analyzer: Analyzer, parts: Sequence[PartRef]) -> int:
-        """Re-fetch parts whose cached files fail their checksum; return the number of renewals so far.
+        """Re-fetch parts whose cached files fail their checksum, and reopen the index; return the number of renewals so
+        far.
 
-        The open index still maps the altered files, even if another process has already fetched the part again. So
-        the index is reopened even if no file differs, but in that case at most once in some minutes.
+        The open index still maps the altered files, even if another process has already fetched the part again. The
+        index is therefore reopened even if no file differs, but in that case at most once in some minutes.
         """
         now_s = time.monotonic()
         if self._cache.drop_altered(parts) or now_s - self._renewed_s > PART_COPY_IDLE_MIN_S:
@@ -185,8 +186,8 @@ class OpenIndex:
         return block
 
     def parts(self, manifest: Manifest) -> tuple[PartRef, ...]:
-        """Return all parts, in order. Lists that the previous manifest also had are not read again. Raises
-        DamageError."""
+        """Return all parts, in order. Lists that the previous manifest also had are not read again. Raises DamageError
+        if a list is missing or altered."""
         before = self._lists
         lists = {ref.path: before.get(ref.path) or read_list(self._objects, ref) for ref in manifest.lists}
         self._lists = lists
@@ -213,10 +214,8 @@ class OpenIndex:
             return links.open(wanted | unpublished_headers, parts, rows, current | unpublished_headers.keys())
 
     def _let_go(self, links: SegmentDirectory) -> None:
-        """Record the use of these links, and drop links of other analyzers that were not used for a long time.
-
-        A rebuild with another analyzer leaves such links, with all parts of the earlier index.
-        """
+        """Record that these links are in use, and delete links of other analyzers that were not used for a long
+        time."""
         now_s = links.used_s = time.monotonic()
         for name, of in list(self._links.items()):
             if now_s - of.used_s > PART_COPY_IDLE_MIN_S:
@@ -225,7 +224,8 @@ class OpenIndex:
 
 @dataclass(frozen=True, slots=True)
 class OpenedIndex:
-    """Searcher, its index for parsing queries, and the number of documents including the omitted ones."""
+    """An opened index: a searcher, a tantivy index for parsing queries, and the number of documents including omitted
+    ones."""
 
     index: tantivy.Index
     searcher: tantivy.Searcher
@@ -235,7 +235,8 @@ class OpenedIndex:
 
 
 class SegmentDirectory:
-    """Directory of links to the files of parts, and the tantivy index that reads it. It is deleted with the object."""
+    """Directory of links to the files of parts, and the tantivy index that reads the directory. The directory is
+    deleted with the object."""
 
     def __init__(self, cache: Path, analyzer: Analyzer) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix=TEMPORARY, dir=cache))

@@ -1,14 +1,14 @@
-"""Local cache of index parts. Each part is unpacked once and checked before its first use, so that tantivy can map
-it.
+"""Local cache of index parts. Each part is unpacked once and checked before its first use, so that tantivy can
+memory-map it.
 
     <directory>/<sha256>/        the files of one part, and its header; shared by processes and manifests
     <directory>/open-…/          links to the files of all parts that a process has open; deleted when it closes them
 
-Parts that were replaced by merges are deleted after a while without use. So the directory grows with the index, not
-with the number of manifests. A process keeps an open part through its links.
+Parts that were replaced by merges are deleted after a while without use. The directory therefore grows with the index,
+not with the number of manifests. A process keeps an open part through its links.
 
 Every file of every open part is memory-mapped, and Linux allows a process `vm.max_map_count` maps, by default 65,530.
-Beyond that, opening fails as if files were damaged. Therefore the number of parts is checked first.
+With more maps, opening fails as if files were damaged, so the number of parts is checked first.
 
 If the disk altered a cached file, tantivy raises ValueError, as for a query that it refuses, or panics. A panic is a
 BaseException, which callers would not treat as an error. In both cases the cached parts are fetched again and the
@@ -301,10 +301,10 @@ class PartCache:
         return header
 
     def drop_altered(self, parts: Iterable[PartRef]) -> int:
-        """Delete those of these parts that fail their checksum, so that they are fetched again on demand.
+        """Delete those of these parts that fail their checksum, so that they are fetched again on demand. Return their
+        number.
 
-        All files of a part are read, but a part that passed is not checked again for some minutes. Returns the number
-        of deleted parts.
+        All files of a part are read. A part that passed is not checked again for some minutes.
         """
         now_s, dropped = time.monotonic(), 0
         for sha256 in {part.sha256 for part in parts}:
@@ -392,7 +392,8 @@ def check_blocks(blocks: int, more: int) -> None:
 
 
 def too_many(parts: int, error: Exception | None = None, *, with_vectors: bool = False) -> LimitError:
-    """Return the error for an index with more parts than can be opened, or for this failure of the system."""
+    """Return the error for an index with more parts than this machine can open. `error` is the system's failure, if
+    any."""
     if error is not None and _NO_FILES.search(str(error)):
         return LimitError(
             f"the index has {parts:,} parts, and this process has reached its limit of open files. Nothing is "
@@ -413,7 +414,7 @@ def is_exhausted(error: Exception) -> bool:
 
 
 def _allowed() -> int | None:
-    """Return the number of maps that parts may use."""
+    """Return the number of memory maps that parts may use."""
     try:
         return max(0, int(_ALLOWED.read_text()) - INDEX_MAPS_KEPT_FREE)
     except (OSError, ValueError):
@@ -456,7 +457,7 @@ class RenewableIndex(Protocol):
 
 
 class IndexCorrupt(ValueError):  # noqa: N818  nobody outside meets it
-    """Failure of tantivy that corrupt files may have caused."""
+    """tantivy failed in a way that corrupt files may have caused."""
 
     def __init__(self, reason: str, else_: Exception | None = None) -> None:
         """Store the reason. `else_` is the error if no file was altered and tantivy names no cause."""
@@ -469,7 +470,7 @@ SelfT = TypeVar("SelfT", bound=RenewableIndex)
 
 @contextmanager
 def stumbling() -> Iterator[None]:
-    """Convert panics of tantivy to IndexCorrupt."""
+    """Convert panics of tantivy inside the `with` block to IndexCorrupt."""
     try:
         yield
     except BaseException as error:

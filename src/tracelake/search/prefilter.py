@@ -1,10 +1,10 @@
 """Prefilter for queries: a test on the text of a span, without an index.
 
-A prefilter passes all spans that the query finds, and perhaps more. So only a few spans need to be indexed instead of
-all. It uses words and whole values. If a span may match without them, such as by a number in another notation, there
-is no prefilter.
+A prefilter passes all spans that the query finds, and perhaps more. Only these spans need to be indexed for the query.
+The prefilter searches for words and whole values. If a span may match without containing them, such as by a number in
+another notation, the query has no prefilter.
 
-Pruning of index parts by their contents. A part is kept unless its contents exclude every hit.
+The module also prunes index parts by their contents: a search skips a part if its contents exclude every hit.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def prefilter_of(
 
 @dataclass(frozen=True, slots=True)
 class _Needed:
-    """Prefilter and the number of texts that it searches for."""
+    """A prefilter, and the number of texts that it searches for."""
 
     sieve: Prefilter
     texts: int
@@ -110,7 +110,7 @@ def _sure(text: str) -> str:
 
 
 def _sure_of_value(text: str, *, may_be_json: bool) -> str:
-    """Return the same for a whole value, which may have another Unicode form or be JSON inside an array."""
+    """Return the same as `_sure` for a whole value, which may have another Unicode form or be JSON inside an array."""
     unsure = _ESCAPED_IN_JSON if may_be_json else ""
     return _longest(text, lambda letter: letter not in unsure and _is_sure(letter) and _has_one_form(letter))
 

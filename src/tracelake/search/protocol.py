@@ -237,7 +237,7 @@ def generations(parts: Sequence[PartRef]) -> list[Generation]:
 
 
 def due(generations: Sequence[Generation], fan_out: int = INDEX_FAN_OUT) -> Sequence[Generation]:
-    """Return adjacent generations to merge now, the oldest that are due, or an empty sequence."""
+    """Return adjacent generations to merge now: the oldest ones that are due, or an empty sequence."""
     for stretch in _not_full(generations):
         run = batching.due([each.documents for each in stretch], fan_out)
         if run:
@@ -271,8 +271,8 @@ def _of_one_part(stretch: Sequence[Generation]) -> Sequence[Generation]:
 def until_due(generations: Sequence[Generation], fan_out: int = INDEX_FAN_OUT) -> int:
     """Return how many transactions must arrive before a merge is due, if no merge is due now.
 
-    This assumes small transactions. After a large one a merge may be due earlier, and is then late by at most this
-    number.
+    This assumes small transactions. After a large transaction, a merge may be due earlier, and is then late by at most
+    the returned number of transactions.
     """
     if not generations or generations[-1].is_full:
         return fan_out
@@ -291,8 +291,8 @@ def counts_replaced(documents: int, live: int) -> bool:
 
 
 def to_rewrite(generations: Sequence[Generation], live: Mapping[int, int]) -> list[Generation]:
-    """Return the generations to rewrite because too many of their documents are replaced. `live` maps transactions to
-    live rows."""
+    """Return the generations to rewrite because too many of their documents belong to replaced rows. `live` has the
+    number of live rows by transaction."""
     return [
         each
         for each in generations

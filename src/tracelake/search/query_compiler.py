@@ -1,10 +1,10 @@
-"""Query compiler: turns the trees of query_parser.py into tantivy queries, with helpful errors, and yields the
-highlighted words.
+"""Query compiler: turns the trees of query_parser.py into tantivy queries. It also returns the words to highlight, and
+errors that name the problem.
 
 All clauses become terms, ranges and phrases of the index, so no filter reads rows. Filters add nothing to the score,
 so that hits are ranked by their words. docs/reference/search.md is the user documentation.
 
-Compiled queries depend on no index, so each is cached and compiled only once.
+Compiled queries do not depend on an index, so each is compiled once and cached.
 """
 
 from __future__ import annotations
@@ -91,7 +91,8 @@ def compiled(
     alike: Alike | None = None,
     analyzer: Analyzer = ENGLISH,
 ) -> tantivy.Query | None:
-    """Return the query of a tree; None if it has no words. Raises QuerySyntaxError."""
+    """Return the query of a tree; None if it has no words. Raises QuerySyntaxError if a value does not fit its
+    field."""
     return _Compiler(index, now_ns, alike, analyzer).compiled(node)
 
 
@@ -103,7 +104,7 @@ def only_of(index: tantivy.Index, query: tantivy.Query, field: str, value: str) 
 
 
 def tree(query: str) -> Node:
-    """Return the tree of a query. Raises QuerySyntaxError or QueryError."""
+    """Return the tree of a query. Raises QuerySyntaxError or QueryError if it does not parse or costs too much."""
     if not query.strip():
         raise QueryError(
             f"the search is empty; give words to look for, or * for all spans. Example: {EXAMPLE}"
@@ -472,7 +473,7 @@ def _no_order(node: ValueRange) -> NoReturn:
 
 
 def _leaves(node: Node, wanted: bool = False) -> Iterator[query_parser.Clause]:
-    """Yield all clauses. With `wanted`, skip those that hits must not match."""
+    """Yield all clauses of a tree. With `wanted`, skip clauses in operands of NOT."""
     nodes: list[tuple[Node, bool]] = [(node, True)]
     while nodes:
         inner, positive = nodes.pop()
@@ -494,7 +495,7 @@ def is_like(node: Node) -> bool:
 
 
 def is_graded(node: Node) -> bool:
-    """Whether hits have scores by complete words or phrases."""
+    """Whether a query has complete words or phrases, which give its hits many different scores."""
     leaves = (leaf for leaf in _leaves(node, wanted=True) if isinstance(leaf, Text))
     return any(
         leaf.field == "like"
@@ -509,14 +510,14 @@ def is_relative(node: Node) -> bool:
 
 
 def is_ranked(node: Node) -> bool:
-    """Whether the words of hits give them scores. All other clauses add nothing."""
+    """Whether a query has words, which give its hits scores. All other clauses add nothing to a score."""
     return any(
         isinstance(leaf, Text) and leaf.field in (None, "like", *analyzers.TEXTS) for leaf in _leaves(node)
     )
 
 
 def texts_wanted(query: str) -> list[Text]:
-    """Return the words and phrases to highlight in names and texts. Raises QueryError."""
+    """Return the words and phrases to highlight in names and texts. Raises QueryError if the query does not parse."""
     try:
         leaves = list(_leaves(tree(query), wanted=True))
     except QuerySyntaxError as error:
@@ -525,7 +526,7 @@ def texts_wanted(query: str) -> list[Text]:
 
 
 def refusal(query: str, error: ValueError) -> QueryError:
-    """Return the error that names the problem of a query and its position."""
+    """Return a QueryError that names the problem of a query and its position."""
     shown = query if len(query) <= limits.QUOTED_MAX_CHARS else query[: limits.QUOTED_MAX_CHARS - 1] + "…"
     if isinstance(error, QuerySyntaxError):
         character, problem = error.place + 1, str(error)
@@ -558,7 +559,7 @@ class _Read:
 
 @lru_cache(len(ANALYZERS) + len(EARLIER))
 def grammar_of(analyzer: Analyzer) -> tantivy.Index:
-    """Return an empty index for compiling queries, which suit all indexes with its fields and analyzer."""
+    """Return an empty index for compiling queries. They are valid for all indexes with the same fields and analyzer."""
     index = tantivy.Index(analyzers.schema())
     analyzers.register_tokenizers(index, analyzer.tokenizer())
     index.config_reader(reload_policy="manual")
@@ -566,14 +567,16 @@ def grammar_of(analyzer: Analyzer) -> tantivy.Index:
 
 
 def asks_for_likeness(query: str) -> bool:
-    """Whether a query has a `like:` clause, which depends on the index. Raises QuerySyntaxError or QueryError."""
+    """Whether a query has a `like:` clause. Such a query depends on the index. Raises QuerySyntaxError or QueryError if
+    it does not parse."""
     return _read(query).is_like
 
 
 def prepared(
     query: str, service: str | None, analyzer: Analyzer, now_ns: int, workspace: str | None = None
 ) -> Prepared:
-    """Compile a query without `like:` for one service and workspace. Raises QuerySyntaxError or QueryError."""
+    """Compile a query without `like:` for one service and workspace. Raises QuerySyntaxError or QueryError if it does
+    not parse or costs too much."""
     return _prepared(query, service, workspace, analyzer.name, now_ns if _read(query).is_relative else 0)
 
 
@@ -585,7 +588,8 @@ def prepared_alike(
     alike: Alike,
     workspace: str | None = None,
 ) -> Prepared:
-    """Compile a query with `like:`, for which `alike` supplies words. Raises QuerySyntaxError or QueryError."""
+    """Compile a query with `like:`, for which `alike` supplies words. Raises QuerySyntaxError or QueryError if it does
+    not parse or costs too much."""
     return _compiled(query, service, workspace, analyzer, now_ns, alike)
 
 

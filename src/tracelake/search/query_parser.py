@@ -40,7 +40,7 @@ class QuerySyntaxError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """Word or phrase, or a field's value."""
+    """Query node: a word, a phrase, or the value of a field."""
 
     field: str | None
     text: str
@@ -55,7 +55,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class ValueRange:
-    """Range between two values; None for an open end."""
+    """Query node: matches values between two bounds. None is an open bound."""
 
     field: str
     low: str | None
@@ -71,7 +71,7 @@ class ValueRange:
 
 @dataclass(frozen=True, slots=True)
 class Last:
-    """Spans that began within this period before now."""
+    """Query node: matches spans that began within this period before now."""
 
     text: str
     place: int
@@ -79,33 +79,33 @@ class Last:
 
 @dataclass(frozen=True, slots=True)
 class Everything:
-    """All spans."""
+    """Query node: matches all spans."""
 
 
 @dataclass(frozen=True, slots=True)
 class Not:
-    """Spans that the node does not match."""
+    """Query node: matches the spans that its node does not match."""
 
     node: Node
 
 
 @dataclass(frozen=True, slots=True)
 class AllOf:
-    """Spans that every node matches."""
+    """Query node: matches the spans that all of its nodes match."""
 
     nodes: tuple[Node, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class AnyOf:
-    """Spans that at least one node matches."""
+    """Query node: matches the spans that at least one of its nodes matches."""
 
     nodes: tuple[Node, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Boost:
-    """Spans that the node matches, with their score multiplied."""
+    """Query node: matches the same spans as its node, and multiplies their score by `factor`."""
 
     node: Node
     factor: float
@@ -306,7 +306,7 @@ class _Parser:
 
 
 def name_of(field: str) -> str:
-    """Return a field without the quotes around an attribute's key."""
+    """Return the name of a field without quotes around an attribute's key."""
     owner, quote, key = field.partition('"')
     return f"{owner}{plain(key[:-1])}" if quote else field
 
@@ -327,7 +327,8 @@ def _has_order(field: str) -> bool:
 
 
 def text_of(node: ValueRange) -> Text:
-    """Return a range whose ends have no order, such as `../lib*`, as a text. Raises QuerySyntaxError."""
+    """Return a range whose ends have no order, such as `../lib*`, as a text. Raises QuerySyntaxError if it cannot be
+    read as a text."""
     return _text(node.field, node.written, node.place)
 
 
@@ -382,7 +383,8 @@ def narrowed(query: str, clause: str) -> str:
 
 
 def widened(query: str, clauses: Sequence[str]) -> dict[str, str]:
-    """Return, by clause, the query without it, for those clauses that are a top-level condition of the query."""
+    """For each clause that is a top-level condition of the query, return the query without that clause. The result is
+    keyed by clause."""
     try:
         node = parse(query)
     except QuerySyntaxError:

@@ -1,11 +1,11 @@
 """Values of queries and terms of attributes.
 
-Times, durations and numbers of a query become exact bounds of integers or floats. The times that a query names become
-the first and last nanosecond at which its spans start.
+Times, durations and numbers of a query become exact bounds of integers or floats. Times in a query become the first and
+last nanosecond at which matching spans start.
 
-An attribute becomes one term of path and value in field `attribute`. So a path may have any characters, and one
-dictionary lookup answers a query. A number also becomes a term of field `number`: sixteen hex digits each for the
-path and the value, ordered like the numbers. So a range of terms is a range of numbers.
+An attribute becomes one term of path and value in field `attribute`. A path may therefore have any characters, and one
+dictionary lookup answers a query. A number also becomes a term of field `number`: sixteen hex digits each for the path
+and the value, ordered like the numbers. A range of terms is therefore a range of numbers.
 
 tantivy's JSON fields are not used. In tantivy 0.27, a range over a field with two kinds of numbers ends the process,
 and a range over a path with a dot finds nothing.

@@ -1,4 +1,4 @@
-"""Hits as the index has them, before their rows are read."""
+"""Hits as the index returns them, before the rows of table `spans` are read."""
 
 from __future__ import annotations
 
@@ -61,15 +61,16 @@ class RawHit(msgspec.Struct, frozen=True):
 def ranked_as_far_as(
     wanted: int, best: Callable[[int], list[AnyHit]], *, beyond: int = SEARCH_RANKED_BEYOND_HITS
 ) -> list[AnyHit]:
-    """Return a list of the best hits whose first `wanted` are the same for every length; `best` returns lists by
-    length.
+    """Return a list of the best hits whose first `wanted` do not depend on its length. `best` returns the list of a
+    given length.
 
-    The length of a list decides which of equal scores tantivy keeps at its end. Without this function, a hit could be
-    on two pages and another on none. A list is accepted if the page ends at a different score than the list. It is
-    also accepted if the page ends in a segment of which tantivy drops nothing until all of its hits are collected.
+    Among equal scores, the length of a list decides which hits tantivy keeps at its end. Without this function, a hit
+    could be on two pages and another on none. A list is accepted if the page ends at a different score than the list.
+    It is also accepted if the page ends in a segment of which tantivy drops nothing until all of its hits are
+    collected.
 
-    Each hit of a list becomes a Python object, so short lists are tried first, with `beyond` hits after the page.
-    With 0, for queries with few distinct scores, no longer list is tried. The last list is accepted unchecked.
+    Each hit of a list becomes a Python object, so short lists are tried first, with `beyond` hits after the page. With
+    0, for queries with few distinct scores, no longer list is tried. The last list is accepted unchecked.
     """
     longest = SEARCH_RANKED_FIRST_HITS if wanted <= SEARCH_RANKED_FIRST_HITS else SEARCH_RANKED_STEP_HITS
     for length in (wanted + beyond, SEARCH_RANKED_FIRST_HITS) if beyond else (wanted,):

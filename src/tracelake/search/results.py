@@ -1,8 +1,7 @@
-"""Search results: a page of hits, and facts about the complete result.
+"""Search results: a page of hits, facts about the complete result, and excerpts of hits.
 
-Excerpts of hits, cut from texts that the caller read back from the table.
-
-Excerpts also mark words that a query matches in another spelling: similar words, or parts of identifiers.
+Excerpts are cut from texts that the caller read back from the table. They also mark words that a query matches in
+another spelling: similar words, or parts of identifiers.
 """
 
 from __future__ import annotations
@@ -81,7 +80,7 @@ class Facet:
 
 @dataclass(frozen=True, slots=True)
 class PartsAsked:
-    """Number of parts that a search reads, and of parts that it skips because they cannot match."""
+    """Number of index parts that a search reads, and of parts that it skips because they cannot match."""
 
     asked: int
     pruned: int
@@ -222,11 +221,12 @@ class _Window(NamedTuple):
 
 
 def highlight(texts: Sequence[str], query: str, analyzer: Analyzer = ENGLISH) -> str:
-    """Return the excerpt of the texts that shows most of the query, with its matches between [[ and ]].
+    """Return an excerpt of the texts around as many matches of the query as possible, with the matches between [[ and
+    ]].
 
     It has at most `limits.HIGHLIGHT_MAX_CHARS` characters including the marks, with white space folded. If nothing
-    matches, such as for a query on `service` only, it is the beginning of the first text. The analyzer is that of the
-    index. Raises QueryError.
+    matches, as for a query on `service` only, it is the beginning of the first text. The analyzer must be that of the
+    index. Raises QueryError if the query does not parse.
     """
     wanted = _terms(query, analyzer)
     texts = [analyzer.normalized(text) for text in texts]
@@ -345,7 +345,8 @@ def _pattern(wanted: Sequence[_Wanted]) -> re.Pattern[str]:
 
 
 def _windows(text: str, wanted: Sequence[_Wanted], analyzer: Analyzer) -> list[_Window]:
-    """Return one excerpt for each match, beginning at it. The score prefers more distinct terms, then more matches."""
+    """Return one excerpt for each match, beginning at the match. Its score prefers more distinct terms, then more
+    matches."""
     if not wanted:
         return []
     wanted = [*wanted, *_spelled(text, wanted, analyzer)]

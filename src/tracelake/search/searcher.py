@@ -58,8 +58,7 @@ Sort: TypeAlias = Literal["score", "newest", "oldest"]
 
 
 class _Plan(NamedTuple):
-    """Query and the parts that it reads. A NamedTuple because one is created for each search, and it is fast to
-    create."""
+    """A compiled query and the parts that it reads. A NamedTuple, because each search creates one and that is fast."""
 
     query: tantivy.Query | None
     """None if the query has no word; it then finds nothing."""
@@ -71,7 +70,7 @@ class _Plan(NamedTuple):
 
 
 class Searcher:
-    """Index as of one manifest. It is immutable and safe to share between threads."""
+    """Search over the index as of one manifest. It is immutable and safe to share between threads."""
 
     def __init__(
         self,
@@ -184,10 +183,10 @@ class Searcher:
         now_ns: int | None = None,
         workspace: str | None = None,
     ) -> list[RawHit]:
-        """Return hits `offset` to `offset + limit` in order, equal ones mostly in order of the parts.
+        """Return hits `offset` to `offset + limit` in order. Equal hits are mostly in the order of their parts.
 
-        `service` and `workspace` restrict the hits to that name, in any case. `now_ns` is the end of `last 2h`, by
-        default now.
+        `service` and `workspace` restrict the hits to spans with that name, in any case. `now_ns` is the time at which
+        ranges such as `last 2h` end, by default now.
 
         Raises:
             QueryError: The query does not parse. The message names the problem and gives an example.
@@ -236,8 +235,8 @@ class Searcher:
         now_ns: int | None,
         ranked_of: Callable[[tantivy.Query], list[AnyHit]],
     ) -> list[AnyHit]:
-        """Return the newest hits, but those with a start time far in the future last. Otherwise, these would always
-        come first."""
+        """Return the newest hits. Hits that start far in the future come last; otherwise a wrong clock would put them
+        first forever."""
         schema, latest_ns = self._grammar.schema, latest_start(time.time_ns() if now_ns is None else now_ns)
         has_later = self._may_start_after(latest_ns)
         usual = only_until(schema, compiled_query, latest_ns) if has_later else compiled_query
@@ -288,7 +287,8 @@ class Searcher:
         now_ns: int | None = None,
         workspace: str | None = None,
     ) -> PartsAsked:
-        """Return how many parts `search` reads and skips for this query. Raises QueryError."""
+        """Return how many parts `search` reads and skips for this query. Raises QueryError if the query does not
+        parse."""
         return self._plan(query, service, now_ns, workspace, scored=sort == "score").parts
 
     def _plan(
@@ -354,7 +354,7 @@ class Searcher:
 
     @retry_after_reopen
     def traces_among(self, trace_ids: Collection[str]) -> set[str]:
-        """Return those of these traces that have documents of live rows here."""
+        """Return those of the given traces that have documents of live rows in this index."""
         opened = self._opened()
         return set() if opened is None else _traces_of(opened.searcher, self._of_traces(trace_ids))
 
@@ -367,7 +367,8 @@ class Searcher:
         now_ns: int,
         workspace: str | None = None,
     ) -> set[str]:
-        """Return those of these traces that have documents here that match a query. Raises QueryError."""
+        """Return those of the given traces that have a matching document in this index. Raises QueryError if the query
+        does not parse."""
         plan = self._plan(query, service, now_ns, workspace, scored=False)
         if plan.query is None or plan.searcher is None:
             return set()
@@ -409,13 +410,15 @@ class Searcher:
 
     @retry_after_reopen
     def hits_by_meaning(self, request: SemanticRequest, limit: int, offset: int) -> list[RawHit]:
-        """Return hits `offset` to `offset + limit` of a semantic search, in order. Raises QueryError."""
+        """Return hits `offset` to `offset + limit` of a semantic search, in order. Raises QueryError if the request
+        cannot be compared with vectors."""
         meaning = self._meaning()
         return [] if meaning is None else meaning.search(request, limit, offset)
 
     @retry_after_reopen
     def count_by_meaning(self, request: SemanticRequest, facets: Sequence[str]) -> FacetCounts:
-        """Return the number of spans in the result and their facets. Raises QueryError."""
+        """Return the number of spans in the result and their facets. Raises QueryError if the request cannot be
+        compared with vectors."""
         meaning = self._meaning()
         assert meaning is not None, "who has something to ask has an index"
         return meaning.count(request, facets)
@@ -451,7 +454,7 @@ def _traces(searcher: tantivy.Searcher, hits: Sequence[AnyHit]) -> set[str]:
 
 @dataclass(frozen=True, slots=True)
 class RequestSearcher:
-    """Search at one manifest: its hits from an offset on, and its total with facets."""
+    """A prepared search at one manifest. It returns hits from an offset on, and the total with facets."""
 
     hits: Callable[[int, int], list[RawHit]]
     count: Callable[[Sequence[str]], FacetCounts]
@@ -482,7 +485,8 @@ def make_request(searcher: Searcher, request: SearchRequest, now_ns: int) -> Req
 
 
 def check_request(request: SearchRequest, now_ns: int) -> None:
-    """Check a request to a lake without spans, with the same errors as in other lakes. Raises QueryError."""
+    """Check a request to a lake without spans, with the same errors as in other lakes. Raises QueryError as a search
+    would."""
     request.ranking.check(request.sort)
     check(request.facets)
     if request.ranking.mode == "text":
@@ -499,7 +503,7 @@ class Ranking:
     @classmethod
     def of(cls, mode: Mode | None, vector: Sequence[float] | None) -> Ranking:
         """Return the ranking that a user requests. The default is `text`, or `semantic` if a vector is given. Raises
-        QueryError."""
+        QueryError if the mode is unknown, or the vector does not fit the mode or has a value that is no number."""
         if mode not in (None, *get_args(Mode)):
             raise QueryError(f"mode must be one of {', '.join(get_args(Mode))}, not {mode!r}.")
         if mode == "text" and vector is not None:
@@ -523,7 +527,7 @@ class Ranking:
         ).hexdigest()
 
     def check(self, sort: Sort) -> None:
-        """Reject a sort order that the mode does not support. Raises QueryError."""
+        """Raise QueryError if the mode does not support a sort order."""
         if self.mode != "text" and sort != "score":
             raise QueryError(
                 f"a search by meaning is ordered by similarity, not by {sort!r}; leave the order out, or "
@@ -550,12 +554,13 @@ class SearchRequest:
 
     @cached_property
     def ranking(self) -> Ranking:
-        """Return the ranking by mode and vector. Raises QueryError."""
+        """Return the ranking by mode and vector. Raises QueryError if they do not fit together."""
         return Ranking.of(self.mode, self.vector)
 
     @cached_property
     def now_ns(self) -> int:
-        """Return the end of `last 2h`, by default the time of the first call. Raises QueryError."""
+        """Return the time at which ranges such as `last 2h` end, by default the time of the first call. Raises
+        QueryError if `now` has no time zone."""
         return time.time_ns() if self.now is None else _epoch_ns(self.now)
 
     @property

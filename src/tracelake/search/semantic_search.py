@@ -1,7 +1,7 @@
 """Semantic search: finds the spans with the nearest vectors, or ranks them together with text hits (hybrid).
 
-A result has at most `SEMANTIC_HITS_MAX` spans of either kind. It has pages, a total and facets like any other result,
-but ends with the last similar span. Conditions are applied first: no ranking contains spans that do not meet them.
+A result has at most `SEMANTIC_HITS_MAX` nearest spans, and as many text hits. It has pages, a total and facets like any
+other result. Conditions are applied first: no ranking contains spans that do not meet them.
 
 Hybrid rankings are combined by reciprocal rank fusion (Cormack, Clarke and Büttcher, SIGIR 2009).
 """
@@ -125,7 +125,8 @@ class Vectors:
         return self.checked(vectors[0].tolist())
 
     def checked(self, vector: Sequence[float]) -> Doubles:
-        """Return a vector that is ready for comparison. Raises QueryError if it is invalid."""
+        """Return a user's vector in the form that is compared. Raises QueryError if it has the wrong length or is not
+        usable."""
         try:
             numbers = np.array(vector, np.float64)
         except (TypeError, ValueError, OverflowError) as error:
@@ -238,7 +239,7 @@ class SemanticRequest:
 
     @property
     def only(self) -> Only:
-        """The field values that restrict its spans."""
+        """The field values to which the request is restricted."""
         return only(service=self.service, workspace=self.workspace)
 
 

@@ -59,8 +59,8 @@ def alike_in(
     analyzer: Analyzer,
     workspace: str | None = None,
 ) -> Alike:
-    """Return a function that makes more-like-this queries for spans of a workspace. The searcher determines rare
-    words."""
+    """Return a function that makes more-like-this queries for spans of a workspace. Word frequencies in the searcher's
+    index decide which words are rare."""
 
     def query(trace_id: str, span_id: str) -> tantivy.Query | None:
         texts = None if texts_of is None else texts_of(trace_id, span_id, workspace)

@@ -1,8 +1,8 @@
 """Tokenization of texts where tantivy's tokenizers do not suffice.
 
-Scripts without spaces are split into pairs: 東京都 becomes 東京, 京都 and 都.
+Texts in scripts without spaces are split into pairs of letters: 東京都 becomes 東京, 京都 and 都.
 
-So each letter begins one word, any run of letters is a phrase of pairs, and a single letter matches as a prefix.
+Each letter therefore begins one word, any run of letters is a phrase of pairs, and a single letter matches as a prefix.
 
 Identifiers are indexed as one word and also by their parts: `refundPolicy` is found as a whole, and as `refund`,
 `policy` or both. The characters `_`, `-`, `.`, `/` and `:` need no such rule, because they separate words anyway.
@@ -187,7 +187,7 @@ def together(words: Iterator[str]) -> Iterator[str]:
 
 
 def pieces(text: str, has_words: Callable[[str], object]) -> Iterator[str]:
-    """Yield a text in pieces. Each ends before a character that is neither a letter nor a word according to
+    """Yield a text in pieces. The next piece begins with a character that is neither a letter nor a word according to
     `has_words`."""
     first = 0
     while len(text) - first > INDEX_WORDED_AT_ONCE_BYTES:
@@ -277,7 +277,7 @@ class _Parts(NamedTuple):
 
 
 class BatchTokenizer:
-    """Tokenizer for chunks of text. It caches the words of short chunks without parts, and threads may share it."""
+    """Splits many texts into words at once. It caches the words of short chunks without parts. Threads may share it."""
 
     def __init__(
         self,
@@ -459,7 +459,7 @@ def _some_at_a_time(sizes: npt.NDArray[Any]) -> Iterator[tuple[int, int]]:
 
 
 def _together(entries: Any, codes: npt.NDArray[Any], firsts: npt.NDArray[Any]) -> Any:
-    """Return the distinct numbers that each list contains; list n is `codes[firsts[n] : firsts[n + 1]]`."""
+    """Return the distinct entries that each list of codes contains; list n is `codes[firsts[n] : firsts[n + 1]]`."""
     lengths = entries.value_lengths().to_numpy()
     places = np.flatnonzero(lengths[codes])
     having = codes[places]

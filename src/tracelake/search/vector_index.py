@@ -10,8 +10,8 @@
 | codes | int8 × dimensions | the vector of length 1, quantized: for the first pass, at a third of the bytes |
 | exact | float16 × dimensions | the vector of length 1, used for scores |
 
-Rows are identified by id, not by document order. So deletes of replaced rows and filters of the text index also apply
-to vectors.
+Rows are identified by id, not by document order. Deletes of replaced rows and filters of the text index therefore also
+apply to vectors.
 
 Nearest-neighbour search is exact. A first pass over the codes bounds each score. The error of a product with the
 query is at most the distance between code and vector, times the length of the query. A vector whose upper bound is
@@ -82,7 +82,8 @@ def _layout(dimensions: int, vectors: int) -> Iterator[tuple[str, Any, tuple[int
 
 
 def usable(vectors: Floats) -> npt.NDArray[np.bool_]:
-    """Return which rows are valid vectors: finite, and with a length that is neither 0 nor out of range."""
+    """Return for each row whether it is a valid vector: finite, and with a length that is neither 0 nor out of
+    range."""
     lengths = np.linalg.norm(vectors.astype(np.float64), axis=1)
     usable_ones: npt.NDArray[np.bool_] = (
         np.isfinite(lengths) & (lengths > 0) & (lengths < np.finfo(np.float32).max)
@@ -320,7 +321,8 @@ class VectorSource(Protocol):
     """The first reason why a span lacks a vector that it should have."""
 
     def vectors(self, batch: pa.RecordBatch) -> dict[int, Floats | None]:
-        """Return, by position, the vector of each row that should have one; None if it failed."""
+        """Return vectors by row position in the batch. A row that should have a vector but failed has None; other rows
+        are absent."""
 
 
 class PartVectorWriter:
@@ -457,7 +459,7 @@ class FunctionSource:
 
 
 def meant_texts(batch: pa.RecordBatch) -> dict[int, str]:
-    """Return the texts to embed, by row position. Spans without text are omitted."""
+    """Return the texts to embed, by row position: input, output and status message. Spans without text are omitted."""
     columns = [batch.column(name).to_pylist() for name in TEXTS]
     texts = ("\n".join(filter(None, values)) for values in zip(*columns, strict=True))
     return {row: text[: limits.EMBEDDED_TEXT_MAX_CHARS] for row, text in enumerate(texts) if text.strip()}

@@ -56,7 +56,7 @@ class VectorSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Version of the function or its model, chosen by the user. Vectors of different versions are incompatible."""
 
     def __post_init__(self) -> None:
-        """Reject invalid settings, on writing and on reading. Raises ValueError."""
+        """Reject invalid settings, on writing and on reading. Raises ValueError if they contradict one another."""
         if not 1 <= self.dimensions <= VECTOR_DIMENSIONS_MAX:
             raise ValueError(f"dimensions must be from 1 to {VECTOR_DIMENSIONS_MAX:,}, not {self.dimensions}")
         if max(len(self.source), len(self.version)) > VECTOR_NAME_MAX_CHARS:
@@ -89,7 +89,7 @@ class VectorSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 def checked_settings(source: str, dimensions: int, metric: str, version: str = "") -> VectorSettings:
-    """Validate settings from a user. Raises UsageError."""
+    """Return vector settings from a user's values. Raises UsageError if a value is invalid."""
     normalized: Metric = "dot" if metric == "dot" else "cosine"
     if metric != normalized:
         raise UsageError(f"the metric must be cosine or dot, not {metric!r}.")
@@ -100,7 +100,8 @@ def checked_settings(source: str, dimensions: int, metric: str, version: str = "
 
 
 def has_vectors(stored: PartVectors | None, wanted: VectorSettings | None) -> bool:
-    """Whether a part has the wanted vectors, or none are wanted. Some of its spans may lack one after failures."""
+    """Return whether a part has vectors of the wanted settings, or whether none are wanted. After failures, some spans
+    of such a part have no vector."""
     return wanted is None or (stored is not None and stored.fingerprint == wanted.fingerprint)
 
 
@@ -150,13 +151,14 @@ def embedder(
 ) -> Callable[[EmbeddingFunction], Embedder]:
     """Declare an embedding function: it maps a list of n texts to n rows of `dimensions` numbers.
 
-    Several threads and processes may call the function at once. Lakes name it as `module:function`. So its module
-    must be importable wherever tasks and searches run.
+    Several threads and processes may call the function at once. Lakes name it as `module:function`. Its module must be
+    importable wherever tasks and searches run.
 
     Args:
         dimensions: The length of each vector.
         metric: The comparison of two vectors, `cosine` or `dot`.
-        version: For example, the version of its model. If it changes, the vectors of a lake must be rebuilt.
+        version: A text that changes when the vectors change, such as the model's version. The vectors of a lake must
+            then be rebuilt.
     """
 
     def declared(function: EmbeddingFunction) -> Embedder:

@@ -10,10 +10,10 @@ DuckDB computes the order from the narrow sort columns and spills to disk if mem
 moves the rows from row groups of known size into tables of known size. So rows of many MiB each take no more memory
 than small ones.
 
-Garbage collection of one shard: replaced batches that no lease holds, and orphans of crashed writers.
+`Collector` deletes the garbage of one shard: replaced batches that no lease protects, and orphans of crashed writers.
 
-Both are safe with concurrent readers and writers, and at any crash. Objects are deleted before the records that name
-them, so an interrupted collection is resumed. Deleting twice is harmless.
+Compaction and collection are safe with concurrent readers and writers, and at any crash. Objects are deleted before the
+records that name them, so an interrupted collection is resumed. Deleting twice is harmless.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class _RowGroup:
 
 
 class MergeSources:
-    """Parts from which rows are gathered."""
+    """Parts from which a compaction reads rows in any order."""
 
     def __init__(self, parts: Sequence[Part], file: FileOf, memory_max_bytes: int) -> None:
         """Read the row ids of the parts. If all parts have at most `memory_max_bytes` Arrow bytes, keep their rows in
@@ -220,7 +220,7 @@ class CompactTask:
         return sum(p.size_bytes for p in (*self.parts, *self.retractions, *self.history)) * STORED_EXPANDS
 
     def mine(self, id_column: str) -> str:
-        """Return the SQL condition for rows of its bucket. Other tasks take the other rows of the same parts."""
+        """Return the SQL condition for rows of the task's bucket. Other tasks read the other rows of the same parts."""
         objects = (*self.parts, *self.retractions, *self.history)
         everywhere = [] if is_all(self.bucket) else [part for part in objects if is_all(part.bucket)]
         if not everywhere:
@@ -230,7 +230,7 @@ class CompactTask:
 
 @dataclass(slots=True)
 class CompactReceipt:
-    """New parts of the bucket, and the numbers of bytes read and written."""
+    """Result of a task: the new parts of its bucket, and the numbers of bytes read and written."""
 
     parts: list[Part] = field(default_factory=list)
     retractions: list[Part] = field(default_factory=list)
@@ -456,7 +456,7 @@ def _text_key(order: Sequence[str], schema: pa.Schema) -> str | None:
 
 
 def _is_large(part: Part) -> bool:
-    """Whether a rewritten part would not be much larger. Stored bytes are at most a quarter of Arrow bytes."""
+    """Whether a part is so large that rewriting it would not give a much larger part."""
     return part.size_bytes * 8 >= COMPACTED_PART_MAX_BYTES
 
 
@@ -487,7 +487,7 @@ class Collector:
         self._machine = machine or this_machine()
 
     def retired(self, *, dry_run: bool = False) -> CollectedParts:
-        """Delete the objects of batches that compaction replaced and that no reader can name any more."""
+        """Delete the objects of batches that compaction replaced, if no lease protects them any more."""
         name, ended = self._shard.name, set[str]()
         if dry_run:
             ended = expired_leases(name, self._key_value, self._now)
@@ -515,11 +515,10 @@ class Collector:
         return CollectedParts(len(doomed) + len(records), sum(doomed.values()), leased=len(remaining))
 
     def orphans(self, *, epoch_min_s: float = EPOCH_MIN_S, dry_run: bool = False) -> CollectedParts:
-        """Delete objects that no state names and that were written two epochs ago or earlier; begin an epoch if it is
+        """Delete objects that no state names and that were written two epochs ago or earlier. Begin an epoch if it is
         due.
 
-        So an orphan is deleted by the second or third collection after it was written, if these are `epoch_min_s`
-        apart.
+        An orphan is deleted by the second or third collection after it was written, if these are `epoch_min_s` apart.
         """
         if not dry_run:
             self._shard.change(partial(next_epoch, now_s=time.time(), epoch_min_s=epoch_min_s))
@@ -559,8 +558,8 @@ class Collector:
             yield from self._shard.batch(ref).objects()
 
     def _passing(self, retired: Iterable[Retired]) -> Iterator[Part]:
-        """Yield the parts of retired batches. Batches whose record is gone are skipped: their parts were deleted
-        before it."""
+        """Yield the parts of retired batches. If the record of a batch does not exist, its parts are deleted
+        already."""
         for entry in retired:
             for ref in entry.batches:
                 if (batch := self._shard.batch_if_there(ref)) is not None:

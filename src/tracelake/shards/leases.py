@@ -1,19 +1,20 @@
 """Leases: a reader's claim on the parts that it has listed (PROTOCOLS §1).
 
-A lease is a separate record, not a part of the shard's state, so readers never conflict with writers. Two orders make
-it safe. A reader writes its lease first and then reads the state. A collector reads the state first and then lists
-the leases. A lease that a collector misses was written after the collector read the state. Its reader therefore sees
-this state or a later one, which names nothing that was retired before.
+A lease is a separate record, not a part of the shard's state, so readers never conflict with writers. Two orders of
+operations make this safe. A reader writes its lease first and then reads the state. A collector reads the state first
+and then lists the leases. A lease that a collector misses was written after the collector read the state. Its reader
+therefore sees this state or a later one, which names nothing that was retired before.
 
 A lease is valid as long as its record exists. Neither readers nor collectors use a clock for that.
 
-A reader renews its lease, which changes the version of the record. A collector records a sighting: the version, and
-the time at which it first saw it. If a collector finds the same version after the duration of the lease, the lease is
-expired. The collector then deletes it conditionally, so that a reader that renews it in that moment keeps it.
+A reader renews its lease, which changes the version of the record. A collector records a sighting: the version, and the
+time at which the collector first saw that version. If a collector finds the same version after the duration of the
+lease, the lease is expired. The collector then deletes it conditionally, so that a reader that renews it in that moment
+keeps it.
 
-Elapsed time is measured by the steady clock of one machine. If another machine looks, it is measured by the clock
-with which the store dates objects. No machine's time of day is used and no two clocks are compared. So a clock that
-is hours ahead, or jumps, ends no lease.
+Elapsed time is measured by the steady clock of one machine. If another machine looks, it is measured by the clock with
+which the store dates objects. No machine's time of day is used and no two clocks are compared. A clock that is hours
+ahead, or jumps, therefore ends no lease.
 """
 
 from __future__ import annotations
@@ -66,9 +67,10 @@ class Lease:
             raise
 
     def renew(self, *, now: bool = False) -> None:
-        """Renew the lease if half of its time has passed, or `now`.
+        """Extend the lease if half of its time has passed, or, with `now`, in any case.
 
-        Raises ExpiredError if a collector dropped the lease. Parts may be gone, so list them again under a new lease.
+        Raises ExpiredError if the lease has expired. Its parts may be deleted, so the caller must list the table's
+        parts again under a new lease.
         """
         started_s = time.monotonic()
         if not self._is_written:
@@ -100,8 +102,8 @@ class Lease:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close the lease. If a part was missing because the lease expired, raise ExpiredError: that is no damage
-        (S10)."""
+        """Release the lease. If a part was missing, raise ExpiredError if the lease has expired, because the missing
+        part is then no damage (S10)."""
         try:
             if isinstance(error, DamageError | NotFoundError):
                 self.renew(now=True)
@@ -109,7 +111,8 @@ class Lease:
             self.close()
 
     def _write(self) -> bool:
-        """Write the lease. Return False if the store is read-only or full: the reader continues without it."""
+        """Write the lease. Return False if the store is read-only or full; the reader then continues without a
+        lease."""
         try:
             self.key_value.set(LEASES_PARTITION, self.key, self._record)
         except StorageError as error:
@@ -119,7 +122,8 @@ class Lease:
         return True
 
     def _rewrite(self) -> bool:
-        """Change the version of the record. Return False if the lease was dropped, because it must not be recreated."""
+        """Change the version of the record. Return False if a collector has deleted the record, which must not be
+        recreated."""
         for _ in range(CONDITIONAL_WRITE_TRIES_MAX):  # another thread may renew it at the same time
             entry = self.key_value.get(LEASES_PARTITION, self.key)
             if entry is None:
@@ -132,7 +136,7 @@ class Lease:
 
 
 def leases(shard: str, key_value: KeyValueStore) -> dict[str, LeaseRecord]:
-    """Return all leases on a shard, by key. All of them are valid."""
+    """Return all leases on a shard, by key. Each is valid as long as its record exists."""
     return {entry.key: lease_of(entry) for entry in entries(LEASES_PARTITION, shard, key_value)}
 
 
@@ -142,7 +146,7 @@ def entries(partition: str, shard: str, key_value: KeyValueStore) -> list[Entry]
 
 
 def lease_of(entry: Entry) -> LeaseRecord:
-    """Decode a lease. A damaged record holds all parts until it expires, and `verify` reports it."""
+    """Decode a lease. A damaged record counts as a lease on all parts until it expires; `verify` reports it."""
     try:
         return from_bytes(LeaseRecord, entry.value, f"lease {entry.key}")
     except DamageError:
@@ -150,7 +154,8 @@ def lease_of(entry: Entry) -> LeaseRecord:
 
 
 class Leases:
-    """Group of leases that are released when the last object that uses them is gone."""
+    """A reader's leases on several tables, such as those of one commit. They are released by `close`, or when this
+    object is garbage-collected; objects that read under the leases keep a reference to it."""
 
     def __init__(self) -> None:
         self._leases: list[Lease] = []
@@ -158,13 +163,13 @@ class Leases:
         self._close.atexit = False  # the stores may already be closed at exit; the leases expire anyway
 
     def take(self, shard: Shard, key_value: KeyValueStore) -> Lease:
-        """Take another lease."""
+        """Take a lease on one more shard, and add it to the group."""
         lease = Lease(shard, key_value)
         self._leases.append(lease)
         return lease
 
     def renew(self, *, now: bool = False) -> None:
-        """Renew all leases. Raises ExpiredError if one has expired."""
+        """Renew all leases, as `Lease.renew` does. Raises ExpiredError if one has expired."""
         for lease in self._leases:
             lease.renew(now=now)
 

@@ -78,7 +78,8 @@ def _size(column: pa.Table) -> int:
 
 
 class Lookup:
-    """Lookup of a snapshot's live rows by the values of the text column that sorts its parts. No part is relative."""
+    """Looks up live rows of a snapshot by the values of the text column that sorts its parts. Parts with relative row
+    ids are not supported."""
 
     def __init__(
         self,
@@ -102,9 +103,10 @@ class Lookup:
         self._retracted_ids: dict[str, Numbers] = {}
 
     def rows(self, keys: list[str], columns: Sequence[str]) -> Iterator[pa.Table]:
-        """Yield columns, and `_row_id`, of the live rows of these keys (sorted and distinct), group by group.
+        """Yield columns, and `_row_id`, of the live rows with these keys, one row group at a time. The keys must be
+        sorted and distinct.
 
-        Raises DamageError for a part that is missing or differs from what was written.
+        Raises DamageError if a part is missing or differs from its record.
         """
         candidates = _Candidates(keys, self._buckets)
         snapshot = self._snapshot
@@ -271,7 +273,7 @@ class _PartReader:
         self._footer = footer
 
     def read(self, number: int, columns: Sequence[str]) -> pa.Table:
-        """Return columns of one row group. Raises DamageError if they differ from what was written."""
+        """Return columns of one row group. Raises DamageError if the bytes differ from their checksum."""
         if self._column_cache is None:
             return self._read(number, columns)
         part, single = self._part, dict[str, pa.Table]()

@@ -95,7 +95,8 @@ class BatchRef(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Retired(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Batches that compaction replaced in state number `seq`. Neither that state nor a later one names them."""
+    """Batches that compaction replaced by publishing state number `seq`. Neither that state nor a later one names
+    them."""
 
     seq: int
     batches: tuple[BatchRef, ...]
@@ -109,9 +110,10 @@ class Rolled(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Write(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Appended write with an id from its caller. The id identifies it, so that it happens only once.
+    """A user's append with an id, which makes it idempotent: a second append with the id is refused.
 
-    It is in the state while it is among the newest, then in a separate record, and is kept as long as the table.
+    The record is part of the state while the write is among the newest, then a separate record, which is kept as long
+    as the table.
     """
 
     name: str
@@ -156,7 +158,7 @@ class Beginning(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class LeaseRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Reader's claim on all parts that the state numbered `seq`, or any later one, names."""
+    """Claim of a reader on all parts that the state number `seq`, or a later one, names."""
 
     seq: int
     seconds: float
@@ -165,7 +167,7 @@ class LeaseRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Moment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Time of a collector's look, by the steady clock of its machine and by the clock with which the store dates
+    """A point in time, by the steady clock of the collector's machine and by the clock with which the store dates
     objects."""
 
     machine: str
@@ -175,7 +177,7 @@ class Moment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Sighting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Record that a collector saw a lease at this version, and when it first did."""
+    """Record that a collector saw a lease at this version, with the time of the first such look."""
 
     lease: str
     at: Moment
@@ -191,5 +193,5 @@ def to_bytes(record: ShardState | Batch | Beginning | LeaseRecord | Sighting | W
 
 
 def from_bytes(kind: type[RecordT], data: bytes, what: str) -> RecordT:
-    """Decode a record. Raises DamageError, which names it as `what`, if it is torn or of another format."""
+    """Decode a record. Raises DamageError, which names the record by `what`, if it is torn or of another format."""
     return decode(kind, data, what, FORMAT_VERSION)

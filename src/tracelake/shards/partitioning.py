@@ -47,7 +47,7 @@ def is_all(bucket: int) -> bool:
 
 
 def lies_in(bucket: int, wanted: Collection[int]) -> bool:
-    """Whether a part with this bucket may have rows of one of the wanted buckets."""
+    """Whether a part with this bucket number may have rows of one of the wanted buckets."""
     return is_all(bucket) or bucket in wanted
 
 
@@ -100,7 +100,7 @@ def key_filter(hashes: Hashes) -> bytes:
 
 
 def may_hold(summary: bytes, hashes: Hashes) -> Bits:
-    """Return for each key whether a summary may contain it. False is certain."""
+    """Return for each key whether the part with this summary may contain it. False is certain."""
     if not summary:
         return np.zeros(len(hashes), np.bool_)
     eights, places = np.frombuffer(summary, np.uint8), _places(hashes, 8 * len(summary))

@@ -4,7 +4,7 @@ Footers can be read separately from their parts. They are checked against their 
 in memory, so only few are cached. A key lookup reads the separately cached summaries of all parts, then the footers
 of those parts that may have a key.
 
-In-process LRU cache, bounded by bytes, for immutable values.
+`ByteLRU` is the in-process cache of immutable values, bounded by bytes.
 """
 
 from __future__ import annotations
@@ -378,7 +378,7 @@ def _read_footer(objects: ObjectStore, part: Part) -> Footer:
 
 
 def damage(part: Part, what: str) -> DamageError:
-    """Return the error for a part that differs from what was written."""
+    """Return the DamageError for a part that differs from its record. `what` describes the difference."""
     return DamageError(f"part {part.path} is damaged: {what}. `tracelake verify` lists all damage.")
 
 

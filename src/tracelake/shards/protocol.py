@@ -52,7 +52,8 @@ class Swap:
 
 @dataclass(frozen=True, slots=True)
 class AlreadyThere:
-    """Decision that an earlier try succeeded: the batch with this id is in the state, or was and has been replaced."""
+    """Decision that an earlier try succeeded: the state contains the batch with this id, or contained it until
+    compaction replaced it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,8 @@ class UpperMismatch:
 
 @dataclass(frozen=True, slots=True)
 class TooLate:
-    """Decision that the batch was uploaded too long ago: its objects may have been collected, so upload it again."""
+    """Decision that the batch was uploaded too long ago. Its objects may have been collected, so the caller must upload
+    them again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +101,7 @@ def append(
     Args:
         epoch: The epoch in which the batch's first object was written.
         write: The write to remember. The state that contains the batch, or its time if no row changes, also contains
-            the write. So a search in a state whose upper is `lower` misses no write.
+            the write. A search in a state whose upper is `lower` therefore misses no write.
         away: Writes that already have separate records.
     """
     assert lower < upper, "a batch covers at least one time"
@@ -118,7 +120,7 @@ def append(
 
 
 def is_written(there: Write, name: str, number: int) -> bool:
-    """Whether a recorded write is this one, or a later one of its series."""
+    """Whether the recorded write `there` is the write of this name and number, or a later one of its series."""
     return there.name == name and there.number >= number
 
 
@@ -132,7 +134,7 @@ def _with_write(written: Iterable[Write], write: Write, away: Collection[Write])
 
 
 def remembers(state: ShardState, lower: int) -> bool:
-    """Whether the state can tell if a batch at `lower` was appended."""
+    """Whether the state still shows if a batch at `lower` was appended."""
     return len(state.recent) < APPENDS_REMEMBERED or state.recent[0][0] <= lower
 
 
@@ -142,7 +144,8 @@ def _was_there(state: ShardState, id: str) -> bool:
 
 
 def may_append(state: ShardState, epoch: int) -> bool:
-    """Whether objects written in `epoch` are safe from collection. Collection begins exactly where this is False."""
+    """Whether objects written in `epoch` cannot have been collected yet. Collection begins exactly where this is
+    False."""
     return state.epoch - epoch <= EPOCHS_TO_APPEND
 
 
@@ -161,9 +164,9 @@ def visible(state: ShardState, as_of: int) -> tuple[BatchRef, ...]:
 
 
 def settle_append(batches: Sequence[BatchRef], committed: int) -> tuple[BatchRef, ...]:
-    """Return the batches that may be compacted: those before time `committed`, which commits already name.
+    """Return the batches that may be compacted: those of times before `committed`, which commits contain already.
 
-    Any other batch record must stay unchanged, because its commit will be made from it.
+    The records of later batches must stay unchanged, because their commits will be made from them.
     """
     return tuple(batch for batch in batches if batch.upper <= committed)
 
@@ -217,11 +220,8 @@ def is_lease_expired(lease: LeaseRecord, sighted_at: Moment, now: Moment) -> boo
 
 
 def collectable(state: ShardState, leases: Iterable[LeaseRecord]) -> tuple[Retired, ...]:
-    """Return the entries that were retired before every lease was taken, so that no reader can name them.
-
-    A reader takes its lease first and then reads the state, so it only names what a state numbered `seq` or later
-    names. Safety: the leases must have been read *after* the state.
-    """
+    """Return the retired batches that no reader can name any more, because each lease was taken after they were
+    retired."""
     oldest = min((lease.seq for lease in leases), default=state.seq)
     return tuple(retired for retired in state.retired if retired.seq <= oldest)
 
@@ -234,10 +234,10 @@ def drop_retired(state: ShardState, deleted: Sequence[Retired]) -> Swap | None:
 
 
 def next_epoch(state: ShardState, now_s: float, epoch_min_s: float) -> Swap | None:
-    """Decide to begin an epoch; None if the current one has not lasted for `epoch_min_s`.
+    """Decide to begin an epoch; None if the current one has lasted less than `epoch_min_s`.
 
-    An epoch that began that far in the future was begun by a clock that was ahead. It ends too, because it would last
-    until that time.
+    If the current epoch began far in the future, the clock that set it was wrong. The epoch then ends now, because it
+    would otherwise last until that time.
     """
     if abs(now_s - state.epoch_began_s) < epoch_min_s:
         return None
@@ -245,8 +245,9 @@ def next_epoch(state: ShardState, now_s: float, epoch_min_s: float) -> Swap | No
 
 
 def is_orphan_epoch(state: ShardState, epoch: int) -> bool:
-    """Whether an object written in `epoch`, which no state names, can never be named any more.
+    """Whether an object written in `epoch` that no state names can never be named any more.
 
-    From here on, the append of its writer is rejected, so neither a clock nor a paused writer can make this wrong.
+    From this epoch distance on, an append of the object is rejected, so neither a wrong clock nor a paused writer
+    matters.
     """
     return not may_append(state, epoch)

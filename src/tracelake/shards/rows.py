@@ -77,7 +77,7 @@ def with_relative_row_ids(rows: pa.Table) -> pa.Table:
 
 
 def relative(part: Part, first: int) -> Part:
-    """Return the entry of a part with relative row ids, whose first row gets the id `first`."""
+    """Return the record of a part with relative row ids. The part's first row gets the id `first` in the table."""
     assert first + part.rows <= first_row_id((first >> _TIME_BITS) + 1), "ids of one time only"
     return changed(part, first_row_id=first, last_row_id=first + part.rows - 1, relative=True)
 
@@ -111,7 +111,7 @@ def retracted(snapshot: Snapshot, file: FileOf) -> dict[int, Numbers]:
 
 
 def lost_rows(part: Part, retracted_ids: dict[int, Numbers]) -> bool:
-    """Whether a part may hold retracted rows."""
+    """Whether a part may contain rows that these retractions name."""
     bounds = [part.first_row_id, part.last_row_id + 1]
     return any(
         int(np.diff(np.searchsorted(ids, bounds))[0]) > 0

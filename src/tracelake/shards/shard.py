@@ -1,11 +1,11 @@
-"""Shard and its stores: the state in the key-value store, changed by compare-and-set, and everything else in the
-object store.
+"""Shard and its stores. The state is a record in the key-value store, changed by compare-and-set. Everything else is in
+the object store.
 
-The state record stays small: if it grows long, its beginning is rolled up into an object.
+The state record stays small: if it grows long, its beginning is moved into an object.
 
-The newest writes with an id are in the state, all others in separate records. The swap that appends the rows of a
-write also adds the write to the state. Before the state drops a write, it gets a record. So a lookup reads the state
-first, then the records, and misses no write.
+The newest writes with an id are in the state, all others in separate records. The swap that appends the rows of a write
+also adds the write to the state. A write gets its separate record before the state drops it. A lookup therefore reads
+the state first, then the records, and misses no write.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ SHARDS_PARTITION: Final = "shards"
 
 
 class States:
-    """Reader and writer of the state of one shard. Several processes may use it at once."""
+    """Reads and writes the state of one shard. Several processes may use it at once."""
 
     def __init__(self, shard: str, key_value: KeyValueStore, objects: ObjectStore) -> None:
         self._shard = shard
@@ -102,10 +102,10 @@ class States:
         )
 
     def swap(self, state: ShardState, version: Version | None) -> bool | None:
-        """Replace the state that was read at `version`.
+        """Replace the state that was read at `version`. Return True if this state was published.
 
-        False means that the state was not published: read again and decide again. None means the same after a lost
-        reply: the state may have been published and replaced by another.
+        False means that it was not: the caller must read and decide again. None means the same after a lost reply: the
+        state may have been published and replaced by another since.
         """
         expected = ABSENT if version is None else version
         value = to_bytes(self._shortened(state))
@@ -154,20 +154,21 @@ WRITES_PARTITION: Final = "writes"
 
 
 class Writes:
-    """Writes with an id of one table. Several processes may use it at once."""
+    """Records of the writes with an id of one table. Several processes may use it at once."""
 
     def __init__(self, table: str, key_value: KeyValueStore) -> None:
         self._table = table
         self._key_value = key_value
 
     def find(self, state: ShardState, name: str, number: int) -> Write | None:
-        """Return the write of this name from a state, read before, or from a record; None if it is new."""
+        """Return the write with this name, from the given state or from a separate record; None if it is new. The state
+        must have been read before."""
         recorded = self._record(self._key_value.get(WRITES_PARTITION, self._key(name)))
         writes = state.written if recorded is None else (*state.written, recorded)
         return next((write for write in writes if is_written(write, name, number)), None)
 
     def put_away(self, writes: Iterable[Write]) -> None:
-        """Write separate records for writes. The record of a later write of the same series is kept."""
+        """Write separate records for these writes. An existing record of a later write of the same series is kept."""
         for write in writes:
             self._put_away(write)
 
@@ -200,11 +201,8 @@ DecisionT = TypeVar("DecisionT")
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Shard as of one time: the parts with its rows, and what excludes rows of them.
-
-    Readers must exclude rows that were inserted after `as_of`, and rows whose id a retraction up to `as_of` names.
-    They must also exclude rows in `history` that were retracted up to `as_of`. `shards.rows` does so.
-    """
+    """Shard as of one time: the parts that contain its rows, and the retractions and history that exclude some of
+    them."""
 
     as_of: int
     parts: tuple[Part, ...]
@@ -246,7 +244,8 @@ class Shard:
         self._writes = Writes(name, key_value)
 
     def find_write(self, state: ShardState, name: str, number: int) -> Write | None:
-        """Return the write of this name; None if no append up to this state, read before, was that write."""
+        """Return the write with this name; None if no append up to this state had it. The state must have been read
+        before."""
         return self._writes.find(state, name, number)
 
     def state(self) -> ShardState:
@@ -298,7 +297,8 @@ class Shard:
         return batch
 
     def batch_if_there(self, ref: BatchRef) -> Batch | None:
-        """Read a batch record like `batch`; return None if it is gone, as that of a retired batch may be."""
+        """Read a batch record like `batch`; return None if the record does not exist, as that of a retired batch may
+        not."""
         try:
             data = self._objects.get(ref.path)
         except NotFoundError:

@@ -1,9 +1,9 @@
 """Objects in a bucket of S3, GCS or Azure, over a network that loses requests and replies.
 
-**A lost reply to `create`.** A retry could lose against the first attempt's success. So each create carries a write
-id in the object's metadata, the same in all attempts. If an object exists already, or no reply arrives, the object is
-read back, and its write id identifies the writer. Conditional writes are therefore sent once by the client library,
-retried only here, and never sent in several parts.
+**A lost reply to `create`.** A retry of a create fails if the first attempt succeeded. Each create therefore carries a
+write id in the object's metadata, the same in all attempts. If an object exists already, or no reply arrives, the
+object is read back, and its write id identifies the writer. Conditional writes are therefore sent once by the client
+library, retried only here, and never sent in several parts.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class BucketObjectStore:
     """
 
     def __init__(self, url: str) -> None:
-        """Open an existing bucket as `Bucket` does. Raises UsageError."""
+        """Open an existing bucket as `Bucket` does. Raises UsageError if the URL or the environment is invalid."""
         self._bucket = Bucket(url)
         self._client = self._bucket.reading
 

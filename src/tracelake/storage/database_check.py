@@ -42,13 +42,13 @@ class DatabaseCheck:
 
 @runtime_checkable
 class CopiedStore(Protocol):
-    """A key-value store in a database whose rows can be copied as they are, with their versions."""
+    """A key-value store in a database whose rows can be copied to another one unchanged, with their versions."""
 
     def snapshot(self) -> AbstractContextManager[Iterator[Row]]:
-        """Return all rows as of the moment of the call, while the context lasts."""
+        """Return all rows as of the call, to read inside the `with` block."""
 
     def load(self, rows: Iterable[Row]) -> None:
-        """Add rows of another store. Raises StorageError if one is there already."""
+        """Insert rows that were read from another store. Raises StorageError if one of them exists already."""
 
 
 @runtime_checkable

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class FailureKind(Enum):
-    """Knowledge about a failed request."""
+    """Consequence of a failed request: whether the write may have happened, and whether a retry may help."""
 
     NOT_FOUND = "nothing is there"
     LOST = "the condition of a conditional write did not hold"

@@ -7,12 +7,12 @@ synced, because a name is only as durable as its directory. A killed writer leav
 The parent of an object is a directory, so if `a` is an object, `a/b` cannot be one. File paths are strings here,
 because making a `Path` of each costs more than reading a small file.
 
-Free space of file systems, and errors of full ones.
+The module also reports the free space of file systems, and recognizes errors of full ones.
 
-File descriptors of the process: the limit, and a reserve for stores.
+It also counts the file descriptors of the process, and keeps a reserve of them for stores.
 
-DuckDB ends the whole process if it cannot open a file. So the limit is raised at startup, and a server refuses reads
-before the last descriptors are in use.
+DuckDB ends the whole process if it cannot open a file. The limit is therefore raised at startup, and a server refuses
+reads before the last descriptors are in use.
 """
 
 from __future__ import annotations
@@ -115,10 +115,8 @@ class FileObjectStore:
         return target in created
 
     def create_all(self, objects: Mapping[str, bytes]) -> None:
-        """Write the absent ones of these objects, by path; all are durable on return. Faster than one by one.
-
-        Raises as `create` does; some objects may exist then.
-        """
+        """Write those of these objects, by path, that do not exist; all are durable on return. Faster than one by
+        one."""
         targets = [(self._file(path), data) for path, data in objects.items()]
         for start in range(0, len(targets), OBJECTS_AT_ONCE):
             self._link(dict(targets[start : start + OBJECTS_AT_ONCE]))
@@ -408,7 +406,7 @@ _WORDS: Final = ("no space left on device", "disk is full", "disk quota exceeded
 
 
 def low_space(directories: Sequence[Path]) -> list[str]:
-    """Return which directories have too little free space, each with its reason; file systems are named once."""
+    """Return a sentence for each directory on a file system with too little free space. A file system is named once."""
     reasons: dict[int, str] = {}
     for directory in directories:
         with suppress(OSError):
@@ -424,7 +422,7 @@ def low_space(directories: Sequence[Path]) -> list[str]:
 
 
 def is_disk_full(error: BaseException) -> bool:
-    """Return whether an error, or one that caused it, is of a full file system or quota."""
+    """Return whether an error, or one of its causes, means that a file system or quota is full."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, OSError) and cause.errno in _FULL:
@@ -469,7 +467,7 @@ def descriptors_open() -> int:
 
 
 def has_descriptors() -> bool:
-    """Return whether a read may begin without touching the reserve."""
+    """Return whether the process has free file descriptors beyond the reserve, so that a read may begin."""
     allowed = descriptors_max()
     reserve = min(DESCRIPTORS_RESERVED, allowed // _DESCRIPTORS_RESERVED_SHARE)
     return descriptors_open() + reserve <= allowed

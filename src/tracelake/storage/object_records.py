@@ -83,7 +83,7 @@ class ObjectRecord(msgspec.Struct, frozen=True):
 
     @property
     def present(self) -> Entry | None:
-        """Return the record, or None if it was deleted."""
+        """Return the record, or None for a tombstone."""
         return None if self.deleted else self.entry
 
 
@@ -92,7 +92,7 @@ def whole_of(
     partition: str,
     damaged: Callable[[str, DamageError], None] = lambda _key, _error: None,
 ) -> list[Entry]:
-    """Return the readable records of a partition; report the others to `damaged`."""
+    """Return the readable records of a partition; call `damaged` with the key and error of each other one."""
     try:
         return list(scan(partition))
     except DamagedRecordsError as error:
@@ -120,10 +120,7 @@ def decode(path: str, body: bytes) -> ObjectRecord:
 
 
 def conflict_at(path: str, body: bytes | None, expected: Expected) -> Conflict | None:
-    """Return the conflict of a conditional write with this body at a path; None if there is none.
-
-    An unreadable record meets the condition if its version matches; otherwise raises DamageError.
-    """
+    """Return the conflict of a conditional write, given the object's current body; None if the write may proceed."""
     try:
         current = None if body is None else decode(path, body).present
     except DamageError as error:
@@ -212,7 +209,7 @@ def key_in(path: str) -> str:
 
 
 def spells_out(path: str) -> bool:
-    """Return whether the path of an object contains the whole key."""
+    """Return whether the path of an object contains the whole key, not only the beginning of a long one."""
     return "~" not in path.rpartition("/")[2]
 
 
@@ -290,7 +287,8 @@ class BucketKeyValueStore(NoteObjects):
     """
 
     def __init__(self, url: str) -> None:
-        """Open a bucket as `Bucket` does; its prefix should contain nothing else. Raises UsageError."""
+        """Open a bucket as `Bucket` does. Its prefix should contain nothing else. Raises UsageError if the URL or the
+        environment is invalid."""
         self._bucket = Bucket(url)
         super().__init__(BucketObjectStore(url))
 
@@ -309,7 +307,8 @@ class BucketKeyValueStore(NoteObjects):
     def keys(
         self, partition: str, start: str = "", stop: str | None = None, limit: int | None = None
     ) -> list[str]:
-        """Return the keys from object names, without reading records; for long keys, read the objects."""
+        """Return the keys of these records. Keys come from object names without reading the objects, except long keys,
+        which are only in the objects' bodies. Deleted records may be included."""
         return [entry.key for entry in scan_records(self._names, partition, start, stop, limit)]
 
     def set_all(self, partition: str, records: Mapping[str, bytes]) -> None:
@@ -375,7 +374,8 @@ class BucketKeyValueStore(NoteObjects):
     def _replace(
         self, partition: str, key: str, value: bytes | None, before: bytes | None, mode: PutMode
     ) -> Outcome:
-        """Replace the record as it was read; Conflict if another write came first and ours certainly failed."""
+        """Replace the record that was read as `before`. Return Conflict if another write came first and ours certainly
+        failed."""
         path, version = record_path(partition, key), new_version()
         body = encode(path, partition, key, value, version)
         reason, error = "", None
@@ -410,7 +410,8 @@ class BucketKeyValueStore(NoteObjects):
     def _names(
         self, partition: str, start: bytes, stop: bytes | None
     ) -> Iterator[tuple[str, Entry | DamageError]]:
-        """Yield the same, but without values for records whose path contains the whole key."""
+        """Yield the same as `_records`, but without reading the object if the path contains the whole key; the value is
+        then empty."""
         for path in self._paths(partition, start, stop):
             if spells_out(path):
                 yield path, Entry(key_in(path), b"", "")
@@ -432,7 +433,7 @@ class BucketKeyValueStore(NoteObjects):
             yield path, entry
 
     def _body(self, path: str) -> tuple[bytes | None, PutMode]:
-        """Return the body at the path, and the condition under which a put replaces exactly it."""
+        """Return the body at the path, and the condition for a put that replaces exactly this body."""
         try:
             reply, body = read_again(lambda: _read_body(obstore.get(self._bucket.reading, path)))
         except OBSTORE_ERRORS as error:

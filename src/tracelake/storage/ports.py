@@ -1,8 +1,8 @@
 """The two storage primitives as ports (PROTOCOLS §0). Backends implement them, and callers assume nothing else.
 
-A conditional write that loses does not raise: it returns one of three outcomes, and the type tells which. `settle`
-decides a write whose reply was lost. The module also defines the valid keys, values and paths of all backends, and
-the pauses between retries.
+A conditional write that loses does not raise an error. It returns `Done`, `Conflict` or `Indeterminate`. `settle`
+decides a write whose reply was lost. The module also defines the valid keys, values and paths of all backends, and the
+pauses between retries.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ class Conflict:
 class Indeterminate:
     """Unknown outcome, after a timeout or a lost reply.
 
-    Read the record back and decide by an identity that was written: the record's `version`, or a writer id in the
-    value. Never guess, and never delete anything on this outcome.
+    The caller must read the record back and decide by an identity that it wrote: the record's `version`, or a writer id
+    in the value. It must delete nothing on this outcome.
     """
 
     version: Version
@@ -79,7 +79,7 @@ Outcome: TypeAlias = Done | Conflict | Indeterminate
 
 
 class KeyValueStore(Protocol):
-    """Small records under (partition, key), keys in byte order of their UTF-8."""
+    """Store of small records under (partition, key). Keys are ordered by the bytes of their UTF-8."""
 
     def get(self, partition: str, key: str) -> Entry | None:
         """Return the record, or None if it is absent."""
@@ -101,7 +101,7 @@ class KeyValueStore(Protocol):
         """Write the record unconditionally."""
 
     def set_all(self, partition: str, records: Mapping[str, bytes]) -> None:
-        """Write records by key, as `set` does. On an error some are written, each completely."""
+        """Write records by key, as `set` does. After an error, some are written, each completely."""
 
     def set_if(self, partition: str, key: str, value: bytes, expected: Expected) -> Outcome:
         """Write the record if its version is `expected`; an unreadable record has the version in its DamageError."""
@@ -126,7 +126,7 @@ class KeyValueStore(Protocol):
         """Delete all records whose key has this prefix, unconditionally, leaving no tombstone.
 
         Only for keys that no process uses any more: a running conditional write may succeed afterwards, and a power
-        failure may restore the records. On an error some are deleted. `beginning` is not empty, and has at most
+        failure may restore the records. After an error, some are deleted. `beginning` is not empty, and has at most
         RECORD_NAME_KEY_BYTES.
         """
 
@@ -144,7 +144,7 @@ class ObjectInfo:
 
 
 class ObjectStore(Protocol):
-    """Immutable bytes under a path such as `shards/spans/3f….parquet` (slashes, no leading one)."""
+    """Store of immutable bytes under paths such as `shards/spans/3f….parquet`, with slashes but no leading one."""
 
     @property
     def url(self) -> str:
@@ -255,7 +255,8 @@ def encode_text(what: str, text: str) -> bytes:
 
 
 def encode_key(what: str, key: str) -> bytes:
-    """Return a partition or key as UTF-8. Raises UsageError, or LimitError if it is too long."""
+    """Return a partition or key as UTF-8. Raises UsageError if it is no valid name, and LimitError if it is too
+    long."""
     encoded = encode_text(what, key)
     if len(encoded) > limits.KEY_MAX_BYTES:
         raise LimitError(
@@ -280,7 +281,7 @@ def end_of(beginning: str) -> str | None:
 
 
 def beginning_of_both(first: bytes, second: bytes) -> bytes:
-    """Return the common prefix."""
+    """Return the longest common prefix of two byte strings."""
     same = takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False))
     return first[: sum(1 for _ in same)]
 
@@ -402,11 +403,7 @@ class EachAlone(ABC):
 def in_range(
     selected: str, mark: str, partition: str, start: str, stop: str | None, limit: int | None
 ) -> tuple[str, list[bytes | int]]:
-    """Return the SQL query of a partition's rows from start up to stop in key order, and its values.
-
-    `mark` is the placeholder of a value. Raises UsageError for a limit below 0, and LimitError for a key that is too
-    long.
-    """
+    """Return the SQL query, and its values, for a partition's rows from `start` up to `stop` in key order."""
     check_scan_limit(limit)
     query = f"{selected} AND key >= {mark}"
     values: list[bytes | int] = [encode_key("partition", partition), encode_text("start", start)]

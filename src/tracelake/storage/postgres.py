@@ -150,8 +150,8 @@ _NO_REPLY: Final = "check that it runs at that address and accepts connections, 
 class PostgresKeyValueStore:
     """A `KeyValueStore` in the table `tracelake_records` of a database; safe for threads and processes.
 
-    Every method raises StorageError if the database is unreachable or refuses. Nothing was written then, unless the
-    error is IndeterminateError. Reads are retried over new connections.
+    Every method raises StorageError if the database is unreachable or refuses. In that case nothing was written, unless
+    the error is IndeterminateError. Reads are retried over new connections.
     """
 
     def __init__(self, url: str, connections_max: int = limits.POSTGRES_CONNECTIONS_MAX) -> None:
@@ -287,7 +287,7 @@ class PostgresKeyValueStore:
 
     @contextmanager
     def snapshot(self) -> Iterator[Iterator[Row]]:
-        """Return all rows as of now, while the context lasts."""
+        """Return all rows as of the call, to read inside the `with` block."""
         connection = self._take()
         try:
             with connection.transaction(), connection.cursor("tracelake_snapshot", binary=True) as cursor:
@@ -300,7 +300,7 @@ class PostgresKeyValueStore:
             self._pool.putconn(connection)
 
     def load(self, rows: Iterable[Row]) -> None:
-        """Add rows of another store, in one transaction."""
+        """Insert rows that were read from another store, in one transaction."""
         connection = self._take()
         try:
             with connection.transaction(), connection.cursor() as cursor:
@@ -353,7 +353,7 @@ class PostgresKeyValueStore:
         self._pool.close()
 
     def _make_sure(self, written: bool | Indeterminate, partition: str, key: str, *others: str) -> None:
-        """Raise IndeterminateError if a statement had no reply, and its first record does not have the written
+        """Check a write whose reply was lost. Raise IndeterminateError if its first record does not have the written
         version."""
         if isinstance(written, Indeterminate):
             entry = self.get(partition, key)
@@ -365,7 +365,8 @@ class PostgresKeyValueStore:
                 )
 
     def _write(self, version: Version, query: str, values: tuple[object, ...]) -> bool | Indeterminate:
-        """Run one write statement, retrying while it certainly was not done; return whether it changed a row."""
+        """Run one write statement; return whether it changed a row. Retry while the statement is certain not to have
+        run."""
         failed: psycopg.Error | None = None
         for _ in tries():
             connection = self._take()
@@ -409,7 +410,8 @@ class PostgresKeyValueStore:
         raise self._failed(doing, failed) from failed
 
     def _reach(self, url: str) -> None:
-        """Connect once, because the pool does not report why it cannot. Raises StorageError."""
+        """Connect once outside the pool, which does not report errors. Raises StorageError with the reason if it
+        fails."""
         reason, deadline = "", time.monotonic() + limits.STORE_CONNECT_TIMEOUT_S
         for _ in tries():
             timeout_s = int(deadline - time.monotonic())

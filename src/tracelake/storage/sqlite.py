@@ -4,13 +4,15 @@ Names are BLOBs of UTF-8, which SQLite compares byte by byte. Writers queue with
 SQLite's write lock, which is unfair among many. Every write takes that lock first (BEGIN IMMEDIATE), so it replaces
 exactly the record that it reads.
 
-**Meaning of a failure.** Before COMMIT, the write did not happen. If COMMIT fails because the disk is full, it did
-not happen either, because the frame that completes the transaction in the log could not be written. If COMMIT fails
-for another reason, such as a failing fsync, the outcome is unknown. SQLite then shows the old record, but the log may
+**Meaning of a failure.** Before COMMIT, the write did not happen. If COMMIT fails because the disk is full, it did not
+happen either, because the frame that completes the transaction in the log could not be written. If COMMIT fails for
+another reason, such as a failing fsync, the outcome is unknown. SQLite then shows the old record, but the log may
 contain complete frames, and recovery after a crash would restore the write. A later commit overwrites those frames.
-So this store makes one before it reads such a record again, and the result of that read stays true.
+Before it reads such a record again, this store therefore commits an empty transaction, so that the result of the read
+stays true.
 
-Read-only access to a SQLite file in a directory that cannot be written: read-only, no rights, or a full disk.
+`ReadOnlyFile` reads a SQLite file in a directory that cannot be written: it is read-only, the process has no
+permission, or the disk is full.
 
 SQLite in WAL mode needs a shared-memory file beside the database, even to read. If it cannot be made:
 
@@ -124,7 +126,8 @@ SQLITE_LOOK_S: Final = 2.0
 
 
 class Calls:
-    """Calls of one store that are in progress. A call within another of the same thread is part of that one."""
+    """Counts the calls of one store that are in progress. A call inside another one of the same thread counts as part
+    of that one."""
 
     def __init__(self, what: str) -> None:
         """Set the store's name, for errors."""
@@ -135,7 +138,7 @@ class Calls:
 
     @contextmanager
     def one(self) -> Iterator[None]:
-        """Register a call while it runs. Raises UsageError if the store is closed."""
+        """Count a call inside the `with` block. Raises UsageError if the store is closed."""
         thread = threading.current_thread()
         with self._changed:
             if self._over and thread not in self._threads:
@@ -181,8 +184,8 @@ class SqliteKeyValueStore:
     """A `KeyValueStore` in one file on a local disk.
 
     Every method raises StorageError if the file is not readable or writable, or a lock is not available within
-    `busy_timeout_s`. Nothing was written then, unless the error is IndeterminateError. Raises DamageError if the file
-    is no intact database.
+    `busy_timeout_s`. In that case nothing was written, unless the error is IndeterminateError. Raises DamageError if
+    the file is no intact database.
     """
 
     def __init__(self, path: str | Path, busy_timeout_s: float = limits.SQLITE_BUSY_TIMEOUT_S) -> None:
@@ -309,14 +312,14 @@ class SqliteKeyValueStore:
 
     @contextmanager
     def snapshot(self) -> Iterator[Iterator[Row]]:
-        """Return all rows as of now, while the context lasts."""
+        """Return all rows as of the call, to read inside the `with` block."""
         with self._failures("copy"), closing(self._connect()) as connection:
             connection.execute("BEGIN")
             connection.execute("SELECT count(*) FROM sqlite_master").fetchone()  # the snapshot begins here
             yield connection.execute(_ALL)
 
     def load(self, rows: Iterable[Row]) -> None:
-        """Add rows of another store, in one transaction."""
+        """Insert rows that were read from another store, in one transaction."""
         with self._failures("write"), self._transaction() as connection:
             connection.executemany(_LOAD, rows)
             self._commit(connection)
@@ -380,14 +383,15 @@ class SqliteKeyValueStore:
         self._doubtful.clear()
 
     def _end_doubt(self) -> None:
-        """Commit a transaction that changes nothing, overwriting the log frames of one whose COMMIT failed."""
+        """Commit a transaction that changes nothing. It overwrites the log frames of a transaction whose COMMIT
+        failed."""
         with self._failures("settle an earlier write"), self._transaction() as connection:
             connection.execute(_TOUCH)
             self._commit(connection)
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        """Hold the queue and SQLite's write lock; roll back if the body does not commit."""
+        """Acquire the queue and SQLite's write lock for the `with` block; roll back unless the block commits."""
         if self._read_only is not None:
             failed = StorageError(
                 f"cannot write {self._path}: {self._read_only.reason}, so it was opened to read; "
@@ -460,10 +464,8 @@ class SqliteKeyValueStore:
         return connection
 
     def _refuse_others(self) -> None:
-        """Raise for another application's file, without changing it, locking it, or opening it for writing.
-
-        A read without locks may see half of a concurrent write, so only persistent damage counts.
-        """
+        """Raise UsageError if the file belongs to another application. The file is not changed, locked or opened for
+        writing."""
         deadline = time.monotonic() + SQLITE_LOOK_S
         while True:
             try:
@@ -533,7 +535,7 @@ class SqliteKeyValueStore:
             raise self._foreign()
 
     def _open_read_only(self) -> bool:
-        """Continue with a read-only file. Return False if it is not readable, or not set up."""
+        """Open the file read-only, because it cannot be written. Return False if it is not readable, or not set up."""
         try:
             self._read_only = ReadOnlyFile(self._path)
         except (sqlite3.Error, OSError):

@@ -1,6 +1,6 @@
-"""Opening of stores by URL, so that processes exchange only URLs, and URLs without passwords for display.
+"""Functions that open stores by URL, so that processes exchange only URLs. `without_password` makes a URL for display.
 
-Read-only access to other owners' buckets: inputs that are listed and read, and never written.
+`ForeignObjects` is read-only access to other owners' buckets, for inputs.
 
 Their keys are arbitrary, and the owner may replace or delete objects at any time. The client library cannot read a
 key that contains an empty name, `.` or `..` as a name, or a control character. It lists an object whose key ends with
@@ -66,7 +66,7 @@ def open_key_value(url: str) -> KeyValueStore:
     """Open `sqlite:///absolute/file`, `postgresql://…`, records in a bucket as in `open_objects`, or `memory://name`.
 
     Within a process, `memory://name` is the same store for the same name. Raises UsageError for another URL, and the
-    errors of each store.
+    errors of the opened store.
     """
     scheme, _, location = url.partition("://")
     if scheme == "sqlite":
@@ -97,7 +97,7 @@ def _absolute(url: str, location: str) -> str:
 
 
 def without_password(url: str) -> str:
-    """Return the URL of a store without passwords; on opening, they come from PGPASSWORD or a setting."""
+    """Return the URL of a store without passwords. When it is opened, passwords come from PGPASSWORD or a setting."""
     if not url.startswith(("postgresql://", "postgres://")):
         return url
     parts = urlsplit(url)
@@ -137,13 +137,14 @@ class ForeignObjects(Protocol):
     """The objects of one bucket. All methods raise StorageError if the bucket fails or is unreachable."""
 
     def head(self, key: str) -> ForeignObject | None:
-        """Return the object, or None."""
+        """Return the object with this key, or None if it does not exist."""
 
     def list(self, prefix: str) -> Iterator[ForeignObject]:
         """Yield the objects whose key begins with `prefix`, in order of key."""
 
     def read(self, key: str) -> tuple[int, Iterator[bytes]]:
-        """Return the size of an object, and its bytes in blocks, with one request. Raises NotFoundError."""
+        """Return the size of an object, and its bytes in blocks, with one request. Raises NotFoundError if no object
+        has the key."""
 
 
 def open_foreign(url: str) -> ForeignObjects:

@@ -9,7 +9,8 @@ error is raised unchanged: the store is down, or the process has too many open f
 checksum with partition and key (see `formats`) on writing, and reverses that on reading. A record that was moved to
 the place of another record, of this or any lake, is therefore damaged for its reader, in every store.
 
-Objects as files, for libraries that read files: the local object itself, or a copy in a cache of bounded size.
+`LocalFiles` provides objects as files, for libraries that read files: the local object itself, or a copy in a cache of
+bounded size.
 
     <folder>/<path, percent-encoded>     a complete copy; its access time is its last use
     <folder>/.<random>.partial           an incomplete copy; renamed once it is complete
@@ -64,7 +65,7 @@ class DelegatingObjectStore:
         self.store = store
 
     def _call(self, call: Callable[[], _ResultT]) -> _ResultT:
-        """Make a call on the other store. `url` and `local_path` make none."""
+        """Make a call on the other store. All methods but `url` and `local_path` use it."""
         return call()
 
     @property
@@ -116,7 +117,7 @@ class DelegatingKeyValueStore(EachAlone):
         self.store = store
 
     def _call(self, call: Callable[[], _ResultT]) -> _ResultT:
-        """Make a call on the other store. `close` makes none, `set_all` one for each record."""
+        """Make a call on the other store. `close` does not use it; `set_all` uses it once for each record."""
         return call()
 
     def get(self, partition: str, key: str) -> Entry | None:
@@ -193,10 +194,8 @@ class IsolatingObjectStore(DelegatingObjectStore):
 
 
 def create_all(store: ObjectStore, objects: Mapping[str, bytes]) -> None:
-    """Write the absent ones of these objects, by path; all are durable on return. On an error some are written.
-
-    Files share the syncs of their directories; see `for_each` for other stores.
-    """
+    """Write those of these objects, by path, that do not exist; all are durable on return. After an error, some are
+    written."""
     inner = _inner(store)
     if len(objects) > 1 and isinstance(inner, FileObjectStore):
         inner.create_all(objects)
@@ -219,7 +218,7 @@ def copy_all(store: ObjectStore, targets: Mapping[str, str]) -> list[str]:
 
 
 def read_all(store: ObjectStore, paths: Collection[str]) -> dict[str, bytes]:
-    """Return whole objects by path, without absent ones."""
+    """Return the bytes of each object by path. Objects that do not exist are omitted."""
 
     def read(path: str) -> bytes | None:
         try:
@@ -232,10 +231,7 @@ def read_all(store: ObjectStore, paths: Collection[str]) -> dict[str, bytes]:
 
 
 def delete_all(store: ObjectStore, paths: Collection[str]) -> None:
-    """Delete objects, if they exist. On an error some are deleted.
-
-    Files share the syncs of their directories; see `for_each` for other stores.
-    """
+    """Delete objects, if they exist. After an error, some are deleted."""
     inner = _inner(store)
     if isinstance(inner, FileObjectStore):
         inner.delete_all(paths)
@@ -252,9 +248,10 @@ def remove_folders(store: ObjectStore, prefixes: Iterable[str]) -> None:
 
 
 def for_each(store: ObjectStore, ask: Callable[[str], _ResultT], paths: Collection[str]) -> list[_ResultT]:
-    """Return the result of `ask` for each path. Requests to a bucket run in parallel.
+    """Return the result of `ask` for each path. Requests to a bucket run in parallel; requests to any other store run
+    one by one.
 
-    Any other store gets them one by one. Raises the error of the first that fails.
+    Raises the error of the first request that fails.
     """
     if len(paths) > 1 and isinstance(_inner(store), BucketObjectStore):
         with ThreadPoolExecutor(OBJECTS_AT_ONCE) as threads:
@@ -401,7 +398,8 @@ class LocalFiles:
             _end(uses)
 
     def fetch(self, paths: Sequence[str]) -> None:
-        """Copy remote objects in parallel, so that `file` finds them. Raises as `file` does."""
+        """Copy remote objects to the folder in parallel, so that `file` finds them. Raises NotFoundError if one is
+        absent, and StorageError if the folder accepts no copy."""
         if not paths or self._objects.local_path(paths[0]) is not None:
             return
         copies = [self._hold(path) for path in paths]
@@ -409,10 +407,7 @@ class LocalFiles:
             list(pool.map(self._make, paths, copies))
 
     def file(self, path: str) -> str:
-        """Return a file with the object's bytes.
-
-        Raises NotFoundError if a remote object is absent, and StorageError if the folder accepts no copy.
-        """
+        """Return the path of a file with the object's bytes; copy a remote object to the folder first."""
         if (local := self._objects.local_path(path)) is not None:
             return local
         copy = self._hold(path)
@@ -420,7 +415,7 @@ class LocalFiles:
         return str(copy)
 
     def forget(self, path: str) -> bool:
-        """Remove a corrupt copy; return False if the file is the object itself."""
+        """Delete the copy of an object, because it is corrupt. Return False if the file is the local object itself."""
         if self._objects.local_path(path) is not None:
             return False
         self._copy(path).unlink(missing_ok=True)
@@ -430,7 +425,8 @@ class LocalFiles:
         return self._folder / quote(path, safe="")
 
     def _hold(self, path: str) -> Path:
-        """Count a copy as in use before looking for it, so that no sweep removes it in between."""
+        """Count a copy as in use, and return its path. Do this before looking for the copy, so that no sweep deletes it
+        in between."""
         copy = self._copy(path)
         uses = _uses.get()
         uses = self._pinned if uses is None else uses
