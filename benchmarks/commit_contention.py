@@ -43,7 +43,7 @@ from benchmarks.racing import Line, race
 from tests.storage.servers.postgres import PostgresServer
 from tests.storage.servers.s3 import S3Server
 
-STORES = ("sqlite", "postgres", "files", "s3")
+STORES = ("sqlite", "postgres", "s3")
 WORKERS = ("processes", "threads")
 
 
@@ -72,7 +72,7 @@ class Places:
             files = self._s3.url()
             records = f"{files}/records"
         else:
-            records = f"sqlite://{place}/records.db" if store == "sqlite" else (place / "records").as_uri()
+            records = f"sqlite://{place}/records.db"
         return Tracelake(store, records, files, self._upload)
 
 

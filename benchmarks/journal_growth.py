@@ -161,15 +161,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Measure how a journal grows.")
     parser.add_argument("--transactions", type=int, default=100_000)
     parser.add_argument("--kept", type=int, default=10_000)
-    parser.add_argument("--files", action="store_true", help="keep records as files, and not in SQLite")
     parser.add_argument("--only", choices=("ever", "trimmed"), help="one of the two runs")
     given = parser.parse_args()
     runs = {"ever": None, "trimmed": given.kept}
     for kept in [runs[given.only]] if given.only else runs.values():
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
-            url = f"file://{folder}/records" if given.files else f"sqlite://{folder}/records.db"
-            measure(folder, url, given.transactions, kept)
+            measure(folder, f"sqlite://{folder}/records.db", given.transactions, kept)
 
 
 if __name__ == "__main__":

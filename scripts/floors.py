@@ -16,10 +16,12 @@ FLOORS: Final[tuple[dict[str, str], ...]] = (
         "results": "what calls return, as plain records",
         "batching": "items cut into batches that fit, neighbours merged by their sizes; pure",
     },
-    {"scratch": "temporary directories, gone afterwards, whoever is killed"},
+    {
+        "scratch": "temporary directories, gone afterwards, whoever is killed",
+        "durations": "`30d` as nanoseconds, pauses between retries; pure",
+    },
     {
         "formats": "records of the lake as JSON, with their versions",
-        "durations": "`30d` as nanoseconds; pure",
         "_settings": "TRACELAKE_* and tracelake.toml",
         "otlp": "OTLP to rows and back, without loss; pure",
         "tasks": "where tasks run: on Spark, or in this process; Java; progress",

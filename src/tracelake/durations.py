@@ -1,4 +1,4 @@
-"""Durations as people write them: `30d`, `12h`, `5m`. Pure."""
+"""Durations as people write them (`30d`, `12h`, `5m`), and pauses between retries. Pure."""
 
 from __future__ import annotations
 
@@ -21,3 +21,8 @@ def duration_ns(text: str, least: int = 1, most: int = 9_999_999) -> int:
             "such as 30d"
         )
     return int(match[1]) * _UNITS_NS[match[2]]
+
+
+def backoff_s(first_s: float, failures: int, longest_s: float) -> float:
+    """Return the pause before a retry: doubled by each failure, up to the longest."""
+    return min(longest_s, first_s * 2.0 ** min(failures, 32))  # A larger power may be no float.

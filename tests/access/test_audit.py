@@ -12,7 +12,7 @@ import pytest
 
 import tracelake
 from tests.broken import Broken, assert_caught
-from tests.torn import lake_of_files, tear
+from tests.torn import lake_in_bucket, tear
 from tracelake import limits
 from tracelake._errors import UsageError
 from tracelake.access import audit
@@ -238,7 +238,7 @@ def test_broken_rules_are_caught(broken: Broken, check: Callable[[], None]) -> N
 
 def test_whatever_stands_in_texts(tmp_path: Path) -> None:
     """A record stores any text, cut and without control characters; a torn record does not block reading others."""
-    with lake_of_files(tmp_path) as lake:
+    with lake_in_bucket(tmp_path) as lake:
         crafted = audit_record("change", "1", "POST /\x1b[2J\n" + "x" * 1_000, name="\ud800", object="\0")
         lake.audit.write([crafted, audit_record("change", "2", "POST /whole")])
         assert crafted.action.startswith(r"POST /\x1b[2J\nxxx")

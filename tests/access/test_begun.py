@@ -12,7 +12,7 @@ import pytest
 
 import tracelake
 from tests.broken import Broken, assert_caught
-from tests.torn import lake_of_files, tear
+from tests.torn import lake_in_bucket, tear
 from tracelake import limits
 from tracelake._errors import ContentionError
 from tracelake.access import oidc
@@ -105,7 +105,7 @@ def test_others_write_again_and_again() -> None:
 
 def test_a_torn_secret(tmp_path: Path) -> None:
     """`verify` reports a damaged secret, and the next sign-in replaces it, so it locks out no user."""
-    with lake_of_files(tmp_path) as lake:
+    with lake_in_bucket(tmp_path) as lake:
         old = lake.sessions.signing.secret()
         tear(tmp_path, old)
         assert [each.path for each in lake.verify().findings] == ["secrets/sign-in"]

@@ -11,7 +11,7 @@ import pytest
 
 import tracelake
 from tests.broken import Broken, assert_caught
-from tests.torn import lake_of_files, tear
+from tests.torn import lake_in_bucket, tear
 from tracelake import limits
 from tracelake._errors import ForbiddenError, LimitError, NoKeyError, NotFoundError, UsageError
 from tracelake.access import keys as protocol
@@ -151,9 +151,9 @@ def test_a_damaged_key_leaves_the_others(lake: tracelake.Lake) -> None:
     assert [finding.path for finding in lake.verify().findings] == [f"{PARTITION}/{bad.key.id}"]
 
 
-def test_a_torn_file_of_a_key_leaves_the_others(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_torn_object_of_a_key_leaves_the_others(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """If records are objects, a torn key does not stop listing, creating keys, or starting a server."""
-    with lake_of_files(tmp_path) as lake:
+    with lake_in_bucket(tmp_path) as lake:
         good = lake.keys.create("good", "read")
         lake.keys.create("torn", "read")
         tear(tmp_path, '"torn"')

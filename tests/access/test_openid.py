@@ -12,7 +12,7 @@ import pytest
 
 import tracelake
 from tests.broken import Broken, assert_caught
-from tests.torn import lake_of_files, tear
+from tests.torn import lake_in_bucket, tear
 from tracelake import limits
 from tracelake._errors import ForbiddenError, LimitError, NoKeyError, ProviderError, UsageError
 from tracelake.access import oidc, sessions
@@ -265,7 +265,7 @@ def test_sessions_are_bounded(
 
 def test_damaged_sessions_are_of_no_use(tmp_path: Any) -> None:
     """A torn session record is reported, and locks out no other user."""
-    with lake_of_files(tmp_path) as lake:
+    with lake_in_bucket(tmp_path) as lake:
         torn, whole = lake.sessions.begin("ada, 1", "read", "*"), lake.sessions.begin("ben, 2", "read", "*")
         tear(tmp_path, "ada, 1")
         records, problems = lake.sessions.whole_records()

@@ -32,12 +32,11 @@ USES: dict[str, Callable[[Lake], object]] = {
 }
 
 
-@pytest.fixture(params=["memory", "files", "record objects"])
+@pytest.fixture(params=["memory", "files"])
 def lost(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Lake]:
     """Return a reopened lake with a commit whose `main` is missing."""
     url = f"memory://{uuid.uuid4().hex}" if request.param == "memory" else str(tmp_path / "lake")
-    metadata = (tmp_path / "metadata").as_uri() if request.param == "record objects" else None
-    with tracelake.init(url, buckets=2, metadata=metadata) as lake:
+    with tracelake.init(url, buckets=2) as lake:
         lake.objects.put("inbox/1.segment", good(1))
         lake.pipeline(runner=InProcess()).run_once()
         lake.objects.put("inbox/2.segment", good(2))

@@ -19,7 +19,7 @@ from tests.broken import Broken, assert_caught
 from tests.pipeline.bucket_place import Place, fixture_place
 from tests.pipeline.lost_replies import LosesReplies
 from tests.pipeline.spans import a_line, a_span
-from tests.torn import lake_of_files, tear
+from tests.torn import lake_in_bucket, tear
 from tracelake import InboxPipeline, Lake, LimitError, SourceInfo, UnreadInputsError, UsageError
 from tracelake.lake.sources import merged
 from tracelake.otlp.framing import write_segment
@@ -211,9 +211,9 @@ def test_a_damaged_record_stops_no_other_source(lake: Lake, tmp_path: Path) -> N
     assert lake.sources.add("torn", str(tmp_path / "torn" / "*")).state == "unwatched"
 
 
-def test_a_torn_file_of_a_record_stops_no_other_source(tmp_path: Path) -> None:
+def test_a_torn_object_of_a_record_stops_no_other_source(tmp_path: Path) -> None:
     """If records are objects and the store cannot read one, other sources are taken and can be added."""
-    with lake_of_files(tmp_path) as lake:
+    with lake_in_bucket(tmp_path) as lake:
         lake.sources.add("drops", str(tmp_path / "*.jsonl"))
         lake.sources.add("torn", str(tmp_path / "elsewhere" / "*"))
         tear(tmp_path, "elsewhere")

@@ -12,7 +12,7 @@ import pytest
 
 from tests.broken import Broken, assert_caught
 from tests.pipeline.test_added_sources import arrive, new
-from tests.torn import lake_of_files, tear
+from tests.torn import lake_in_bucket, tear
 from tracelake import DamageError, Lake, NotFoundError, UnreadInputsError, UsageError
 from tracelake.journal.explicit_transactions import ExplicitTransactions, begin_transaction, of_steps, on_end
 from tracelake.journal.model import QuarantineRecord
@@ -38,9 +38,9 @@ class Kept:
 
 @pytest.fixture
 def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lake]:
-    """Return a lake whose records are files, with outputs of which one has a long name."""
+    """Return a lake whose records are objects, with outputs of which one has a long name."""
     monkeypatch.setitem(sys.modules, "kept_sinks", SimpleNamespace(Kept=Kept))
-    with lake_of_files(tmp_path) as opened:
+    with lake_in_bucket(tmp_path) as opened:
         yield opened
 
 

@@ -16,7 +16,7 @@ import pytest
 import tracelake
 from tests.broken import Broken, assert_caught
 from tests.pipeline.spans import a_line, a_span
-from tests.torn import lake_of_files, tear
+from tests.torn import lake_in_bucket, tear
 from tracelake import DamageError, Lake
 from tracelake.formats import encode
 from tracelake.limits import KAFKA_MESSAGE_MAX_BYTES, OUTPUT_LEFT_OUT_NAMED_MAX
@@ -201,7 +201,7 @@ def test_a_torn_record_of_what_was_left_out_holds_up_nothing(
 ) -> None:
     """A torn record of oversized rows blocks nothing: the markers have the names, other outputs report theirs, and
     it can be removed."""
-    with lake_of_files(tmp_path) as lake:
+    with lake_in_bucket(tmp_path) as lake:
         left_outs = OversizedRowStore(lake._opened.key_value)
         left_outs.note("1", "torn", OversizedInTransaction(3, 1, 10, (OversizedRow("a", 20),)))
         left_outs.note("2", "whole", OversizedInTransaction(3, 1, 10, (OversizedRow("b", 20),)))

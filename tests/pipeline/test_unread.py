@@ -14,7 +14,7 @@ import tracelake
 from tests.broken import Broken, assert_caught
 from tests.pipeline.kafka_place import URL, KafkaPlace
 from tests.pipeline.spans import a_line, a_span
-from tests.torn import lake_of_files, tear
+from tests.torn import lake_in_bucket, tear
 from tracelake import Lake, StorageError, UnreadInputsError, limits
 from tracelake._errors import TracelakeError
 from tracelake.journal.model import QuarantinedInput
@@ -238,7 +238,7 @@ def test_what_is_offered_and_cannot_be_measured_is_set_aside(
 
 def test_notes_that_are_torn_say_nothing(tmp_path: Path) -> None:
     """Torn markers delay nothing, and the next attempt writes a complete one."""
-    with lake_of_files(tmp_path) as lake:
+    with lake_in_bucket(tmp_path) as lake:
         notes = input_failures.UnreadableInputs(lake._opened.key_value, "main")
         notes.again(3, "0")
         tear(tmp_path, "waited_s")

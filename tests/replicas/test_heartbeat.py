@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.patience import wait_until
-from tests.torn import lake_of_files, tear
+from tests.torn import lake_in_bucket, tear
 from tracelake import limits
 from tracelake._errors import StorageError
 from tracelake.replicas import replica as heartbeats
@@ -140,7 +140,7 @@ def test_records_of_long_ago_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_a_torn_record_hides_no_other_replica(tmp_path: Path) -> None:
     """A torn record is skipped until its replica writes it again."""
-    with lake_of_files(tmp_path) as lake:
+    with lake_in_bucket(tmp_path) as lake:
         for name in ("good", "torn"):
             Heartbeat(lake._opened.key_value, ReplicaProgress(name, BatchCounts(), 1)).beat()
         tear(tmp_path, '"torn"')

@@ -182,7 +182,7 @@ def test_rules(check: Callable[[], None]) -> None:
         (Broken("who rests goes on", pipeline_child._run, "rested += pipeline.is_idle()", "pass"), check_rests),
         (Broken("who works rests not", pipeline_child._run, "pipeline.is_idle()", "1"), check_rests),
         (Broken("a run is no rest", PipelineLoop.is_waiting, "self._is_waiting", "True"), check_in_run),
-        (Broken("one that stops has its time", Watchdog._run, "not self._is_stopping()", "True"), check_stopping),
+        (Broken("one that stops has its time", Watchdog._step, "not self._is_stopping()", "True"), check_stopping),
     ],
     ids=lambda each: getattr(each, "rule", ""),
 )  # fmt: skip

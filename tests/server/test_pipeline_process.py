@@ -121,7 +121,12 @@ def test_one_that_ends_is_begun_again(
     begun_again(lake, caplog)
     for broken in (
         Broken("it is begun again", PipelineProcess._run, "while not self", "if not self"),
-        Broken("pauses grow", PipelineProcess._run, "2 * pause_s", "pause_s"),
+        Broken(
+            "pauses grow",
+            PipelineProcess._run,
+            "backoff_s(pause_s, 1, limits.PIPELINE_PAUSE_MAX_S)",
+            "pause_s",
+        ),
         Broken("what it logs is logged", PipelineProcess._listen, ".handle(status)", ".isEnabledFor(0)"),
     ):
         assert_caught(broken, lambda: begun_again(lake, caplog))

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.torn import lake_in_bucket, tear
 from tracelake._errors import DamageError, LimitError, NotFoundError, NothingToCommitError
 from tracelake.limits import STAGED_PATH_MAX_BYTES
-from tracelake.storage import MemoryKeyValueStore, MemoryObjectStore, open_key_value
-from tracelake.storage.object_records import record_path
+from tracelake.storage import MemoryKeyValueStore, MemoryObjectStore
 from tracelake.versions.branch import Branch, branches
 from tracelake.versions.model import Reference, TableAt
 from tracelake.versions.repository import Repository
@@ -122,16 +122,15 @@ def test_a_branch_with_one_can_be_deleted(repository: Repository) -> None:
 
 def test_one_of_which_the_store_itself_can_read_nothing_stays_named(tmp_path: Path) -> None:
     """A torn record in an object store is moved to the next token, then discarded, and blocks nothing."""
-    repository = Repository(open_key_value(tmp_path.as_uri()), MemoryObjectStore())
-    repository.stage({"a": at(1), "b": at(2)})
-    key = f"{repository.branch().staging}/b"
-    (version,) = (tmp_path / record_path("staged", key)).iterdir()
-    version.write_bytes(version.read_bytes()[:-1])
-    assert [change.change for change in Branch("main", repository).staged()] == ["added", "damaged"]
-    with pytest.raises(DamageError, match="staged entry b cannot be read"):
-        repository.commit_staged()
-    assert repository.discard(paths=["b"]) == 1
-    assert repository.entries(repository.commit_staged()) == {"a": at(1)}
+    with lake_in_bucket(tmp_path) as lake:
+        repository = Repository(lake._opened.key_value, MemoryObjectStore())
+        repository.stage({"a": at(1), "b": at(2)})
+        tear(tmp_path, f"{repository.branch().staging}/b")
+        assert [change.change for change in Branch("main", repository).staged()] == ["added", "damaged"]
+        with pytest.raises(DamageError, match="staged entry b cannot be read"):
+            repository.commit_staged()
+        assert repository.discard(paths=["b"]) == 1
+        assert repository.entries(repository.commit_staged()) == {"a": at(1)}
 
 
 def test_a_path_has_room_beside_any_token(repository: Repository) -> None:

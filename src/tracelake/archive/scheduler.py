@@ -11,8 +11,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
-from threading import Event, Thread
+from threading import Event
 from typing import Final, TypeAlias
+
+from tracelake.tasks.periodic import PeriodicThread
 
 ARCHIVE_SWEEP_EACH_S: Final = 21_600.0
 """Time between two automatic sweeps of a server; the first runs one pass interval after its start."""
@@ -85,7 +87,7 @@ class ArchiveSchedule:
         return replace(self, next_sweep_s=now_s + ARCHIVE_SWEEP_EACH_S)
 
 
-class ArchiveLoop:
+class ArchiveLoop(PeriodicThread):
     """A background thread that runs passes until it is stopped, the first at once, and sweeps an interval later."""
 
     def __init__(
@@ -115,35 +117,24 @@ class ArchiveLoop:
         self._sweep = sweep
         self._interval_s = interval_s
         self._poll_s = poll_s
-        self._stopping = stopping
-        # A daemon: a pass that hangs in its store must not block the end of the process. Ending it harms no
-        # trace.
-        self._thread = Thread(target=self._run, name="tracelake-archive", daemon=True)
-
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
-
-    def stop(self, wait_s: float = ARCHIVE_STOP_MAX_S) -> bool:
-        """Start no more passes, and wait for the running one; return whether it ended in time."""
-        self._stopping.set()
-        if self._thread.ident is not None:  # a server that failed to start never started the thread
-            self._thread.join(wait_s)
-        return not self._thread.is_alive()
-
-    def _run(self) -> None:
         began_s = time.monotonic()
-        schedule = ArchiveSchedule(began_s, next_sweep_s=began_s + self._interval_s)
-        while not self._stopping.is_set():
-            marks = self._marks()
-            turn = schedule.turn(time.monotonic(), marks)
-            if turn is ScheduledTurn.WAIT:
-                schedule = schedule.waited(marks)
-                self._stopping.wait(max(0.0, min(self._poll_s, schedule.next_pass_s - time.monotonic())))
-            elif turn is ScheduledTurn.SWEEP:
-                self._sweep()
-                schedule = schedule.swept(time.monotonic())
-            else:
-                goes_on = self._run_pass(turn is ScheduledTurn.MARKED)
-                now_s, after = time.monotonic(), self._marks()
-                schedule = schedule.passed(turn, now_s, self._interval_s, marks, after, goes_on=goes_on)
+        self._schedule = ArchiveSchedule(began_s, next_sweep_s=began_s + interval_s)
+        # A pass that hangs in its store is abandoned at the end of the process, which harms no trace.
+        super().__init__("tracelake-archive", self._step, stopping=stopping)
+
+    def _step(self) -> float:
+        marks = self._marks()
+        turn = self._schedule.turn(time.monotonic(), marks)
+        if turn is ScheduledTurn.WAIT:
+            self._schedule = self._schedule.waited(marks)
+            return max(0.0, min(self._poll_s, self._schedule.next_pass_s - time.monotonic()))
+        if turn is ScheduledTurn.SWEEP:
+            self._sweep()
+            self._schedule = self._schedule.swept(time.monotonic())
+        else:
+            goes_on = self._run_pass(turn is ScheduledTurn.MARKED)
+            now_s, after = time.monotonic(), self._marks()
+            self._schedule = self._schedule.passed(
+                turn, now_s, self._interval_s, marks, after, goes_on=goes_on
+            )
+        return 0.0

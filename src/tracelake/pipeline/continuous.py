@@ -12,11 +12,11 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
-from threading import Event, Thread
 from typing import Final
 
 from tracelake import limits
 from tracelake._errors import DamageError, StorageError, UnreadInputsError
+from tracelake.durations import backoff_s
 from tracelake.journal.protocol import EACH_STEP, CommitPolicy
 from tracelake.journal.store import IngestedFiles, Journal, PublishReceipt, PublishReceipts, trim
 from tracelake.limits import STORED_EXPANDS, TRANSACTION_INPUT_MAX_BYTES
@@ -44,6 +44,7 @@ from tracelake.storage import KeyValueStore, ObjectStore
 from tracelake.storage.local import is_disk_full
 from tracelake.tables.builtin import BUILT_IN
 from tracelake.tasks.backoff import Backoff
+from tracelake.tasks.periodic import PeriodicThread
 from tracelake.tasks.runners import OnProgress, Progress, Stage, TaskRunner, is_warm, silent
 
 JOURNAL_TRIM_EACH: Final = 100
@@ -358,7 +359,7 @@ def _raise_failures(
 logger = logging.getLogger("tracelake.pipeline")
 
 
-class PipelineLoop:
+class PipelineLoop(PeriodicThread):
     """Thread that calls a function until it is stopped. Each failure is logged, available as `problem`, and retried.
 
     Retrying is safe for every failure, because only data that agrees with the journal is published. The cause may
@@ -383,65 +384,36 @@ class PipelineLoop:
         self._run_once = run_once
         self._interval_s = interval_s
         self._on_failure = on_failure or _log
-        self._stopping = Event()
         self._problem: str | None = None
-        self._is_waiting = False
-        # A daemon thread, because a process that gets a second stop signal abandons a long transaction to the
-        # next process.
-        self._thread = Thread(target=self._run, name="tracelake-pipeline", daemon=True)
-
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
-
-    def stopping(self) -> bool:
-        """Return whether a stop was requested. The current run then begins no further transaction."""
-        return self._stopping.is_set()
-
-    def stop(self) -> None:
-        """Finish the current transaction, begin no other, and join the thread."""
-        self._stopping.set()
-        self._thread.join()
+        self._failures, self._disk_full_reported_s = 0, float("-inf")
+        # A process that gets a second stop signal abandons a long transaction to the next process.
+        super().__init__("tracelake-pipeline", self._step)
 
     def problem(self) -> str | None:
         """Return the error of the last run, None if it succeeded."""
         return self._problem
 
-    def is_waiting(self) -> bool:
-        """Return whether the loop waits for its next run, which may be long."""
-        return self._is_waiting
-
-    def has_died(self) -> bool:
-        """Return whether the thread ended although no stop was requested."""
-        # The flag is checked last: a requested stop sets it before the thread ends.
-        return self._thread.ident is not None and not self._thread.is_alive() and not self._stopping.is_set()
-
-    def _run(self) -> None:
-        failures, disk_full_reported_s = 0, float("-inf")
-        while not self._stopping.is_set():
-            try:
-                report = self._run_once()
-            except UnreadInputsError as error:
-                is_news = self._problem != str(error)
-                failures, self._problem, pause_s = 0, str(error), self._interval_s
-                if is_news:
-                    self._on_failure(error, pause_s)
-            except Exception as error:  # noqa: BLE001  whatever it is, the inbox keeps its input
-                failures += 1
-                self._problem = f"the pipeline failed {failures} times, last: {error}; it will retry"
-                # 2 ** 10 intervals exceed the longest pause by far.
-                pause_s = min(self._interval_s * 2 ** min(failures, 10), limits.PIPELINE_PAUSE_MAX_S)
-                if not is_disk_full(error):
-                    self._on_failure(error, pause_s)
-                elif time.monotonic() >= disk_full_reported_s + _DISK_FULL_TOLD_EACH_S:
-                    disk_full_reported_s = time.monotonic()
-                    self._on_failure(error, pause_s)
-            else:
-                failures, self._problem, disk_full_reported_s = 0, None, float("-inf")
-                pause_s = self._interval_s if report is None else 0.0
-            self._is_waiting = True
-            self._stopping.wait(pause_s)
-            self._is_waiting = False
+    def _step(self) -> float:
+        try:
+            report = self._run_once()
+        except UnreadInputsError as error:
+            is_news = self._problem != str(error)
+            self._failures, self._problem = 0, str(error)
+            if is_news:
+                self._on_failure(error, self._interval_s)
+            return self._interval_s
+        except Exception as error:  # noqa: BLE001  whatever it is, the inbox keeps its input
+            self._failures += 1
+            self._problem = f"the pipeline failed {self._failures} times, last: {error}; it will retry"
+            pause_s = backoff_s(self._interval_s, self._failures, limits.PIPELINE_PAUSE_MAX_S)
+            if not is_disk_full(error):
+                self._on_failure(error, pause_s)
+            elif time.monotonic() >= self._disk_full_reported_s + _DISK_FULL_TOLD_EACH_S:
+                self._disk_full_reported_s = time.monotonic()
+                self._on_failure(error, pause_s)
+            return pause_s
+        self._failures, self._problem, self._disk_full_reported_s = 0, None, float("-inf")
+        return self._interval_s if report is None else 0.0
 
 
 def _log(error: Exception, _pause_s: float) -> None:

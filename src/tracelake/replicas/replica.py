@@ -16,7 +16,7 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from threading import Event, Lock, Thread
+from threading import Lock
 from typing import Final
 
 from tracelake._errors import DamageError, UnreadInputsError
@@ -36,6 +36,7 @@ from tracelake.results import Finding, ReplicaInfo
 from tracelake.storage import ABSENT, Conflict, Done, Entry, KeyValueStore
 from tracelake.storage.object_records import whole_of
 from tracelake.storage.verify import check_records
+from tracelake.tasks.periodic import PeriodicThread
 
 REPLICA_HEARTBEAT_S: Final = 3.0
 """Heartbeat interval of a replica, which also writes after each transaction."""
@@ -251,9 +252,8 @@ class Heartbeat:
         self._version: str | None = None
         self._began = False
         self._met: set[str] = set()
-        self._wake = Event()
-        self._ending = Event()
-        self._thread: Thread | None = None
+        self._has_cleaned = False
+        self._thread: PeriodicThread | None = None
 
     def start(self, on_namesake: Callable[[str], None] = lambda _: None) -> None:
         """Start the thread. Idempotent.
@@ -262,21 +262,19 @@ class Heartbeat:
         """
         if self._thread is None:
             self._on_namesake = on_namesake
-            self._thread = Thread(target=self._run, name="tracelake-heartbeat", daemon=True)
+            self._thread = PeriodicThread("tracelake-heartbeat", self._step)
             self._thread.start()
 
     def soon(self) -> None:
         """Trigger a write of the record before the next beat, without waiting for it."""
-        self._wake.set()
+        if self._thread is not None:
+            self._thread.wake()
 
     def stop(self) -> None:
         """Stop, and remove the record, so that a cleanly stopped replica is not reported as gone."""
         if self._thread is None:
             return
-        self._ending.set()
-        self._wake.set()
-        self._thread.join(REPLICA_HEARTBEAT_S)
-        if not self._thread.is_alive() and self._version is not None:
+        if self._thread.stop(REPLICA_HEARTBEAT_S) and self._version is not None:
             with contextlib.suppress(Exception):
                 self._store.delete_if(PARTITION, self._account.name, self._version)
         self._thread = None
@@ -305,14 +303,12 @@ class Heartbeat:
             self._met.add(recorded.instance)
             self._on_namesake(namesake)
 
-    def _run(self) -> None:
-        with contextlib.suppress(Exception):
-            self._forget()
-        while not self._ending.is_set():
-            self._wake.clear()
+    def _step(self) -> float:
+        for call in (self.beat,) if self._has_cleaned else (self._forget, self.beat):
             with contextlib.suppress(Exception):  # no heartbeat error may stop the pipeline
-                self.beat()
-            self._wake.wait(REPLICA_HEARTBEAT_S)
+                call()
+        self._has_cleaned = True
+        return REPLICA_HEARTBEAT_S
 
     def _forget(self) -> None:
         """Delete the records of replicas that have been gone for long."""

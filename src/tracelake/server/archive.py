@@ -258,7 +258,7 @@ class ArchiveService:
         """Wait for the current batch, up to a limit, and stop."""
         self._stopping.set()
         began_s = time.monotonic()
-        ended = self._loop is None or self._loop.stop()
+        ended = self._loop is None or self._loop.stop(ARCHIVE_STOP_MAX_S)
         left_s = ARCHIVE_STOP_MAX_S - (time.monotonic() - began_s)
         if not (self.operations.join(max(0.0, left_s)) and ended):
             _log.warning(

@@ -7,10 +7,10 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from threading import Event, Thread
 from typing import Any, Final
 
 from tracelake.limits.input import MIB
+from tracelake.tasks.periodic import PeriodicThread
 
 MEMORY_LOOK_S: Final = 5.0
 """Interval at which a server checks its memory."""
@@ -53,7 +53,7 @@ def _glibc() -> Any | None:
     return None
 
 
-class HeapTrimmer:
+class HeapTrimmer(PeriodicThread):
     """Background thread that trims the heap from time to time, as a context manager.
 
     Without trimming, free memory between long-lived allocations stays with the process. While trimming runs, threads
@@ -65,27 +65,18 @@ class HeapTrimmer:
         self._left_bytes = 0
         """Resident memory after the last trim."""
         self._looks = 0
-        self._stopping = Event()
-        self._thread = Thread(target=self._run, name="tracelake-trimming", daemon=True)
+        super().__init__("tracelake-trimming", self.look, MEMORY_LOOK_S)
 
-    def __enter__(self) -> None:
+    def start(self) -> None:
         """Limit the process to one heap, and start the thread."""
         trim_heap()
-        self._thread.start()
+        super().start()
 
-    def __exit__(self, *_: object) -> None:
-        """Stop the thread."""
-        self._stopping.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._stopping.wait(MEMORY_LOOK_S):
-            self.look()
-
-    def look(self) -> None:
+    def look(self) -> float:
         """Trim if the process has grown, or after a long time without a trim."""
         self._looks += 1
         grown_bytes = self._resident() - self._left_bytes
         if grown_bytes >= MEMORY_GROWN_BYTES or self._looks >= MEMORY_LOOKS_MAX:
             self._trim()
             self._looks, self._left_bytes = 0, self._resident()
+        return MEMORY_LOOK_S

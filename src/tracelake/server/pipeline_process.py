@@ -26,12 +26,14 @@ from typing import Final
 
 from tracelake import limits
 from tracelake._errors import UsageError
+from tracelake.durations import backoff_s
 from tracelake.lake.lake import Lake
 from tracelake.location import in_memory
 from tracelake.replicas.replica import default_name
 from tracelake.results import ReplicaInfo
 from tracelake.server import pipeline_child
 from tracelake.server.pipeline_child import PipelineJob, PipelineStatus, status_of
+from tracelake.tasks.periodic import PeriodicThread
 
 
 class NoProgressTimer:
@@ -50,7 +52,7 @@ class NoProgressTimer:
         return self._looks * limits.PIPELINE_TOLD_EACH_S >= self._bound_s
 
 
-class Watchdog:
+class Watchdog(PeriodicThread):
     """Context manager that polls a process and kills it if it hangs."""
 
     def __init__(
@@ -66,26 +68,15 @@ class Watchdog:
         self._steps = steps
         self._is_stopping = is_stopping
         self._stillness = NoProgressTimer(bound_s)
-        self._over = Event()
-        self._thread = Thread(target=self._run, name="tracelake-pipeline-watch", daemon=True)
         self.has_killed = False
+        super().__init__("tracelake-pipeline-watch", self._step, limits.PIPELINE_TOLD_EACH_S)
 
-    def __enter__(self) -> Watchdog:
-        """Start the watchdog thread."""
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Stop the watchdog thread."""
-        self._over.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._over.wait(limits.PIPELINE_TOLD_EACH_S):
-            if self._stillness.look(self._steps()) and not self._is_stopping():
-                self.has_killed = True
-                self._process.kill()
-                return
+    def _step(self) -> float | None:
+        if self._stillness.look(self._steps()) and not self._is_stopping():
+            self.has_killed = True
+            self._process.kill()
+            return None
+        return limits.PIPELINE_TOLD_EACH_S
 
 
 PIPELINE_RESTART_S: Final = 1.0
@@ -219,7 +210,7 @@ class PipelineProcess:
             stopping = self._stopping.is_set()
             if not stopping:
                 lived = time.monotonic() - begun_s > _PIPELINE_LIVED_S
-                pause_s = PIPELINE_RESTART_S if lived else min(2 * pause_s, limits.PIPELINE_PAUSE_MAX_S)
+                pause_s = PIPELINE_RESTART_S if lived else backoff_s(pause_s, 1, limits.PIPELINE_PAUSE_MAX_S)
                 self._restarts += 1
                 # Set before the last report is cleared, so that a reader without a report finds the reason.
                 self._ended = (

@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
-from threading import Event, Thread
 from typing import Final
 
 import uvicorn
@@ -36,6 +35,7 @@ from tracelake.server.otlp_grpc import OtlpGrpcServer
 from tracelake.server.pipeline_host import PipelineHost, PipelineThread
 from tracelake.server.pipeline_process import PipelineProcess
 from tracelake.storage.local import raise_limit
+from tracelake.tasks.periodic import PeriodicThread
 from tracelake.tracking.ingest_queue import Inbox, RequestGroups, TrackingDoor
 
 _ACCEPTED_AT_ONCE: Final = 8
@@ -185,48 +185,38 @@ def once_per_second() -> Iterator[None]:
 logger = logging.getLogger("tracelake.server")
 
 
-class HotIndexWarmer:
+class HotIndexWarmer(PeriodicThread):
     """Background thread that indexes uncommitted spans, as a context manager. It logs and retries failures, because
     searches also work without it."""
 
     def __init__(self, index_newest: Callable[[], bool]) -> None:
         """Set the step. `index_newest` does one step, and returns whether more work remains."""
         self._index_newest = index_newest
-        self._stopping = Event()
-        self._thread = Thread(target=self._run, name="tracelake-indexing", daemon=True)
-
-    def __enter__(self) -> None:
-        """Start the thread."""
-        self._thread.start()
+        self._logged = ""
+        super().__init__("tracelake-indexing", self._step)
 
     def __exit__(self, *_: object) -> None:
         """Wait for the current step, up to a limit, and stop."""
-        self._stopping.set()
-        self._thread.join(UNCOMMITTED_AHEAD_STOP_MAX_S)
-        if self._thread.is_alive():
+        if not self.stop(UNCOMMITTED_AHEAD_STOP_MAX_S):
             logger.warning(
                 "warming the in-memory index did not end within %.0f s and was abandoned; no data is lost",
                 UNCOMMITTED_AHEAD_STOP_MAX_S,
             )
 
-    def _run(self) -> None:
-        logged = ""
-        while not self._stopping.is_set():
-            try:
-                is_more = self._index_newest()
-            except Exception as error:  # no error may end the thread
-                if str(error) != logged:
-                    logged = str(error)
-                    logger.warning(
-                        "the in-memory index cannot be warmed, so searches build it themselves: %s",
-                        error,
-                        exc_info=None if isinstance(error, TracelakeError | OSError) else error,
-                    )
-                pause_s = UNCOMMITTED_AHEAD_FAILED_S
-            else:
-                logged = ""
-                pause_s = UNCOMMITTED_AHEAD_TURN_S if is_more else limits.UNCOMMITTED_AHEAD_EVERY_S
-            self._stopping.wait(pause_s)
+    def _step(self) -> float:
+        try:
+            is_more = self._index_newest()
+        except Exception as error:  # no error may end the thread
+            if str(error) != self._logged:
+                self._logged = str(error)
+                logger.warning(
+                    "the in-memory index cannot be warmed, so searches build it themselves: %s",
+                    error,
+                    exc_info=None if isinstance(error, TracelakeError | OSError) else error,
+                )
+            return UNCOMMITTED_AHEAD_FAILED_S
+        self._logged = ""
+        return UNCOMMITTED_AHEAD_TURN_S if is_more else limits.UNCOMMITTED_AHEAD_EVERY_S
 
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)

@@ -20,6 +20,7 @@ from typing import Final, Protocol, TypeAlias
 
 from tracelake import limits
 from tracelake._errors import IndeterminateError, LimitError, StorageError, UsageError
+from tracelake.durations import backoff_s
 
 SETTLE_READ_TRIES_MAX: Final = 6
 """Failed reads while the outcome of a conditional write is determined."""
@@ -223,7 +224,7 @@ def settle(
     failure: StorageError | None = None
     for attempt in range(SETTLE_READ_TRIES_MAX):
         if attempt:
-            (pause or time.sleep)(limits.STORE_PAUSE_FIRST_S * 2**attempt)
+            (pause or time.sleep)(backoff_s(limits.STORE_PAUSE_FIRST_S, attempt, limits.STORE_PAUSE_MAX_S))
         try:
             current = store.get(partition, key)
         except StorageError as error:
@@ -379,7 +380,7 @@ def tries(
     end = clock() + limits.STORE_TRIES_TIMEOUT_S
     for attempt in range(limits.STORE_TRIES_MAX):
         if attempt:
-            longest = min(limits.STORE_PAUSE_MAX_S, limits.STORE_PAUSE_FIRST_S * 2**attempt)
+            longest = backoff_s(limits.STORE_PAUSE_FIRST_S, attempt, limits.STORE_PAUSE_MAX_S)
             seconds = longest * random.uniform(0.5, 1.0)  # noqa: S311  no secret
             if clock() + seconds > end:
                 return

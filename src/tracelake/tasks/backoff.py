@@ -16,6 +16,7 @@ from typing import Final, Generic, TypeVar
 
 from tracelake import _errors
 from tracelake._errors import DamageError, TaskError
+from tracelake.durations import backoff_s
 from tracelake.limits import MAINTENANCE_TRIES, PIPELINE_PAUSE_MAX_S, PIPELINE_POLL_S
 
 MAINTENANCE_PAUSE_MAX_S: Final = 600.0
@@ -67,7 +68,7 @@ class Backoff(Generic[KeyT]):
             self._failures = {of: each for of, each in self._failures.items() if now_s < each.over_s}
             self._first_over_s = min((each.over_s for each in self._failures.values()), default=math.inf)
         before = self._failures.get(key)
-        pause_s = PIPELINE_POLL_S if before is None else min(2 * before.pause_s, self._longest_s)
+        pause_s = PIPELINE_POLL_S if before is None else backoff_s(before.pause_s, 1, self._longest_s)
         self._failures[key] = failure = _Failure(reason, pause_s, now_s + pause_s)
         self._first_over_s = min(self._first_over_s, failure.over_s)
 

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from tracelake._errors import TaskError, UsageError
 from tracelake.limits import SPARK_IDLE_TIMEOUT_S
+from tracelake.tasks.periodic import PeriodicThread
 from tracelake.tasks.runners import ReceiptT, TaskT, no_workers_error, task_error
 from tracelake.tasks.spark import SPARK_POLL_S, OnWorker, version_here
 
@@ -185,8 +186,7 @@ class _Watch:
         self._of = threading.get_ident()
         self._idle_since_s: float | None = None
         """None also if the server reports no progress, because then idleness is unknown."""
-        self._end = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="connect-watch", daemon=True)
+        self._thread = PeriodicThread("connect-watch", self._watch, SPARK_POLL_S)
         self.gave_up: TaskError | None = None
 
     def __enter__(self) -> None:
@@ -195,10 +195,9 @@ class _Watch:
         self._thread.start()
 
     def __exit__(self, *_: object) -> None:
-        self._end.set()
         self._session.removeProgressHandler(self._progress)  # type: ignore[arg-type]
         self._session.removeTag(self._tag)
-        self._thread.join()
+        self._thread.stop()
 
     def _progress(
         self,
@@ -216,12 +215,13 @@ class _Watch:
         if stages:
             self._report_count(min(max(stage.num_completed_tasks for stage in stages), self._total))
 
-    def _watch(self) -> None:
-        while not self._end.wait(SPARK_POLL_S):
-            since_s = self._idle_since_s
-            if since_s is None:
-                continue
-            if time.monotonic() - max(since_s, self._at_work.last_s) > SPARK_IDLE_TIMEOUT_S:
-                self.gave_up = no_workers_error("the cluster behind Spark Connect", SPARK_IDLE_TIMEOUT_S)
-                self._session.interruptTag(self._tag)
-                return
+    def _watch(self) -> float | None:
+        since_s = self._idle_since_s
+        if (
+            since_s is not None
+            and time.monotonic() - max(since_s, self._at_work.last_s) > SPARK_IDLE_TIMEOUT_S
+        ):
+            self.gave_up = no_workers_error("the cluster behind Spark Connect", SPARK_IDLE_TIMEOUT_S)
+            self._session.interruptTag(self._tag)
+            return None
+        return SPARK_POLL_S

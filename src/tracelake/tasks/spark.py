@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Final, Generic
 from tracelake._errors import TaskError
 from tracelake.limits import SPARK_IDLE_TIMEOUT_S
 from tracelake.tasks.java import gateway_ended, hide_gateway, owns_gateway, start_gateway, stop_gateway
+from tracelake.tasks.periodic import PeriodicThread
 from tracelake.tasks.runners import JVM_ENDED, ReceiptT, TaskT, no_workers_error, task_error
 
 if TYPE_CHECKING:
@@ -448,7 +449,7 @@ def _end_gateway() -> None:
     stop_gateway()
 
 
-class _Watch:
+class _Watch(PeriodicThread):
     """Reports how many tasks of this thread's job are done, and cancels a job that no executor runs; in a separate
     thread."""
 
@@ -460,37 +461,29 @@ class _Watch:
         self._group = group
         self._total = total
         self._report_count = report_count
-        self._end = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="spark-progress", daemon=True)
+        self._busy_s = time.monotonic()
+        super().__init__("spark-progress", self._watch, SPARK_POLL_S)
         self.gave_up: TaskError | None = None
-
-    def __enter__(self) -> None:
-        self._thread.start()
-
-    def __exit__(self, *_: object) -> None:
-        self._end.set()
-        self._thread.join()
 
     def _is_at_work(self) -> bool:
         """Return whether executors run any task of this process, because other jobs may come before this one."""
         at_work = map(self._tracker.getStageInfo, self._tracker.getActiveStageIds())
         return any(stage.numActiveTasks for stage in at_work if stage is not None)
 
-    def _watch(self) -> None:
+    def _watch(self) -> float | None:
         from py4j.protocol import Py4JError  # noqa: PLC0415
 
-        busy_s = time.monotonic()
-        while not self._end.wait(SPARK_POLL_S):
-            try:
-                jobs = map(self._tracker.getJobInfo, self._tracker.getJobIdsForGroup(self._group))
-                stages = [self._tracker.getStageInfo(stage) for job in jobs if job for stage in job.stageIds]
-                finished = sum(stage.numCompletedTasks for stage in stages if stage is not None)
-                if self._is_at_work():
-                    busy_s = time.monotonic()
-                elif time.monotonic() - busy_s > SPARK_IDLE_TIMEOUT_S:
-                    self.gave_up = no_workers_error(str(self._context.master), SPARK_IDLE_TIMEOUT_S)
-                    self._context.cancelJobGroup(self._group)
-                    return
-            except (Py4JError, ConnectionError):
-                return  # The JVM has ended; the job reports it.
-            self._report_count(min(finished, self._total))
+        try:
+            jobs = map(self._tracker.getJobInfo, self._tracker.getJobIdsForGroup(self._group))
+            stages = [self._tracker.getStageInfo(stage) for job in jobs if job for stage in job.stageIds]
+            finished = sum(stage.numCompletedTasks for stage in stages if stage is not None)
+            if self._is_at_work():
+                self._busy_s = time.monotonic()
+            elif time.monotonic() - self._busy_s > SPARK_IDLE_TIMEOUT_S:
+                self.gave_up = no_workers_error(str(self._context.master), SPARK_IDLE_TIMEOUT_S)
+                self._context.cancelJobGroup(self._group)
+                return None
+        except (Py4JError, ConnectionError):
+            return None  # The JVM has ended; the job reports it.
+        self._report_count(min(finished, self._total))
+        return SPARK_POLL_S

@@ -17,6 +17,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from tracelake._errors import DamageError, ExpiredError, IndeterminateError, NotFoundError, StorageError
+from tracelake.durations import backoff_s
 from tracelake.limits.input import MIB
 from tracelake.storage import Entry
 from tracelake.versions import history, tree
@@ -595,7 +596,7 @@ class Committer:
         now = at
         for looked in range(1, most + 1):
             crowded_s = min(_COMMIT_POLL_CROWDED_MAX_S, self._look_s * len(at.record.sealed))
-            pause_s = min(_COMMIT_POLL_MAX_S, _COMMIT_POLL_FIRST_S * 2 ** min(looks + looked, 16))
+            pause_s = backoff_s(_COMMIT_POLL_FIRST_S, looks + looked, _COMMIT_POLL_MAX_S)
             self._branch_reader.pause(branch, max(pause_s, crowded_s))
             began_s = time.monotonic()
             now = self._branch_reader.read(branch)

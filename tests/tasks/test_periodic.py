@@ -1,0 +1,55 @@
+"""Periodic threads: when the step runs, and how the thread ends. Pauses between retries."""
+
+from __future__ import annotations
+
+import threading
+from queue import Queue
+
+import pytest
+
+from tests.patience import HANG_S, wait_until
+from tracelake.durations import backoff_s
+from tracelake.tasks.periodic import PeriodicThread
+
+
+def test_wake_and_stop_end_a_pause() -> None:
+    """A thread in a long pause runs its step when it is woken, and ends at once when it is stopped."""
+    steps: Queue[None] = Queue()
+
+    def step() -> float:
+        steps.put(None)
+        return 3600.0
+
+    with PeriodicThread("periodic", step) as thread:
+        steps.get(timeout=HANG_S)
+        wait_until(thread.is_waiting, "the first step did not end")
+        thread.wake()
+        steps.get(timeout=HANG_S)
+    assert thread.stop(0.0)
+    assert (steps.empty(), thread.has_died()) == (True, False)
+
+
+def test_a_step_can_end_its_thread() -> None:
+    """None ends the thread; it then counts as one that died, because nothing stopped it."""
+    thread = PeriodicThread("periodic", lambda: None)
+    assert (thread.has_died(), thread.stopping()) == (False, False)
+    thread.start()
+    wait_until(thread.has_died, "the thread did not end")
+
+
+def test_stop_waits_no_longer_than_asked() -> None:
+    """`stop` reports a step that did not end in time, and a thread that was never started has ended."""
+    release = threading.Event()
+    thread = PeriodicThread("periodic", lambda: 3600.0 if release.wait(HANG_S) else None)
+    thread.start()
+    assert not thread.stop(0.01)
+    release.set()
+    assert thread.stop(HANG_S)
+    late = PeriodicThread("periodic", lambda: 0.0, first_pause_s=3600.0)
+    assert late.stop(0.0)
+
+
+@pytest.mark.parametrize(("failures", "pause_s"), [(0, 0.5), (1, 1.0), (3, 4.0), (4, 5.0), (10_000, 5.0)])
+def test_pauses_double_up_to_the_longest(failures: int, pause_s: float) -> None:
+    """Each failure doubles the pause; no number of failures overflows."""
+    assert backoff_s(0.5, failures, 5.0) == pause_s
