@@ -103,8 +103,11 @@ class FakeLake(Lake):
         """Run queries over both tables."""
         traces = pa.Table.from_pylist([trace.summary for trace in self._traces.values()], schema=TRACES)
         spans = [span for trace in self._traces.values() for span in trace.spans]
-        maps = ("attributes", "resource", "scope", "events", "links", "otlp")
+        maps = ("resource", "scope", "links", "otlp")
         columns = [each for each in SPANS_TABLE if each.name not in maps]
+        spans = [
+            span | {"attributes": list(span["attributes"].items()), "events": _events(span)} for span in spans
+        ]
         with duckdb.connect() as connection:
             connection.register("traces", traces)
             connection.register("spans", pa.Table.from_pylist(spans, schema=pa.schema(columns)))
@@ -214,6 +217,10 @@ class FakeHotTier(HotTier):
         spans = self._lake.trace(trace_id).spans
         rows = [span | {name: list(span[name].items()) for name in maps} for span in spans]
         return pa.Table.from_pylist(rows, schema=SPANS_TABLE)
+
+
+def _events(span: Row) -> list[Row]:
+    return [event | {"attributes": list((event["attributes"] or {}).items())} for event in span["events"]]
 
 
 def _summary(spans: list[Row]) -> Row:

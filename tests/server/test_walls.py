@@ -132,6 +132,10 @@ def every_request(lake: tracelake.Lake) -> dict[tuple[str, str], list[Asked]]:
         ],
         "/openapi.json": ["/openapi.json"],
         "/overview": ["/overview", *(f"/overview?query={query}" for query in QUERIES[:5])],
+        "/sessions": ["/sessions", *(f"/sessions?query={query}" for query in QUERIES[:5])],
+        "/users": ["/users", "/users?order=tokens"],
+        "/session": ["/session?session=refund+plain"],
+        "/user": ["/user?user=refund+plain", "/user?user=refund+plain&status=error"],
         "/search": ["/search", *(f"/search?q={query}" for query in QUERIES[:5])],
         "/traces/trace_id": [f"/traces/{one}" for one in EVERY_TRACE],
         "/traces/trace_id/details": [f"/traces/{one}/details?span={SPAN}" for one in EVERY_TRACE],
@@ -150,6 +154,9 @@ def every_request(lake: tracelake.Lake) -> dict[tuple[str, str], list[Asked]]:
             *(f"/api/v1/overview?query={query}" for query in QUERIES[:5]),
         ],
         "/api/v1/services": ["/api/v1/services"],
+        "/api/v1/trace-sessions": ["/api/v1/trace-sessions", "/api/v1/trace-sessions?order=traces"],
+        "/api/v1/conversation": ["/api/v1/conversation?session=refund+plain"],
+        "/api/v1/users": ["/api/v1/users", "/api/v1/users?order=oldest"],
         "/api/v1/audit": ["/api/v1/audit?limit=10000"],
         "/api/v1/search": [
             f"/api/v1/search?q={query}{more}"
@@ -297,7 +304,26 @@ def test_nothing_of_another_workspace_is_in_any_answer(walls: Walls) -> None:
         if any(SECRET in answer.text for answer in walls.answers(requests[:3], "whole"))
     }
     silent = {path for _, path in walls.divided.keys() - shown if "experiments" not in path}
-    assert {path for path in silent if "/mlflow/" not in path} == {"/openapi.json", "/traces/trace_id/image"}
+    assert {path for path in silent if "/mlflow/" not in path} == {
+        "/openapi.json",
+        "/traces/trace_id/image",
+        "/user",
+        "/session",
+        "/api/v1/conversation",
+    }
+
+
+def test_pages_of_a_user_and_a_session_show_traces_of_the_team(walls: Walls) -> None:
+    """Those of another team have no traces, although the page repeats the name from its address."""
+    urls = [f"/user?user=refund+{word}" for word in ("plain", SECRET)]
+    own, other = walls.answers([Asked("GET", url) for url in urls], "a")
+    assert "Newest traces" in own.text
+    assert "No traces of this user" in other.text
+    urls = [f"/session?session=refund+{word}" for word in ("plain", SECRET)]
+    own, other = walls.answers([Asked("GET", url) for url in urls], "a")
+    assert "refund plain" in own.text
+    assert 'class="message' in own.text
+    assert (other.status_code, "No trace is in this session" in other.text) == (404, True)
 
 
 def test_every_route_is_divided_or_of_the_whole_lake(walls: Walls) -> None:
@@ -311,14 +337,17 @@ def check_pages(walls: Walls) -> None:
     alone."""
     html = {"Accept": "text/html,*/*"}
     for who, led in (
-        ("whole", {"/", "/overview", "/versions", "/datasets", "/pipeline", "/archive"}),
-        ("reads", {"/", "/overview"}),
+        (
+            "whole",
+            {"/", "/overview", "/sessions", "/users", "/versions", "/datasets", "/pipeline", "/archive"},
+        ),
+        ("reads", {"/", "/overview", "/sessions", "/users"}),
     ):
         key = {"Authorization": f"Bearer {walls.tokens[who]}"}
         client = Client(walls.app)
         for path in ("/", f"/traces/{OF_A}", "/search?q=plain", "/traces/none"):
             answer = client.get(path, headers=key | html)
-            nav = answer.text.partition('aria-label="Rooms">')[2].partition("</nav>")[0]
+            nav = answer.text.partition('aria-label="Main">')[2].partition("</nav>")[0]
             assert {link.split('"')[1] for link in nav.split("<a href=")[1:]} == led, (who, path)
         for path in ("/versions", "/datasets", "/pipeline", "/archive", "/pipeline/1"):
             answer = client.get(path, headers=key | html)

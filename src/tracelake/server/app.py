@@ -32,6 +32,8 @@ from tracelake.server import (
     mlflow,
     pipeline,
     search,
+    session_list,
+    session_page,
     trace_list_routes,
     trace_page,
     traces,
@@ -73,7 +75,8 @@ HEADERS = (
 
 
 _ROUTERS: Final = (
-    *(trace_list_routes.api, trace_list_routes.pages, traces.api, trace_page.pages, search.pages),
+    *(trace_list_routes.api, trace_list_routes.pages, session_list.api, session_list.pages),
+    *(session_page.api, session_page.pages, traces.api, trace_page.pages, search.pages),
     *(versions.api, versions.pages, pipeline.api, pipeline.pages, archive.api, archive.pages),
     *(mlflow.client_api, access.api, access.pages),
 )

@@ -148,6 +148,7 @@ RULES: Final[tuple[tuple[tuple[str, ...], str, Need], ...]] = (
         (_GET, f"/{page}*", "read")
         for page in ("traces/", "overview", "search", "versions", "diff", "datasets", "pipeline", "archive")
     ),
+    *((_GET, f"/{page}", "read") for page in ("sessions", "session", "users", "user")),
     *((_GET, f"/{page}", "read") for page in ("metrics", "readyz", "openapi.json")),
     *((("POST",), f"{prefix}traces/search", "read") for prefix in _MLFLOW),
     (("POST",), "/api/3.0/mlflow/traces", "ingest"),  # sent by the same client as the trace's spans
@@ -163,11 +164,18 @@ DIVIDED: Final[tuple[tuple[tuple[str, ...], str], ...]] = (
     (_GET, "/openapi.json"),
     (_GET, "/overview"),
     (_GET, "/search"),
+    (_GET, "/sessions"),
+    (_GET, "/session"),
+    (_GET, "/users"),
+    (_GET, "/user"),
     (_GET, "/traces/*"),
     (("POST",), f"{OTLP}*"),
     (_GET, "/api/v1/traces*"),
     (_GET, "/api/v1/overview"),
     (_GET, "/api/v1/services"),
+    (_GET, "/api/v1/trace-sessions"),
+    (_GET, "/api/v1/users"),
+    (_GET, "/api/v1/conversation"),
     (_GET, AUDIT),
     (_GET, "/api/v1/search*"),
     *(((*_GET, *_WRITES), f"{prefix}{what}/*") for prefix in _MLFLOW for what in ("traces", "experiments")),

@@ -108,7 +108,7 @@ def view_conversation(span: Mapping[str, Any], previous: Mapping[str, Any] | Non
     """Return the messages of a span. `previous` is the row of the model call before, for the earlier messages."""
     own = conversation(span)
     shared = 0 if previous is None else shared_messages(own, conversation(previous))
-    reader = _Reader()
+    reader = MessageReader()
     # The newest messages get their whole text first, because a reader looks at them first.
     returned = reader.read(own.output, "output", 0)
     first = max(len(own.input) - MESSAGES_SHOWN_MAX, 0)
@@ -116,7 +116,9 @@ def view_conversation(span: Mapping[str, Any], previous: Mapping[str, Any] | Non
     tools = {part.call_id: part for view in received for part in view.parts if part.type == "tool_call"}
     earlier = [view for view in received if int(view.path.rpartition(".")[2]) < shared]
     recent = received[len(earlier) :]
-    return ConversationView(_match(earlier), _match(recent, tools), _match(returned, tools), first)
+    return ConversationView(
+        match_results(earlier), match_results(recent, tools), match_results(returned, tools), first
+    )
 
 
 def shared_messages(own: Conversation, previous: Conversation) -> int:
@@ -137,7 +139,9 @@ def _identity(message: ChatMessage) -> tuple[Any, ...]:
     ]
 
 
-def _match(views: list[MessageView], tools: Mapping[str | None, PartView] | None = None) -> list[MessageView]:
+def match_results(
+    views: list[MessageView], tools: Mapping[str | None, PartView] | None = None
+) -> list[MessageView]:
     """Move the result of each tool call to its call. Messages without other parts disappear."""
     calls: dict[str | None, PartView] = {
         part.call_id: part
@@ -159,14 +163,25 @@ def _match(views: list[MessageView], tools: Mapping[str | None, PartView] | None
     return [view for view in views if view.parts]
 
 
-class _Reader:
-    """Makes views of messages, with a total for all their texts."""
+class MessageReader:
+    """Makes views of messages, with a limit for each text and a total for all of them."""
 
-    def __init__(self) -> None:
-        self._rest = SPAN_PAGE_TEXT_MAX_CHARS
+    def __init__(
+        self, total_chars: int = SPAN_PAGE_TEXT_MAX_CHARS, text_chars: int = TEXT_SHOWN_MAX_CHARS
+    ) -> None:
+        self._rest = total_chars
+        self._text_chars = text_chars
+        self._prefix = ""
 
-    def read(self, messages: Sequence[ChatMessage], side: str, first: int) -> list[MessageView]:
+    def read(
+        self, messages: Sequence[ChatMessage], side: str, first: int, prefix: str = ""
+    ) -> list[MessageView]:
+        """Return views of messages of one side of a span, from the message with number `first` on.
+
+        `prefix` precedes the paths of texts: the URL of the span's JSON and `#`, on a page with several spans.
+        """
         views = []
+        self._prefix = prefix
         for number in reversed(range(len(messages))):
             message, path = messages[number], f"messages.{side}.{first + number}"
             parts = [
@@ -175,7 +190,7 @@ class _Reader:
             ]
             label = _ROLES.get(message.role, message.role[:_WORD_SHOWN_CHARS])
             reason = message.finish_reason if message.finish_reason not in ("stop", "end_turn") else None
-            views.append(MessageView(message.role, label, message.name, reason, parts, path))
+            views.append(MessageView(message.role, label, message.name, reason, parts, prefix + path))
         return views[::-1]
 
     def _part(self, part: MessagePart, path: str) -> PartView:
@@ -205,10 +220,11 @@ class _Reader:
         return self.text(value if isinstance(value, str) else pretty(value), path)
 
     def text(self, text: str, path: str, *, is_prose: bool = False) -> TextView:
-        shown = text[: min(TEXT_SHOWN_MAX_CHARS, max(self._rest, _EXCERPT_CHARS))]
+        """Return a view of a text at a path within the span."""
+        shown = text[: min(self._text_chars, max(self._rest, _EXCERPT_CHARS))]
         self._rest -= len(shown)
         html = markdown(shown) if is_prose and len(shown) <= _MARKDOWN_MAX_CHARS else None
-        return TextView(shown, path, len(text), html)
+        return TextView(shown, self._prefix + path, len(text), html)
 
 
 def view_text(text: str | None, path: str) -> TextView | None:

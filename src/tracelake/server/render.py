@@ -145,6 +145,13 @@ def tokens(trace: Row) -> str:
     return "" if numbers == (None, None) else " / ".join(count(number) or "–" for number in numbers)  # noqa: RUF001
 
 
+def cost(dollars: float) -> str:
+    """Format US dollars as `$12.30`, `$0.0042`, or `<$0.0001`."""
+    if 0 < dollars < 0.0001:
+        return "<$0.0001"
+    return f"${dollars:,.2f}" if dollars >= 1 or not dollars else f"${dollars:.4f}"
+
+
 def reference(target: Row | None) -> str:
     """Format a version entry's target: a table's transaction, an index's manifest, or a file's checksum and size."""
     match target:

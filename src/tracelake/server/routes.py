@@ -160,6 +160,8 @@ STATIC: Final = _HERE / "static"
 ROOMS = (
     ("/", "Traces"),
     ("/overview", "Overview"),
+    ("/sessions", "Sessions"),
+    ("/users", "Users"),
     ("/versions", "Versions"),
     ("/datasets", "Datasets"),
     ("/pipeline", "Pipeline"),
@@ -186,6 +188,7 @@ def _templates() -> Jinja2Templates:
         "outcome": render.outcome,
         "span_url": render.span_url,
         "tokens": render.tokens,
+        "cost": render.cost,
         "reference": render.reference,
         "cut": cut,
         "highlighted": render.highlighted,

@@ -20,10 +20,10 @@ from tracelake.lake.lake import Lake
 from tracelake.lake.reads import NOT_LISTED
 from tracelake.otlp.content import preview
 from tracelake.results import Row
-from tracelake.search.prefilter import latest_start
 from tracelake.server import render
+from tracelake.server.keyset import Keyset
 from tracelake.server.routes import cut
-from tracelake.tables.page_tokens import ListToken, name_of_search, read_list_token
+from tracelake.tables.page_tokens import name_of_search
 
 Order: TypeAlias = Literal["newest", "oldest", "longest", "errors", "tokens", "spans"]
 # Clients choose both numbers, and the sum may overflow 64 bits.
@@ -40,7 +40,7 @@ KEYS: dict[Order, tuple[str, ...]] = {
 """Sort keys of each order; trace ids break ties."""
 TRACE_COLUMNS = (
     "trace_id, workspace, name, service, start_ns, end_ns, duration_ns, span_count, error_count, "
-    "input_tokens, output_tokens, session_id, user_id"
+    "input_tokens, output_tokens, cost, session_id, user_id"
 )
 BUCKETS: Final = 60
 """Intervals of a chart."""
@@ -124,47 +124,22 @@ def list_traces(lake: Lake, wanted: TraceFilter, *, with_activity: bool = False)
     """Return one page of traces. Raises QueryError for a token of another list."""
     if wanted.page is not None and wanted.offset:
         raise UsageError("a list accepts a page or an offset, not both; leave one out")
-    keys = KEYS[wanted.order]
     name = name_of_search(*map(str, astuple(replace(wanted, limit=0, offset=0, page=None))))
-    token = None if wanted.page is None else read_list_token(wanted.page, name, len(keys))
-    now_ns = time.time_ns() if token is None else token.now_ns
-    latest_ns = latest_start(now_ns)
-    columns = [key.removesuffix(" DESC").format(latest_ns=latest_ns) for key in keys]
-    is_before = token is not None and token.is_before
-    conditions, notes = conditions_of(lake, wanted, now_ns)
-    all_where = where_of(conditions)
-    descending = [key.endswith(" DESC") != is_before for key in (*keys, "trace_id")]
-    if token is not None:
-        values = (*map(str, token.keys), literal(token.row_id))
-        conditions.append(_behind([*zip((*columns, "trace_id"), values, descending, strict=True)]))
-    order = ", ".join(
-        f"{column} {'DESC' if down else 'ASC'}"
-        for column, down in zip((*columns, "trace_id"), descending, strict=True)
-    )
-    selected = ", ".join(f"({column})::VARCHAR AS key_{number}" for number, column in enumerate(columns))
+    keyset = Keyset.read(KEYS[wanted.order], "trace_id", name, wanted.page)
+    conditions, notes = conditions_of(lake, wanted, keyset.now_ns)
     query = (
-        f"SELECT {TRACE_COLUMNS}, {selected} FROM traces {where_of(conditions)} ORDER BY {order} "
-        f"LIMIT {wanted.limit + 1:d} OFFSET {wanted.offset:d}"
+        f"SELECT {TRACE_COLUMNS}, {keyset.selected} FROM traces {where_of([*conditions, *keyset.conditions])} "
+        f"ORDER BY {keyset.order} LIMIT {wanted.limit + 1:d} OFFSET {wanted.offset:d}"
     )
-    range_ns = range_of(wanted, now_ns)
-    tables = lake.select(query, *([activity_sql(all_where, range_ns)] if with_activity else []))
-    rows: list[Row] = tables[0].to_pylist()
-    has_more = len(rows) > wanted.limit
-    rows = rows[: wanted.limit][:: -1 if is_before else 1]
-    keys_of_rows = [tuple(int(row.pop(f"key_{n}")) for n in range(len(keys))) for row in rows]
-
-    def page_at(number: int, *, before: bool) -> str:
-        return str(ListToken(name, now_ns, keys_of_rows[number], rows[number]["trace_id"], before))
-
-    has_next, has_previous = (
-        (bool(rows), has_more) if is_before else (has_more, token is not None and bool(rows))
-    )
+    range_ns = range_of(wanted, keyset.now_ns)
+    tables = lake.select(query, *([activity_sql(where_of(conditions), range_ns)] if with_activity else []))
+    page = keyset.page(tables[0].to_pylist(), wanted.limit)
     return TracePage(
-        [{key: cut(value) for key, value in row.items()} for row in rows],
-        more=has_next,
+        [{key: cut(value) for key, value in row.items()} for row in page.rows],
+        more=page.next_page is not None,
         not_listed="; ".join([*notes, *not_listed(tables[0])]) or None,
-        next_page=page_at(-1, before=False) if has_next else None,
-        previous_page=page_at(0, before=True) if has_previous else None,
+        next_page=page.next_page,
+        previous_page=page.previous_page,
         activity=read_activity(tables[1]) if with_activity else None,
     )
 
@@ -239,14 +214,6 @@ def _matching(lake: Lake, query: str, start_ns: int | None) -> tuple[Sequence[st
     notes = [f"the list has the traces of the newest {most:,} matching spans; narrow the query or the time"]
     not_searched = [] if matching.not_searched is None else [matching.not_searched]
     return matching.trace_ids, [*(notes if matching.is_cut else []), *not_searched]
-
-
-def _behind(keys: Sequence[tuple[str, str, bool]]) -> str:
-    """Return the SQL condition for rows after a key. `keys` has each column in order, its value, and whether it is
-    descending."""
-    column, value, falls = keys[0]
-    behind = f"{column} {'<' if falls else '>'} {value}"
-    return behind if len(keys) == 1 else f"({behind} OR ({column} = {value} AND {_behind(keys[1:])}))"
 
 
 _TOKEN_SUMS: Final = ", ".join(

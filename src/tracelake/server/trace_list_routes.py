@@ -97,7 +97,7 @@ def refuse_unknown(request: Request) -> None:
 Moment = Annotated[Text, Query(description="2026-01-31, 2026-01-31T17:30Z, or nanoseconds since 1970")]
 
 
-def _trace_filter(
+def trace_filter(
     query: Annotated[Text, Query(description="a search query that any span matches")] = None,
     last: Annotated[Text, Query(description="length of the time range that ends now: 15m, 1h, 7d")] = None,
     start: Moment = None,
@@ -117,6 +117,7 @@ def _trace_filter(
     offset: Offset = 0,
     page: Text = None,
 ) -> TraceFilter:
+    """Return the filter that the parameters of a request describe. Raises UsageError."""
     if status not in (None, "ok", "error"):
         raise UsageError("status is ok or error")
     return TraceFilter(
@@ -141,7 +142,7 @@ def _trace_filter(
     )
 
 
-Wanted = Annotated[TraceFilter, Depends(_trace_filter)]
+Wanted = Annotated[TraceFilter, Depends(trace_filter)]
 
 
 api = APIRouter(prefix="/api/v1", route_class=JsonRoute, dependencies=[Depends(refuse_unknown)])
@@ -199,7 +200,7 @@ def list_page(lake: RequestLake, request: Request, wanted: Wanted) -> Response:
         services=column_values(lake, "service"),
         models=column_values(lake, "model"),
         orders=get_args(Order),
-        presets=_presets(request),
+        presets=presets_of(request),
         chart=None if listing.activity is None else chart(request, listing.activity),
         link=lambda **changed: link(request, **changed),
         previous_url=_previous_url(request, wanted, listing),
@@ -222,7 +223,7 @@ def link(request: Request, path: str | None = None, **changed: str | float | Non
     return f"{path}?{url.query}" if url.query else path
 
 
-def _presets(request: Request) -> list[tuple[str, str, bool]]:
+def presets_of(request: Request) -> list[tuple[str, str, bool]]:
     """Return the label and URL of each time range, and whether it is the current one."""
     current = request.query_params.get("last") or ""
     return [(label, link(request, last=last or None), current == last) for last, label in PRESETS]
@@ -309,7 +310,7 @@ def overview_page(lake: RequestLake, request: Request, wanted: Wanted) -> Respon
         "/api/v1/overview",
         overview=shown,
         chart=None if shown.activity is None else chart(request, shown.activity),
-        presets=_presets(request),
+        presets=presets_of(request),
         link=in_list,
         operation_url=lambda row: with_query(
             *(clause_of(name, row[name]) for name in ("service", "name") if row[name])

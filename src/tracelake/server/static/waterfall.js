@@ -1,6 +1,8 @@
 // Selecting, folding, finding and details of the spans of one trace. The server renders the details with all text from
 // senders escaped; this script sets such text only as text.
 
+import "./messages.js";
+
 const tree = document.querySelector(".waterfall");
 const details = document.querySelector(".details");
 const box = document.querySelector(".find-span");
@@ -127,74 +129,12 @@ async function showDetails({ span, workspace, kind, previous, self, tree: below 
   details.scrollTop = 0;
 }
 
-/** The JSON of the shown span, fetched once. */
-function spanJson() {
-  const shown = details.querySelector(".span");
-  shown.json ??= fetch(shown.dataset.json).then((response) => response.json());
-  return shown.json;
-}
-
-function textOf(value) {
-  if (typeof value !== "string") return JSON.stringify(value, null, 2);
-  if (value.length > 2_000_000 || !/^\s*[[{]/.test(value)) return value;
-  try {
-    return JSON.stringify(JSON.parse(value), null, 2);
-  } catch {
-    return value; // It only looked like JSON.
-  }
-}
-
-const at = (json, path) => path.split(".").reduce((value, key) => value?.[key], json);
-
-async function showAll(button) {
-  const whole = element("pre", textOf(at(await spanJson(), button.dataset.path)));
-  whole.tabIndex = 0;
-  button.previousElementSibling.replaceWith(whole);
-  button.remove();
-}
-
-/** The text of a message: its texts as they are, other parts as JSON. */
-function messageText({ parts }) {
-  return parts.map((part) => part.text ?? textOf(part.arguments ?? part.result ?? part.url ?? "")).join("\n\n");
-}
-
-async function copyText({ copyLink, copyUrl, copyCurl, copyPath }) {
-  if (copyLink) return location.origin + copyLink;
-  if (copyCurl) return `curl -fsS '${location.origin}${copyCurl}'`;
-  if (copyPath) return messageText(at(await spanJson(), copyPath));
-  return (await fetch(copyUrl)).text();
-}
-
-async function copy(button) {
-  const label = button.textContent;
-  try {
-    await navigator.clipboard.writeText(await copyText(button.dataset));
-    button.textContent = "Copied";
-  } catch (error) {
-    button.textContent = "Not copied";
-    button.title = error.message;
-  }
-  setTimeout(() => (button.textContent = label), 1500);
-}
-
-function showImage(link) {
-  const image = element("img");
-  image.alt = "Image of the message";
-  image.src = link.href;
-  link.replaceWith(image);
-}
-
 document.addEventListener("click", (event) => {
-  const button = event.target.closest("button, a.embedded, [data-span-link]");
+  const button = event.target.closest("button, [data-span-link]");
   if (!button) return;
-  if (button.matches(".copy")) copy(button);
-  else if (button.matches(".more")) showAll(button);
-  else if (button.matches(".close")) details.classList.remove("sheet");
+  if (button.matches(".close")) details.classList.remove("sheet");
   else if (button.matches(".help")) keys.showModal();
-  else if (button.matches(".embedded")) {
-    event.preventDefault();
-    showImage(button);
-  } else if (button.matches("[data-span-link]")) {
+  else if (button.matches("[data-span-link]")) {
     const named = new URLSearchParams(button.hash.slice(1));
     const row = rowOf(named.get("span"), named.get("workspace"), named.get("kind"));
     if (!row) return; // It is on another page of the trace.
