@@ -69,7 +69,6 @@ SMALL_OR_SINGLE = {
     "server/otlp_grpc.py": "a protocol of its own, imported only if it is on",
     "server/pipeline_child.py": "the program of the child process",
     "server/pipeline_process.py": "the parent's view of the child process",
-    "server/trace_list_routes.py": "the routes of the list; its queries are in trace_list",
     "storage/verify.py": "checks that each package's verification shares",
     "tables/protocol.py": "pure decisions, which a test keeps pure",
     "tables/query_worker.py": "a program that starts without Tracelake",

@@ -42,6 +42,8 @@ _PAGE_MAX_CHARS: Final = 200_000
 """Texts of all messages of a page. Beyond: of each, the beginning is shown."""
 _MESSAGE_MAX_CHARS: Final = 1_500
 _TITLE_MAX_CHARS: Final = 120
+_NAME_SHOWN_CHARS: Final = 60
+_TOOLS_SHOWN: Final = 6
 _OPEN_BLOCKS: Final = 14
 """Messages and runs of steps of a trace that are shown unfolded."""
 _FIRST_BLOCKS: Final = 4
@@ -336,14 +338,14 @@ def _kind(entry: SpanMessageView) -> str:
 
 def _label(run: Sequence[SpanMessageView]) -> str:
     """Return the label of a run: the tools that are called, or the kind of message."""
-    tools = [
-        part.name or "tool" for entry in run for part in entry.view.parts if part.type.startswith("tool")
-    ]
+    parts = [part for entry in run for part in entry.view.parts]
+    calls = [part for part in parts if part.type == "tool_call"]
+    tools = [part.name or "tool" for part in calls or parts if part.type.startswith("tool")]
     if not tools:
         return "Instructions" if all(entry.view.role == "system" for entry in run) else "Reasoning"
-    names = ", ".join(dict.fromkeys(name[:60] for name in tools[:6]))
+    names = ", ".join(dict.fromkeys(name[:_NAME_SHOWN_CHARS] for name in tools[:_TOOLS_SHOWN]))
     count = f"{len(tools)} tool call{'s' if len(tools) > 1 else ''}"
-    return f"{count}: {names}{', …' if len(tools) > 6 else ''}"
+    return f"{count}: {names}{', …' if len(tools) > _TOOLS_SHOWN else ''}"
 
 
 def _folded(blocks: list[MessageGroup]) -> list[MessageGroup]:
