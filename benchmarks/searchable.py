@@ -39,7 +39,7 @@ from tracelake.tracking.store import TracedRequest, TrackingStore
 WARM: Final = 3
 """Batches before the first that counts."""
 SEARCHING: Final = {
-    "open the commit": ["tracelake.versions.repository.Repository.head", "tracelake.context.named_by"],
+    "open the commit": ["tracelake.versions.repository.Repository.head", "tracelake.tables.view.named_by"],
     "look what is hot": [
         "tracelake.tracking.outbox.Uncommitted.newest",
         "tracelake.tracking.outbox.Uncommitted.sizes",

@@ -12,12 +12,13 @@ import ast
 import dataclasses
 import inspect
 import re
+import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from functools import cache
+from functools import cache, cached_property
 from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Final, TypeAlias, get_type_hints
+from typing import Any, Final, TypeAlias
 
 import msgspec
 from typer import Typer
@@ -349,11 +350,13 @@ def _module_table(module: ModuleType) -> list[str]:
 @cache
 def _parts_of_a_lake() -> dict[str, type]:
     """Return the classes of the public attributes of a lake that have methods, by heading."""
-    with tracelake.init("memory://reference") as lake:
-        named: dict[str, Any] = {name: type(value) for name, value in vars(lake).items()}
-    for name, member in members(tracelake.Lake).items():
-        if function := getattr(member, "fget", getattr(member, "func", None)):
-            named[name] = get_type_hints(function)["return"]
+    with tempfile.TemporaryDirectory() as place, tracelake.init(place) as lake:
+        lake.hot.set_up()  # a lake without a tracking store has no archive
+        named: dict[str, type] = {
+            name: type(getattr(lake, name))
+            for name, member in members(tracelake.Lake).items()
+            if isinstance(member, property | cached_property)
+        }
     return {
         f"lake.{name}": kind
         for name, kind in named.items()

@@ -8,7 +8,6 @@ lake.search("refund policy")
 from __future__ import annotations
 
 from importlib import import_module as _import_module
-from importlib.metadata import version as _version
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 from tracelake._errors import (
@@ -78,6 +77,7 @@ from tracelake.results import (
 from tracelake.tasks.runners import Progress
 
 if _TYPE_CHECKING:
+    __version__: str
     from tracelake.archive.disk_usage import ArchiveSpace
     from tracelake.archive.model import ArchiveDue, ArchiveReport, ArchiveSettings
     from tracelake.archive.service import ArchivedTrace, LakeArchive
@@ -102,8 +102,6 @@ if _TYPE_CHECKING:
     from tracelake.tables.table import Table
     from tracelake.tasks.runners import InProcess, TaskRunner
     from tracelake.versions.branch import Branch
-
-__version__ = _version("tracelake")
 
 __all__ = [
     "AccessError",
@@ -241,6 +239,8 @@ _LAZY = {
 
 def __getattr__(name: str) -> object:
     """Import modules that need DuckDB, Polars, tantivy or Spark on first use, so that commands start quickly."""
+    if name == "__version__":
+        return _import_module("importlib.metadata").version("tracelake")
     if name == "spark":
         return _import_module("tracelake.spark")
     if name in _LAZY:

@@ -5,24 +5,27 @@ from __future__ import annotations
 import shutil
 import weakref
 from collections.abc import Callable, Mapping
-from typing import Final, TypeVar
+from functools import cached_property
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from tracelake._errors import ExpiredError, UsageError
 from tracelake._settings import load_settings
 from tracelake.location import CONFIG, Location, in_memory
-from tracelake.search.open_index import OpenIndex
-from tracelake.shards.leases import Lease
-from tracelake.shards.shard import Shard
 from tracelake.storage import IsolatingObjectStore, KeyValueStore, ObjectStore
-from tracelake.tables.changes import ChangeLog
-from tracelake.tables.view import CommitView, named_by
-from tracelake.tasks.connect import SparkConnect, is_connect
 from tracelake.tasks.runners import InProcess, SizedRunner, TaskRunner
 from tracelake.tasks.spark import Spark
 from tracelake.tracking.location import release
 from tracelake.versions.branch_store import MAIN
 from tracelake.versions.model import Reference
 from tracelake.versions.repository import Repository
+
+if TYPE_CHECKING:
+    from tracelake.search.open_index import OpenIndex
+    from tracelake.shards.shard import Shard
+    from tracelake.tables.changes import ChangeLog
+    from tracelake.tables.view import CommitView
+
+# ruff: noqa: PLC0415  DuckDB, Arrow and tantivy: commands that read no rows, such as `log`, start without them
 
 ResultT = TypeVar("ResultT")
 NO_COMMIT: Final = "(none)"
@@ -39,9 +42,14 @@ class LakeContext:
         self.repository = Repository(self.key_value, self.objects)
         self._spark: TaskRunner | None = None
         self._view: tuple[str | None, CommitView] | None = None
-        self._index = OpenIndex(self.objects, self.stores.cache / "search")
         if self.in_memory:
             weakref.finalize(self, shutil.rmtree, self.stores.cache, ignore_errors=True)
+
+    @cached_property
+    def _index(self) -> OpenIndex:
+        from tracelake.search.open_index import OpenIndex
+
+        return OpenIndex(self.objects, self.stores.cache / "search")
 
     @property
     def key_value(self) -> KeyValueStore:
@@ -75,6 +83,8 @@ class LakeContext:
 
     def shard(self, name: str) -> Shard:
         """Return the shard of a table."""
+        from tracelake.shards.shard import Shard
+
         return Shard(name, self.key_value, self.objects)
 
     # Commits
@@ -87,10 +97,14 @@ class LakeContext:
 
     def entries_at(self, ref: str) -> dict[str, Reference]:
         """Return the tables and indexes of a commit; none for `main` of an empty lake."""
+        from tracelake.tables.view import named_by
+
         return named_by(self.repository, self.commit_of(ref))
 
     def view(self, at: str = MAIN) -> CommitView:
         """Open a commit for reading, by branch, commit id or a prefix of one. Raises RefNotFoundError."""
+        from tracelake.tables.view import CommitView, named_by
+
         head = self.commit_of(at)
         view = self._view
         if view is None or view[0] != head or view[1].is_old:
@@ -117,6 +131,8 @@ class LakeContext:
 
     def change_log(self, name: str) -> ChangeLog:
         """Return the change log of a table. Raises TableNotFoundError."""
+        from tracelake.tables.changes import ChangeLog
+
         self.view().table(name)
         return ChangeLog(name, self.view, self.shard(name))
 
@@ -125,6 +141,8 @@ class LakeContext:
 
         The lease is never released, because this process does not know when the tasks end.
         """
+        from tracelake.shards.leases import Lease
+
         Lease(self.shard(name), self.key_value)
 
     # Tasks
@@ -154,6 +172,8 @@ class LakeContext:
         """Return the task runner, or None for Spark. Raises UsageError for Spark on a lake in memory."""
         if not self.in_memory:
             return runner
+        from tracelake.tasks.connect import SparkConnect
+
         if master is not None or isinstance(runner, Spark | SparkConnect):
             raise UsageError(
                 f"{self.objects.url} is in the memory of this process, where Spark's workers cannot reach it; "
@@ -164,6 +184,8 @@ class LakeContext:
 
 def spark_runner(master: str | None, conf: Mapping[str, str] | None) -> TaskRunner:
     """Return a Spark runner. If neither the caller nor the settings name a master, small tasks run in this process."""
+    from tracelake.tasks.connect import SparkConnect, is_connect
+
     settings = load_settings()
     master = master or settings.spark_master
     conf = settings.spark_conf | dict(conf or {})

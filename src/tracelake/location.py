@@ -30,7 +30,6 @@ from tracelake._errors import (
     UsageError,
 )
 from tracelake.formats import decode, encode, fields_of, is_intact
-from tracelake.search.analyzers import ENGLISH
 from tracelake.search.vectors import PLAIN, IndexSettings, VectorSettings
 from tracelake.storage import (
     KeyValueStore,
@@ -68,7 +67,7 @@ class LakeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     buckets: int
     metadata: str
     """SQLITE, OBJECTS, or the URL of another key-value store, without a password."""
-    text: str = ENGLISH.name
+    text: str = PLAIN.text
     """Tokenizer of the first transaction's index. After that the existing index decides."""
     vectors: VectorSettings | None = None
     """Vectors of the first transaction's index, or None. After that the existing index decides."""

@@ -67,7 +67,7 @@ def check_error_of_another(cli: RunCli, patch: pytest.MonkeyPatch) -> None:
     def fails(*_: Any) -> None:
         raise BrokenPipeError(errno.EPIPE, "the other end is gone")
 
-    patch.setattr("tracelake.cli.lake.version_of", fails)
+    patch.setattr("platform.python_version", fails)
     with open("file", "w") as stream:  # noqa: PTH123  it is in a directory of its own
         patch.setattr(sys, "stdout", stream)
         assert cli("version")[::2] == (1, "error: [Errno 32] the other end is gone\n")

@@ -192,3 +192,17 @@ def at_once(calls: Sequence[Callable[[], object]]) -> None:
     with ThreadPoolExecutor(len(calls)) as pool:
         for result in [pool.submit(run, call) for call in calls]:
             result.result()
+
+
+def test_threads_share_each_component(tmp_path: Path) -> None:
+    """Threads that use a component for the first time at once get the same one."""
+    threads = 8
+    with tracelake.init(tmp_path / "lake") as lake, ThreadPoolExecutor(threads) as pool:
+        for name in ("hot", "datasets", "transactions"):
+            barrier = threading.Barrier(threads)
+
+            def read(_: int, name: str = name, barrier: threading.Barrier = barrier) -> object:
+                barrier.wait(HANG_S)
+                return getattr(lake, name)
+
+            assert len({id(component) for component in pool.map(read, range(threads))}) == 1

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import sys
 from functools import cache
-from importlib.metadata import version
 from typing import Annotated, Any
 
 import typer
 
+import tracelake
 from tracelake._errors import ConflictError, QueryError, TracelakeError
 from tracelake.cli import (
     archive,
@@ -38,13 +38,12 @@ from tracelake.cli.output import (
     prepare_streams,
     print_error,
 )
-from tracelake.storage.local import raise_limit
 
 
 def _print_version(is_requested: bool) -> None:
     """Print the version and end the command, for `--version`."""
     if is_requested:
-        typer.echo(f"tracelake {version('tracelake')}")
+        typer.echo(f"tracelake {tracelake.__version__}")
         raise typer.Exit
 
 
@@ -80,7 +79,6 @@ app.add_typer(keys.app)
 
 def main() -> None:
     """Run the command line of this process and exit."""
-    raise_limit()
     # A shell that completes a command line sets an environment variable: this call prints suggestions and exits.
     _command()._main_shell_completion({}, "tracelake")
     sys.exit(run(sys.argv[1:]))

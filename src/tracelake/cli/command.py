@@ -97,6 +97,9 @@ def command(
 
         @wraps(function)
         def run(as_json: bool = False, **options: Any) -> None:
+            from tracelake.storage.local import raise_limit  # noqa: PLC0415  help needs no storage
+
+            raise_limit()
             if has_json:
                 options["as_json"] = as_json
             if opens:

@@ -15,13 +15,15 @@ import typer
 
 from tracelake import limits
 from tracelake._errors import TracelakeError
-from tracelake.access.audit import audit_record, since_ns, with_outcome
-from tracelake.access.keys import ALL_WORKSPACES, AuditRecord, KeyInfo, Role, display_name, expiry_ns
 from tracelake.cli import render
 from tracelake.cli.command import Renderable, Rendered, command
 
 if TYPE_CHECKING:
+    from tracelake.access.keys import AuditRecord, KeyInfo, Role
     from tracelake.lake.lake import Lake
+
+# ruff: noqa: PLC0415  heavy packages are imported by the commands that need them
+
 
 logger = logging.getLogger("tracelake.access")
 
@@ -34,6 +36,8 @@ def recorded(lake: Lake, action: str, object: str) -> Iterator[list[str]]:
         user = getpass.getuser()
     except (OSError, KeyError):  # the process runs under a numeric user id without a name
         user = ""
+    from tracelake.access.audit import audit_record, with_outcome
+
     record = audit_record("change", "command", action, name=user, object=object)
     lake.audit.write([record])
     objects = [object]
@@ -99,6 +103,8 @@ def list_audit(
 
     Records are changes, sign-ins, and counts of refused requests.
     """
+    from tracelake.access.audit import since_ns
+
     return lake.audit.newest(limit, since_ns(since, time.time_ns()), key)
 
 
@@ -130,9 +136,7 @@ def create(
             help="Allow: send traces; read; read, and write tags and assessments; everything.",
         ),
     ],
-    workspace: Annotated[
-        str, typer.Option(help="Restrict it to this workspace; * for all.")
-    ] = ALL_WORKSPACES,
+    workspace: Annotated[str, typer.Option(help="Restrict it to this workspace; * for all.")] = "*",
     expires_in: Annotated[
         str | None,
         typer.Option(metavar="DURATION", help=("Let it expire, such as after 90d; by default never.")),
@@ -143,6 +147,8 @@ def create(
     bytes_per_day: Annotated[int | None, typer.Option(help="Limit its decompressed bytes per day.")] = None,
 ) -> dict[str, Any]:
     """Create a key, and print its token this once."""
+    from tracelake.access.keys import display_name, expiry_ns
+
     expires = expiry_ns(expires_in, time.time_ns())
     with recorded(lake, "key create", f"name {name}, role {role}, workspace {workspace}") as objects:
         new_key = lake.keys.create(name, cast("Role", role), workspace, expires, spans_per_s, bytes_per_day)
@@ -163,6 +169,8 @@ def list_keys(lake: Lake) -> list[KeyInfo]:
 
 def _state(key: KeyInfo) -> Rendered:
     ends = "never ends" if key.expires_ns is None else f"ends {_time(key.expires_ns)}"
+    from tracelake.access.keys import display_name
+
     what = display_name(key.id)
     return f"{what[0].upper()}{what[1:]} for {key.name} is {key.standing}, and {ends}."
 
@@ -191,6 +199,8 @@ def expire(
     ],
 ) -> KeyInfo:
     """Set when a key expires, counted from now."""
+    from tracelake.access.keys import expiry_ns
+
     with recorded(lake, "key expire", f"{key_id} in {ends_in}"):
         return lake.keys.expire(key_id, expiry_ns(ends_in, time.time_ns()))
 

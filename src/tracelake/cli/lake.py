@@ -7,7 +7,6 @@ import platform
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib.metadata import version as version_of
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -318,4 +317,6 @@ def doctor(
 )
 def version() -> dict[str, Any]:
     """Print the version."""
-    return {"version": version_of("tracelake"), "python": platform.python_version()}
+    import tracelake
+
+    return {"version": tracelake.__version__, "python": platform.python_version()}

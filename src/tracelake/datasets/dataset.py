@@ -37,6 +37,7 @@ from tracelake.results import SERVER_KINDS, AddReport, EntryChange, ExportReport
 from tracelake.search.searcher import SearchRequest
 from tracelake.shards.rows import literal
 from tracelake.storage import ObjectStore
+from tracelake.storage.ports import printable
 from tracelake.tables.builtin import TABLE_SPANS
 from tracelake.tables.table import to_rows
 from tracelake.tables.view import CommitView
@@ -267,7 +268,8 @@ class Dataset:
         entry = self._find([spec_path(self.name)]).get(spec_path(self.name))
         if not isinstance(entry, FileAt):
             raise DatasetNotFoundError(
-                f"no dataset {self.name!r} at {self.at}; `tracelake dataset create {self.name}` creates it, "
+                f"no dataset {self.name!r} at {printable(self.at)}; `tracelake dataset create "
+                f"{printable(self.name)}` creates it, "
                 "and `tracelake dataset list` shows the existing ones."
             )
         return entry
@@ -454,7 +456,7 @@ class Dataset:
         if not self.on_branch:
             raise UsageError(
                 f"{self.at!r} is not a branch, and examples can only be staged on a branch. Name one, or "
-                f"create it: `tracelake branch create NAME {self.at}`."
+                f"create it: `tracelake branch create NAME {printable(self.at)}`."
             )
 
     def _check_writable(self) -> None:

@@ -111,7 +111,7 @@ def on_end(standing: ClientTransaction | None, of: str, request: ClientRequest) 
     """
     ended = None if standing is None else find_ended(standing, of)
     if standing is None or (standing.id != of and ended is None):
-        raise UsageError(f"transaction {of} is no longer recorded: it ended, and later ones have begun.")
+        raise UsageError(f"transaction {of!r} is no longer recorded: it ended, and later ones have begun.")
     if standing.id == of and standing.wish in ("open", request):
         return replace(standing, wish=request)
     if ended is not None and ended.wish == request:

@@ -8,36 +8,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
 from types import TracebackType
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 from tracelake._errors import UsageError
 from tracelake._settings import find_lake, find_metadata, find_text, find_vectors
-from tracelake.access.audit import Audit
-from tracelake.access.keys import Keys
-from tracelake.access.sessions import Sessions
-from tracelake.archive.lake_tables import open_archive
-from tracelake.archive.service import LakeArchive
 from tracelake.context import LakeContext
-from tracelake.hot.tier import HotTier
-from tracelake.lake.annotations import LakeAnnotations, annotations_of
-from tracelake.lake.backup import Verifier, back_up
-from tracelake.lake.datasets import Datasets
-from tracelake.lake.explicit_transactions import Transactions
-from tracelake.lake.maintenance import Maintenance
-from tracelake.lake.reads import LakeReads, MatchingTraces, WorkspaceLake
-from tracelake.lake.sources import (
-    LakeOutputs,
-    LakeSources,
-    Quarantine,
-    describe_replicas,
-    inbox_pipeline,
-    ingest,
-)
-from tracelake.lake.transaction_history import LakeJournal
 from tracelake.limits import BUCKETS_DEFAULT, BUCKETS_MAX, SEARCH_HITS_DEFAULT
 from tracelake.location import LakeConfig, Location, create_lake, open_location, shown
-from tracelake.pipeline.continuous import InboxPipeline
 from tracelake.results import (
     BackupReport,
     BranchInfo,
@@ -51,23 +28,56 @@ from tracelake.results import (
     Trace,
     VerifyReport,
 )
-from tracelake.search.analyzers import get_analyzer
-from tracelake.search.results import SearchResults
-from tracelake.search.searcher import SearchRequest, Sort
-from tracelake.search.semantic_search import Mode
 from tracelake.search.vectors import IndexSettings, requested_vectors
 from tracelake.storage import ObjectStore
-from tracelake.tables.changes import Changes, Retractions
-from tracelake.tables.spec import make_spec
-from tracelake.tables.table import Table
-from tracelake.tables.view import describe_index
 from tracelake.tasks.runners import OnProgress, TaskRunner, silent
-from tracelake.tracking.ingest_queue import inbox_info
 from tracelake.tracking.location import find_tracking
-from tracelake.user_tables.write import WriteId, create_table, write_batches
 from tracelake.versions import branch as describe
 from tracelake.versions.branch import Branch
 from tracelake.versions.branch_store import MAIN
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from tracelake.access.audit import Audit
+    from tracelake.access.keys import Keys
+    from tracelake.access.sessions import Sessions
+    from tracelake.archive.service import LakeArchive
+    from tracelake.hot.tier import HotTier
+    from tracelake.lake.annotations import LakeAnnotations
+    from tracelake.lake.datasets import Datasets
+    from tracelake.lake.explicit_transactions import Transactions
+    from tracelake.lake.maintenance import Maintenance
+    from tracelake.lake.reads import LakeReads, MatchingTraces, WorkspaceLake
+    from tracelake.lake.sources import LakeOutputs, LakeSources, Quarantine
+    from tracelake.lake.transaction_history import LakeJournal
+    from tracelake.pipeline.continuous import InboxPipeline
+    from tracelake.search.results import SearchResults
+    from tracelake.search.searcher import Sort
+    from tracelake.search.semantic_search import Mode
+    from tracelake.tables.changes import Changes
+    from tracelake.tables.table import Table
+
+# ruff: noqa: PLC0415  a component is imported on first use: `log` needs neither DuckDB, Arrow nor SQLAlchemy
+
+ComponentT = TypeVar("ComponentT")
+
+
+class _Component(cached_property[ComponentT]):
+    """A part of a lake, made on first use; one for all threads, unlike a cached property of Python 3.12."""
+
+    @overload
+    def __get__(self, lake: None, owner: type[Any] | None = None) -> Self: ...
+
+    @overload
+    def __get__(self, lake: object, owner: type[Any] | None = None) -> ComponentT: ...
+
+    def __get__(self, lake: Any, owner: type[Any] | None = None) -> Any:
+        """Return the component of a lake."""
+        if lake is None:
+            return self
+        with lake._making:
+            return super().__get__(lake, owner)
 
 
 class Lake:
@@ -75,18 +85,7 @@ class Lake:
 
     def __init__(self, location: Location) -> None:
         self._opened = LakeContext(location)
-        self.datasets = Datasets(self._opened)
-        self.maintenance = Maintenance(self._opened)
-        self.quarantine = Quarantine(self._opened)
-        self.transactions = Transactions(self._opened)
-        self.journal = LakeJournal(self._opened)
-        self.hot = HotTier(self._opened)
-        self.sources = LakeSources(self._opened)
-        self.outputs = LakeOutputs(self._opened)
-        self.keys = Keys(lambda: self._opened.key_value)
-        self.sessions = Sessions(lambda: self._opened.key_value)
-        self.audit = Audit(lambda: self._opened.key_value)
-        self._reads = LakeReads(self._opened, self.hot)
+        self._making = threading.RLock()
 
     def __enter__(self) -> Lake:
         """Return the lake."""
@@ -122,15 +121,102 @@ class Lake:
         """The lake's objects, for reading. Callers must not write or delete any."""
         return self._opened.objects
 
-    @cached_property
+    @_Component
+    def datasets(self) -> Datasets:
+        """Evaluation datasets: examples cut from traces, with versions."""
+        from tracelake.lake.datasets import Datasets
+
+        return Datasets(self._opened)
+
+    @_Component
+    def maintenance(self) -> Maintenance:
+        """Compaction, garbage collection, and the rebuild of the index."""
+        from tracelake.lake.maintenance import Maintenance
+
+        return Maintenance(self._opened)
+
+    @_Component
+    def quarantine(self) -> Quarantine:
+        """Inputs that cannot be ingested, and the decisions on them."""
+        from tracelake.lake.sources import Quarantine
+
+        return Quarantine(self._opened)
+
+    @_Component
+    def transactions(self) -> Transactions:
+        """Explicit transactions of clients."""
+        from tracelake.lake.explicit_transactions import Transactions
+
+        return Transactions(self._opened)
+
+    @_Component
+    def journal(self) -> LakeJournal:
+        """The journal of transactions: their inputs, results and replays."""
+        from tracelake.lake.transaction_history import LakeJournal
+
+        return LakeJournal(self._opened)
+
+    @_Component
+    def hot(self) -> HotTier:
+        """Recent traces that a server holds in its tracking store."""
+        from tracelake.hot.tier import HotTier
+
+        return HotTier(self._opened)
+
+    @_Component
+    def sources(self) -> LakeSources:
+        """Registered sources of input."""
+        from tracelake.lake.sources import LakeSources
+
+        return LakeSources(self._opened)
+
+    @_Component
+    def outputs(self) -> LakeOutputs:
+        """Registered outputs of committed rows."""
+        from tracelake.lake.sources import LakeOutputs
+
+        return LakeOutputs(self._opened)
+
+    @_Component
+    def keys(self) -> Keys:
+        """API keys of the lake's servers."""
+        from tracelake.access.keys import Keys
+
+        return Keys(lambda: self._opened.key_value)
+
+    @_Component
+    def sessions(self) -> Sessions:
+        """Sessions of users who signed in."""
+        from tracelake.access.sessions import Sessions
+
+        return Sessions(lambda: self._opened.key_value)
+
+    @_Component
+    def audit(self) -> Audit:
+        """The audit log."""
+        from tracelake.access.audit import Audit
+
+        return Audit(lambda: self._opened.key_value)
+
+    @_Component
+    def _reads(self) -> LakeReads:
+        from tracelake.lake.reads import LakeReads
+
+        return LakeReads(self._opened, self.hot)
+
+    @_Component
     def archive(self) -> LakeArchive:
         """The archive, which moves traces from a server's hot tier to the tables. Raises UsageError if the lake has no
         hot tier."""
+        from tracelake.archive.lake_tables import open_archive
+
         return open_archive(self._opened)
 
-    @cached_property
+    @_Component
     def annotations(self) -> LakeAnnotations:
         """Tags, experiments and assessments. Raises UsageError for a lake without a tracking store."""
+        from tracelake.lake.annotations import annotations_of
+
         return annotations_of(self._opened, find_tracking(self._opened.objects))
 
     def ingest(
@@ -163,6 +249,8 @@ class Lake:
             StorageError: a bucket cannot be listed.
             SourceChangedError: an unfinished transaction cannot be replayed because its input has changed.
         """
+        from tracelake.lake.sources import ingest
+
         chosen = self._opened.runner(runner, master, conf)
         tell = progress or silent
         if transaction is None:
@@ -192,15 +280,21 @@ class Lake:
                 (`kafka://broker:9092/topic`). By default the setting `watch`.
             master, conf, runner: as for `ingest`.
         """
+        from tracelake.lake.sources import inbox_pipeline
+
         chosen = self._opened.lasting_runner(runner, master, conf)
         return inbox_pipeline(self._opened, chosen, replica, watch)
 
     def replicas(self) -> list[ReplicaInfo]:
         """Return the pipeline replicas of the lake by name, including replicas that were cut off."""
+        from tracelake.lake.sources import describe_replicas
+
         return describe_replicas(self._opened)
 
     def inbox(self) -> InboxInfo:
         """Return the pending input in the servers' inbox."""
+        from tracelake.tracking.ingest_queue import inbox_info
+
         return inbox_info(self._opened.objects, self.quarantine.paths())
 
     def table(self, name: str, at: str = "main") -> Table:
@@ -283,6 +377,8 @@ class Lake:
             RefNotFoundError: there is no such commit.
             EmbeddingError: the function that makes vectors failed.
         """
+        from tracelake.search.searcher import SearchRequest
+
         request = SearchRequest(query, where, limit, service, mode, vector, sort, facets, page, now)
         return self._reads.search(request, at)
 
@@ -292,6 +388,8 @@ class Lake:
 
     def within(self, workspace: str) -> WorkspaceLake:
         """Return a view of one workspace, to read and annotate. It hides all other workspaces."""
+        from tracelake.lake.reads import WorkspaceLake
+
         return WorkspaceLake(self._opened, self.hot, workspace)
 
     def trace(self, trace_id: str, at: str = "main", *, tiers: bool = False) -> Trace:
@@ -311,10 +409,14 @@ class Lake:
 
     def index(self, at: str = "main") -> IndexInfo | None:
         """Return the state of the full-text index and its maximum number of parts; None if there is no index."""
+        from tracelake.tables.view import describe_index
+
         return describe_index(self._opened.objects, self._opened.entries_at(at))
 
     def verify(self, progress: OnProgress | None = None) -> VerifyReport:
         """Read and cross-check everything: commits, journal, parts, index, and tables against one another."""
+        from tracelake.lake.backup import Verifier
+
         opened = self._opened
         verifier = Verifier(opened.key_value, opened.singly(), opened.config.buckets, opened.view)
         return verifier.run(progress or silent)
@@ -330,6 +432,8 @@ class Lake:
             StorageError: a store failed, or pipelines repeatedly deleted inputs before they were copied. The directory
                 then contains no lake.
         """
+        from tracelake.lake.backup import back_up
+
         return back_up(self._opened, os.fspath(directory), progress)
 
     def listen(
@@ -357,6 +461,8 @@ class Lake:
             TableNotFoundError: there is no such table.
             UsageError: the requested changes are no longer kept.
         """
+        from tracelake.tables.changes import Retractions
+
         log = self._opened.change_log(name)
         start = log.newest() if since is None else since
         retractions = Retractions.LEAVE_OUT if insertions_only else Retractions.TELL
@@ -378,6 +484,9 @@ class Lake:
         Raises:
             UsageError: another table has the name, or an argument breaks a rule above.
         """
+        from tracelake.tables.spec import make_spec
+        from tracelake.user_tables.write import create_table
+
         spec = make_spec(name, schema, key, buckets or self._opened.config.buckets)
         create_table(self._opened.stores, spec)
         return self.table(name)
@@ -408,6 +517,10 @@ class Lake:
             TableNotFoundError: there is no such table.
             InputError: a row does not fit the table; nothing was written.
         """
+        import pyarrow as pa
+
+        from tracelake.user_tables.write import WriteId, write_batches
+
         given_id = WriteId(write_id) if write_id is not None else None
         batches = rows.to_batches() if isinstance(rows, pa.Table) else rows
         return write_batches(self._opened.stores, name, batches, tombstone, given_id)
@@ -524,6 +637,8 @@ def init(
     """
     if not 1 <= buckets <= BUCKETS_MAX:
         raise UsageError(f"buckets must be from 1 to {BUCKETS_MAX}, not {buckets}.")
+    from tracelake.search.analyzers import get_analyzer
+
     metadata, analyzer = find_metadata(metadata), get_analyzer(find_text(text))
     requested = find_vectors(vectors, dimensions, metric)
     index = IndexSettings(

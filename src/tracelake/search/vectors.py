@@ -16,11 +16,9 @@ import re
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 
 from tracelake._errors import EmbeddingError, UsageError
 from tracelake.limits import (
@@ -30,6 +28,10 @@ from tracelake.limits import (
     VECTOR_NAME_MAX_CHARS,
 )
 from tracelake.limits.input import MIB
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 _VECTOR_PART_MAX_BYTES: Final = 128 * MIB
 """Vectors of one part in an index rebuild."""
@@ -128,7 +130,7 @@ class PartVectors(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 NO_SOURCE: Final = "none"
 """Source name with which users turn vectors off."""
-Floats: TypeAlias = npt.NDArray[np.float32]
+Floats: TypeAlias = "npt.NDArray[np.float32]"
 EmbeddingFunction: TypeAlias = Callable[[list[str]], Any]
 
 
@@ -212,6 +214,8 @@ def call(function: Embedder, texts: Sequence[str]) -> Floats:
     Raises:
         EmbeddingError: The function failed, took too long, or returned another shape.
     """
+    import numpy as np  # noqa: PLC0415  every command reads the settings above, and few need arrays
+
     outcome: list[Any] = []
     failure: list[BaseException] = []
 

@@ -255,6 +255,11 @@ def encode_text(what: str, text: str) -> bytes:
         ) from error
 
 
+def printable(text: str) -> str:
+    """Return `text` for a message, with halves of surrogate pairs escaped."""
+    return text.encode(errors="backslashreplace").decode()
+
+
 def encode_key(what: str, key: str) -> bytes:
     """Return a partition or key as UTF-8. Raises UsageError if it is no valid name, and LimitError if it is too
     long."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import secrets
 import threading
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -18,9 +18,9 @@ from tracelake._settings import find_tracking_url
 from tracelake.formats import decode, encode
 from tracelake.storage import ObjectStore
 from tracelake.storage.urls import without_password
-from tracelake.tracking.database import TrackingDatabase
-from tracelake.tracking.migrate import add_mirrors, migrate
-from tracelake.tracking.store import TrackingStore, knows
+
+if TYPE_CHECKING:
+    from tracelake.tracking.store import TrackingStore
 
 FORMAT_VERSION: Final = 1
 PLACE: Final = "tracking.json"
@@ -87,6 +87,11 @@ def open_store(
     Raises StorageError if the database does not know the lake, unless it `begins`. A server with an empty wrong
     database would acknowledge requests that no pipeline reads, and would miss the data of the right one.
     """
+    # SQLAlchemy and what reads spans: commands of a lake without a tracking store start without them.
+    from tracelake.tracking.database import TrackingDatabase  # noqa: PLC0415
+    from tracelake.tracking.migrate import add_mirrors, migrate  # noqa: PLC0415
+    from tracelake.tracking.store import TrackingStore, knows  # noqa: PLC0415
+
     key = (lake_url, place.lake)
     with _opening:
         store = _open_stores.get(key)

@@ -32,6 +32,7 @@ from tracelake.formats import decode, encode
 from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX
 from tracelake.storage import ABSENT, Done, Entry, Expected, Indeterminate, KeyValueStore, settle
 from tracelake.storage.object_records import whole_of
+from tracelake.storage.ports import encode_text
 from tracelake.versions.model import (
     CERTAIN,
     FORMAT_VERSION,
@@ -548,7 +549,7 @@ def _announced(scope: str, request: str | None = None) -> str:
 
 
 def _request_key(scope: str, request: str) -> str:
-    return content_id(f"{scope}\0{request}".encode())
+    return content_id(scope.encode() + b"\0" + encode_text("the id of a request", request))
 
 
 def _recorded(entry: Entry) -> OldAnswer:
