@@ -98,6 +98,7 @@ def test_long_traces_are_paged(client: Client, monkeypatch: pytest.MonkeyPatch) 
     wanted = client.get(f"/traces/{2:032x}?span={31:016x}").text
     assert f'data-span="{31:016x}"' in wanted
     assert wanted.count('role="treeitem"') <= 20
+    assert "the page shows 41–50" in wanted  # noqa: RUF001 the page has an en dash
 
 
 def test_search_page_shows_matches_and_problems(client: Client) -> None:

@@ -16,6 +16,7 @@ import tracelake
 from tests.server.client import Client
 from tracelake._errors import UsageError
 from tracelake.server.app import create_app
+from tracelake.server.trace_page import _selected, rows_of
 from tracelake.server.traces import find_span, lay_out
 from tracelake.tasks.runners import InProcess
 from tracelake.tracking.ingest_queue import TrackingDoor
@@ -241,4 +242,6 @@ def test_find_span_needs_the_kind_only_where_ids_are_shared(server: Server) -> N
     laid = lay_out(server.lake.trace(ID))
     shared = [bar for bar in laid.bars if bar.span["span_id"] == SHARED]
     assert [bar.address for bar in shared] == [f"span={SHARED}&kind=CLIENT", f"span={SHARED}&kind=SERVER"]
-    assert laid.first_of_page(SHARED, 1, kind="SERVER") == laid.bars.index(shared[1])
+    selected = _selected(rows_of(laid), SHARED, None, "SERVER")
+    assert selected is not None
+    assert selected.bar is shared[1]

@@ -12,6 +12,7 @@ from tests.broken import Broken, assert_caught
 from tests.server.fake_lake import span_row
 from tracelake.results import Row, Trace, _Places
 from tracelake.server.render import span_url
+from tracelake.server.trace_page import _selected, rows_of
 from tracelake.server.traces import Waterfall, lay_out
 
 
@@ -99,14 +100,16 @@ def test_w11_a_row_says_its_workspace_where_others_have_the_id() -> None:
             f"span={ids[1]}&workspace=default",
             f"span={ids[2]}",
         ]
-        assert [laid.first_of_page(ids[0], 1, each) for each in ("a b", "default", None, "c")] == [0, 1, 1, 0]
+        bars = rows_of(laid)
+        selected = [_selected(bars, ids[0], each, None) for each in ("a b", "default", None, "c")]
+        assert selected == [bars[0], bars[1], bars[1], None]
         assert span_url("t", "s", "default") == span_url("t", "s") == "/traces/t?span=s#span=s"
         assert span_url("t", "s", "a&b") == "/traces/t?span=s&workspace=a%26b#span=s&workspace=a%26b"
 
     check()
     for broken in (
         Broken("only where others have it", lay_out, "> 1", "> 0"),
-        Broken("its own page", Waterfall.first_of_page, "own or rows", "rows"),
+        Broken("its own page", _selected, "own or candidates", "candidates"),
         Broken("nobody notices the default one", span_url, "workspace == WORKSPACE_DEFAULT", "False"),
     ):
         assert_caught(broken, check)
@@ -131,13 +134,6 @@ def test_odd_times_and_shapes_are_drawn() -> None:
         laid = waterfall(*spans)
         assert len(laid.bars) == len(spans)
         assert all(0 <= bar.x <= 1000 and 0 <= bar.width <= 1000 for bar in laid.bars)
-
-
-def test_page_of_a_span() -> None:
-    """A span's page begins at a multiple of the page size; an unknown span is on the first."""
-    laid = waterfall(*(span_row(1, number) for number in range(10)))
-    assert laid.first_of_page(f"{7:016x}", 3) == 6
-    assert laid.first_of_page("unknown", 3) == 0
 
 
 def test_many_spans_take_no_time() -> None:

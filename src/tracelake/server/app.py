@@ -47,11 +47,7 @@ from tracelake.server.key_ring import KeyRing
 from tracelake.server.metrics import Requests, add_metrics
 from tracelake.server.otlp_http import SIGNALS, IgnoredSignalsEndpoint, RequestBody, TracesEndpoint
 from tracelake.server.pipeline_host import PipelineHost, host_error
-from tracelake.server.routes import (
-    STATIC,
-    TEMPLATES,
-    json_response,
-)
+from tracelake.server.routes import STATIC, error_page, json_response
 from tracelake.storage.local import low_space
 from tracelake.tables.table import large_reads
 from tracelake.tracking.ingest_queue import RequestGroups
@@ -112,14 +108,13 @@ def create_app(
     )
     ring = KeyRing(lake.keys, lake.sessions, demanded=keys_demanded or openid is not None)
     auditing = app.state.auditing = AuditWriter(lake.audit)
-    app.add_middleware(AdmissionControl, refusal=lambda scope, error: refusal_of(scope, error, error_page))
+    app.add_middleware(AdmissionControl, refusal=refusal_of)
     app.add_middleware(
         Guard,
         ring=ring,
         auditing=auditing,
         allowed=allowed,
         has_route=lambda scope: any(each.matches(scope)[0] is Match.FULL for each in app.router.routes),
-        error_page=error_page,
     )
     requests = add_metrics(app, lake, host, archiving)
     endpoint = TracesEndpoint(queue, segment_wait_s)
@@ -224,11 +219,6 @@ def _add_health(
         warning = "; ".join(text for problem in problems if (text := problem())) or None
         document = {"ready": not reasons, "reasons": reasons, "warning": warning}
         return json_response(document, 503 if reasons else 200)
-
-
-def error_page(request: Request, status: int, text: str) -> Response:
-    """Return the page of an error."""
-    return TEMPLATES.TemplateResponse(request, "error.html", {"status": status, "text": text}, status)
 
 
 def _error(request: Request, status: int, text: str, **more: object) -> Response:

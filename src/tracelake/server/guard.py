@@ -15,7 +15,7 @@ import logging
 import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal
 from urllib.parse import quote
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -46,9 +46,7 @@ from tracelake.server.http_policy import (
 )
 from tracelake.server.key_ring import ACTOR, KeyHolder, KeyRing
 from tracelake.server.otlp_http import METER, failure
-from tracelake.server.routes import (
-    json_response,
-)
+from tracelake.server.routes import error_page, json_response
 
 _CORS_MAX_AGE_S: Final = 600
 """Time that a browser caches a site's permission to send (CORS)."""
@@ -127,7 +125,6 @@ def _set(response: Response, request: Request, name: str, value: str, max_age_s:
 logger = logging.getLogger("tracelake.server")
 
 LOCAL_HOSTS: Final = ("127.0.0.1", "localhost", "[::1]")
-ErrorPage: TypeAlias = Callable[[Request, int, str], Response | None]
 _SAFE: Final = ("GET", "HEAD")
 
 
@@ -149,13 +146,10 @@ class Guard:
         ring: KeyRing,
         auditing: AuditWriter,
         allowed: Allowed,
-        error_page: ErrorPage = lambda *_: None,
         has_route: Callable[[Scope], bool] = lambda _: True,
     ) -> None:
-        """Set up the guard. `has_route` returns whether a route matches a request. `error_page` renders refusals for
-        browsers."""
+        """Set up the guard. `has_route` returns whether a route matches a request."""
         self._app = app
-        self._error_page = error_page
         self._ring = ring
         self._auditing = auditing
         self._has_route = has_route
@@ -196,7 +190,7 @@ class Guard:
             if isinstance(error, (NoKeyError, ForbiddenError)):
                 logger.warning("refused: %s %s: %s", method, shown(path), error)
                 self._count_refused(scope, headers, error)
-            await refusal_of(scope, error, self._error_page)(scope, receive, send)
+            await refusal_of(scope, error)(scope, receive, send)
             return
         if actor is None:
             await self._app(scope, receive, send)
@@ -316,7 +310,7 @@ def _wants_page(scope: Scope, headers: Headers) -> bool:
     return is_page and "text/html" in headers.get("accept", "")
 
 
-def refusal_of(scope: Scope, error: TracelakeError, error_page: ErrorPage) -> Response:
+def refusal_of(scope: Scope, error: TracelakeError) -> Response:
     """Return the response for a refused request: in OTLP's format, as a page, or as JSON."""
     headers, path, status = Headers(scope=scope), scope["path"], status_of(type(error))
     need: Need = needed(scope["method"], path)
@@ -328,8 +322,8 @@ def refusal_of(scope: Scope, error: TracelakeError, error_page: ErrorPage) -> Re
         response = RedirectResponse(
             f"{SIGN_IN}?next={quote(path + ('?' + query if query else ''), safe='/')}", status_code=303
         )
-    elif _wants_page(scope, headers) and (page := error_page(Request(scope), status, str(error))):
-        response = page
+    elif _wants_page(scope, headers):
+        response = error_page(Request(scope), status, str(error))
     else:
         response = json_response({"error": str(error)}, status)
     if not path.startswith(OTLP) and (wait_s := retry_after_s(error)) is not None:

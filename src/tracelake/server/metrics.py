@@ -3,11 +3,12 @@ this server."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter as Counts
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
-from typing import Any, Final, get_args
+from typing import Any, Final, cast, get_args
 
 from fastapi import FastAPI, Response
 from prometheus_client import CollectorRegistry, Counter, Histogram
@@ -64,9 +65,12 @@ class ArchiveCollector(Collector):
 
     def _of_passes(self) -> Iterator[Metric]:
         totals = self._archiving.totals
-        yield _by("passes", "Archive passes of this server.", "outcome", ("done", "failed"), totals.passes)
-        outcomes = [outcome.value for outcome in ArchiveOutcome]
-        yield _by("traces", "Due traces by outcome.", "fate", outcomes, totals.traces)
+        passes = [(each, totals.passes[each]) for each in ("done", "failed")]
+        yield _family(
+            CounterMetricFamily, "archive_passes", "Archive passes of this server.", "outcome", passes
+        )
+        traces = [(each.value, totals.traces[each.value]) for each in ArchiveOutcome]
+        yield _family(CounterMetricFamily, "archive_traces", "Due traces by outcome.", "fate", traces)
         for name, text, value in (
             (
                 "cleared_bytes",
@@ -97,10 +101,23 @@ class ArchiveCollector(Collector):
             yield GaugeMetricFamily(f"tracelake_archive_{name}", text, value=float(gauge or 0))
 
 
-def _by(name: str, text: str, label: str, values: Iterable[str], counts: Mapping[str, int]) -> Metric:
-    family = CounterMetricFamily(f"tracelake_archive_{name}", text, labels=[label])
-    for value in values:
-        family.add_metric([value], counts.get(value, 0))
+def _family(
+    kind: type[Metric], name: str, text: str, label: str, values: Iterable[tuple[str, float | None]]
+) -> Metric:
+    """Return a metric with one label and its values; None is left out."""
+    family: Any = kind(f"tracelake_{name}", text, labels=[label])  # type: ignore[call-arg]
+    for of, value in values:
+        if value is not None:
+            family.add_metric([of], value)
+    return cast("Metric", family)
+
+
+def _status(name: str, text: str, states: Iterable[tuple[str, str]], all_states: Sequence[str]) -> Metric:
+    """Return a metric with 1 for the current state of each replica or source, and 0 for the others."""
+    family = GaugeMetricFamily(f"tracelake_{name}_status", text, labels=[name, "status"])
+    for of, current in states:
+        for state in all_states:
+            family.add_metric([of, state], int(state == current))
     return family
 
 
@@ -124,25 +141,14 @@ _SOURCE_COUNTERS: Final = {
 
 def source_metrics(infos: Sequence[SourceInfo]) -> Iterator[Metric]:
     """Yield the metrics of each source, without unknown values."""
-    states = GaugeMetricFamily(
-        "tracelake_source_status", "1 for the current state of a source, else 0.", labels=["source", "status"]
-    )
-    for info in infos:
-        for state in STATES:
-            states.add_metric([info.name, state], int(info.state == state))
-    yield states
+    text = "1 for the current state of a source, else 0."
+    yield _status("source", text, [(info.name, info.state) for info in infos], STATES)
     for name, (field, text) in _SOURCE_GAUGES.items():
-        gauge = GaugeMetricFamily(f"tracelake_source_{name}", text, labels=["source"])
-        for info in infos:
-            value = getattr(info, field)
-            if value is not None:
-                gauge.add_metric([info.name], value)
-        yield gauge
+        values = [(info.name, getattr(info, field)) for info in infos]
+        yield _family(GaugeMetricFamily, f"source_{name}", text, "source", values)
     for name, text in _SOURCE_COUNTERS.items():
-        counter = CounterMetricFamily(f"tracelake_source_{name}", text, labels=["source"])
-        for info in infos:
-            counter.add_metric([info.name], getattr(info, name))
-        yield counter
+        values = [(info.name, getattr(info, name)) for info in infos]
+        yield _family(CounterMetricFamily, f"source_{name}", text, "source", values)
 
 
 OTHER: Final = "other"
@@ -332,10 +338,8 @@ def _host_metrics(host: PipelineHost, own: ReplicaInfo | None) -> Iterator[Metri
 
 def _of_tables(tables: list[TableInfo]) -> Iterator[Metric]:
     for name, text in _TABLES.items():
-        family = GaugeMetricFamily(f"tracelake_table_{name}", text, labels=["table"])
-        for table in tables:
-            family.add_metric([table.name], getattr(table, name))
-        yield family
+        values = [(table.name, getattr(table, name)) for table in tables]
+        yield _family(GaugeMetricFamily, f"table_{name}", text, "table", values)
 
 
 def _of_waiting(place: str, noun: str, waiting: InboxInfo) -> Iterator[Metric]:
@@ -352,55 +356,28 @@ def _of_waiting(place: str, noun: str, waiting: InboxInfo) -> Iterator[Metric]:
 
 
 def _of_quarantine(inputs: list[SetAsideInput]) -> Metric:
-    family = GaugeMetricFamily(
-        "tracelake_quarantine_inputs",
-        "Inputs that tasks failed on: set aside (see `tracelake pipeline quarantine`), offered again, or "
-        "discarded.",
-        labels=["state"],
-    )
-    for state in ("set aside", "offered", "discarded", "taken"):
-        family.add_metric([state], sum(item.state == state for item in inputs))
-    return family
+    text = "Inputs that tasks failed on: set aside (see `tracelake pipeline quarantine`), offered again, or discarded."
+    counts = Counts(item.state for item in inputs)
+    values = [(state, counts[state]) for state in ("set aside", "offered", "discarded", "taken")]
+    return _family(GaugeMetricFamily, "quarantine_inputs", text, "state", values)
 
 
 def _of_outputs(outputs: list[OutputInfo]) -> Metric:
-    family = CounterMetricFamily(
-        "tracelake_output_left_out_rows",
-        "Rows that an output omitted because they exceed its message size (see `tracelake output list`).",
-        labels=["output"],
-    )
-    for output in outputs:
-        family.add_metric([output.name], output.left_out_total)
-    return family
+    text = "Rows that an output omitted because they exceed its message size (see `tracelake output list`)."
+    values = [(output.name, output.left_out_total) for output in outputs]
+    return _family(CounterMetricFamily, "output_left_out_rows", text, "output", values)
 
 
 def _of_replicas(infos: list[ReplicaInfo]) -> Iterator[Metric]:
-    words = GaugeMetricFamily(
-        "tracelake_replica_status",
-        "1 for the current state of a replica, else 0.",
-        labels=["replica", "status"],
-    )
-    for info in infos:
-        for word in get_args(ReplicaStatus):
-            words.add_metric([info.name, word], int(info.status == word))
-    yield words
+    text = "1 for the current state of a replica, else 0."
+    yield _status("replica", text, [(info.name, info.status) for info in infos], get_args(ReplicaStatus))
     for name, text in _GAUGES.items():
         unit = name.removesuffix("_s") + "_seconds" if name.endswith("_s") else name
-        yield _family(GaugeMetricFamily, unit, text, infos, lambda info, name=name: getattr(info, name) or 0)
+        values = [(info.name, getattr(info, name) or 0) for info in infos]
+        yield _family(GaugeMetricFamily, f"replica_{unit}", text, "replica", values)
     for name, (unit, text) in _TIMES.items():
-        yield _family(
-            GaugeMetricFamily,
-            f"{unit}_timestamp_seconds",
-            text,
-            infos,
-            lambda info, name=name: datetime.fromisoformat(getattr(info, name)).timestamp(),
-        )
+        values = [(info.name, datetime.fromisoformat(getattr(info, name)).timestamp()) for info in infos]
+        yield _family(GaugeMetricFamily, f"replica_{unit}_timestamp_seconds", text, "replica", values)
     for name, text in _COUNTERS.items():
-        yield _family(CounterMetricFamily, name, text, infos, lambda info, name=name: getattr(info, name))
-
-
-def _family(kind: Any, name: str, text: str, infos: list[ReplicaInfo], value: Callable[..., float]) -> Metric:
-    family: Metric = kind(f"tracelake_replica_{name}", text, labels=["replica"])
-    for info in infos:
-        family.add_metric([info.name], value(info))  # type: ignore[attr-defined]
-    return family
+        values = [(info.name, getattr(info, name)) for info in infos]
+        yield _family(CounterMetricFamily, f"replica_{name}", text, "replica", values)

@@ -52,12 +52,7 @@ from tracelake.otlp.encode import encode
 from tracelake.server.http_policy import RequestLake, status_of
 from tracelake.server.key_ring import ACTOR
 from tracelake.server.render import document, enclosed, in_pieces
-from tracelake.server.routes import (
-    JsonBody,
-    JsonRoute,
-    cut,
-    json_response,
-)
+from tracelake.server.routes import JsonBody, JsonRoute, cut, json_response
 from tracelake.tables.builtin import IN_ORDER
 from tracelake.tracking.annotations import (
     LOCATION_TAG,

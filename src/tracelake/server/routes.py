@@ -216,3 +216,8 @@ def render_page(request: Request, template: str, twin: str, status: int = 200, *
     """Render a template for a request, given the path of the page's JSON twin and the context."""
     json_url = f"{twin}?{request.url.query}" if request.url.query else twin
     return TEMPLATES.TemplateResponse(request, template, {"json_url": json_url, **context}, status)
+
+
+def error_page(request: Request, status: int, text: str) -> Response:
+    """Return the page of an error."""
+    return TEMPLATES.TemplateResponse(request, "error.html", {"status": status, "text": text}, status)

@@ -21,12 +21,7 @@ from tracelake.results import Row
 from tracelake.server.http_policy import RequestLake
 from tracelake.server.message_view import embedded_image, view_conversation, view_text
 from tracelake.server.render import duration, span_query, tokens
-from tracelake.server.routes import (
-    TEMPLATES,
-    Text,
-    json_response,
-    render_page,
-)
+from tracelake.server.routes import TEMPLATES, Text, json_response, render_page
 from tracelake.server.traces import Bar, Waterfall, find_span, lay_out
 
 TYPE_LABELS: Final = {

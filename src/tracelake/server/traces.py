@@ -19,7 +19,6 @@ from tracelake import limits
 from tracelake._errors import NotFoundError, QueryError, UsageError
 from tracelake.lake.lake import Lake
 from tracelake.limits import QUERY_MAX_CHARS, SEARCH_HITS_DEFAULT, TRACE_API_SPANS_MAX
-from tracelake.otlp.conventions import WORKSPACE_DEFAULT
 from tracelake.otlp.encode import encode, resource_spans
 from tracelake.results import Row, Trace
 from tracelake.search.results import SearchResults
@@ -28,15 +27,7 @@ from tracelake.search.semantic_search import Mode
 from tracelake.server.http_policy import RequestLake
 from tracelake.server.message_view import span_json
 from tracelake.server.render import document, duration, in_pieces, span_query
-from tracelake.server.routes import (
-    Facets,
-    Hits,
-    JsonRoute,
-    Text,
-    VectorText,
-    cut,
-    json_response,
-)
+from tracelake.server.routes import Facets, Hits, JsonRoute, Text, VectorText, cut, json_response
 from tracelake.tables.builtin import IN_ORDER
 from tracelake.tables.table import ReadGate, to_rows
 
@@ -237,15 +228,6 @@ class Waterfall:
     bars: list[Bar]
     services: dict[str, int]
     ticks: list[str]
-
-    def first_of_page(
-        self, span_id: str, page_size: int, workspace: str | None = None, kind: str | None = None
-    ) -> int:
-        """Return the index of the first row of the page that contains this span; 0 if no row does."""
-        rows = [index for index, bar in enumerate(self.bars) if bar.span["span_id"] == span_id]
-        rows = [index for index in rows if self.bars[index].kind == kind] or rows
-        own = [index for index in rows if self.bars[index].workspace == (workspace or WORKSPACE_DEFAULT)]
-        return next(iter(own or rows), 0) // page_size * page_size
 
 
 def lay_out(trace: Trace) -> Waterfall:

@@ -16,7 +16,7 @@ from fastapi import APIRouter, Header, Query, Request, Response
 from tracelake import limits
 from tracelake._errors import ConflictError
 from tracelake.lake.lake import Lake
-from tracelake.results import BranchInfo, CommitInfo, DatasetInfo, EntryChange
+from tracelake.results import BranchInfo, CommitInfo, DatasetInfo
 from tracelake.server.http_policy import RequestLake
 from tracelake.server.render import with_query
 from tracelake.server.routes import (
@@ -33,22 +33,6 @@ from tracelake.server.routes import (
 
 
 @dataclass(frozen=True, slots=True)
-class CommitPage:
-    """Commits, newest first. `next` is the reference of the next page's first commit, or None."""
-
-    commits: list[CommitInfo]
-    next: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class ChangePage:
-    """Changed entries in path order, and whether more follow."""
-
-    changes: list[EntryChange]
-    more: bool
-
-
-@dataclass(frozen=True, slots=True)
 class ExamplePage:
     """Examples of a dataset in id order, each with its state. `next` is the last id, if more follow."""
 
@@ -59,16 +43,13 @@ class ExamplePage:
     next: str | None
 
 
-def list_commits(lake: Lake, ref: str, limit: int) -> CommitPage:
-    """Return one page of a commit's history. Raises RefNotFoundError."""
+def list_commits(lake: Lake, ref: str, limit: int) -> tuple[list[CommitInfo], str | None]:
+    """Return one page of a commit's history, newest first, and the first commit of the next page.
+
+    Raises RefNotFoundError.
+    """
     commits = lake.log(ref, limit + 1)
-    return CommitPage(commits[:limit], commits[limit].id if len(commits) > limit else None)
-
-
-def list_changes(lake: Lake, before: str | None, after: str, limit: int) -> ChangePage:
-    """Return the first changed entries. If `before` is None, compare with the first parent. Raises RefNotFoundError."""
-    changes = lake.diff(before, after, limit + 1)
-    return ChangePage(changes[:limit], len(changes) > limit)
+    return commits[:limit], commits[limit].id if len(commits) > limit else None
 
 
 def list_examples(lake: Lake, name: str, ref: str, after: str, limit: int) -> ExamplePage:
@@ -172,7 +153,8 @@ def branches(lake: RequestLake) -> Response:
 @api.get("/commits")
 def commits(lake: RequestLake, ref: Name = "main", limit: Limit = limits.PAGE_ROWS_DEFAULT) -> Response:
     """List commits, newest first."""
-    return json_response(list_commits(lake, ref, limit))
+    commits, following = list_commits(lake, ref, limit)
+    return json_response({"commits": commits, "next": following})
 
 
 @api.get("/diff")
@@ -183,9 +165,9 @@ def diff(
     limit: Limit = limits.PAGE_ROWS_MAX,
 ) -> Response:
     """The entries that differ between two commits; without `from`, from the first parent."""
-    page = list_changes(lake, before, after, limit)
-    changes = [change.to_dict() for change in page.changes]
-    return json_response({"from": before, "to": after, "changes": changes, "more": page.more})
+    entries = lake.diff(before, after, limit + 1)
+    changes = [change.to_dict() for change in entries[:limit]]
+    return json_response({"from": before, "to": after, "changes": changes, "more": len(entries) > limit})
 
 
 @api.get("/datasets")
@@ -289,7 +271,7 @@ def versions_page(
 ) -> Response:
     """Show the commits of a branch or tag."""
     branches, tags = lake.branches(), lake.tags()
-    listing = list_commits(lake, ref, limit)
+    commits, following = list_commits(lake, ref, limit)
     return render_page(
         request,
         "versions.html",
@@ -298,8 +280,8 @@ def versions_page(
         branches=branches,
         tags=tags,
         names=names_of(branches, tags),
-        commits=listing.commits,
-        next_url=with_query(request, ref=listing.next) if listing.next else None,
+        commits=commits,
+        next_url=with_query(request, ref=following) if following else None,
     )
 
 
@@ -312,12 +294,12 @@ def diff_page(
     limit: Limit = limits.PAGE_ROWS_MAX,
 ) -> Response:
     """Show the changes between two commits."""
-    listing = list_changes(lake, before, after, limit)
+    entries = lake.diff(before, after, limit + 1)
     commit = lake.log(after, 1)
     return render_page(
         request, "diff.html", "/api/v1/diff",
         before=before, after=after, commit=commit[0] if commit else None,
-        changes=listing.changes, more=listing.more,
+        changes=entries[:limit], more=len(entries) > limit,
     )  # fmt: skip
 
 
