@@ -257,6 +257,10 @@ def test_rest_in_mlflows_words(lake: tracelake.Lake, store: TrackingStore) -> No
         assert client.delete(one).json() == {}
         assert client.get(one).status_code == 404
         assert client.get(f"{trace}/assessments").json() == {"assessments": []}
+        for value in ("NaN", "Infinity", "1e999", '"\\ud800"'):
+            odd = f'{{"assessment": {{"assessment_name": "a", "feedback": {{"value": {value}}}}}}}'
+            as_json = {"Content-Type": "application/json"}
+            assert client.post(f"{trace}/assessments", content=odd, headers=as_json).status_code == 400
         deep = json.dumps({"assessment": {"assessment_name": "a", "feedback": {"value": 1}}})
         assert client.post(f"{trace}/assessments", content=deep).status_code == 415
 

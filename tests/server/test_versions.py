@@ -229,6 +229,46 @@ def test_bad_posts_are_refused_and_change_nothing(client: Client, real: Lake) ->
     assert real.log()[0].id == before
 
 
+ODD_BODIES = {
+    "null for a text": b'{"message": null}',
+    "number for a truth value": b'{"message": "x", "allow_empty": 1}',
+    "text for a truth value": b'{"message": "x", "allow_empty": "true"}',
+    "not a number": b'{"message": "x", "allow_empty": NaN}',
+    "huge number": b'{"message": "x", "allow_empty": 1e999}',
+    "lone surrogate": b'{"message": "\\ud800"}',
+    "not UTF-8": b'{"message": "\xff"}',
+    "nesting": b'{"message": ' + b"[" * 10_000,
+    "two documents": b'{"message": "x"} {}',
+    "many unknown fields": b'{"message": "x", ' + b", ".join(b'"a%d": 1' % n for n in range(4_000)) + b"}",
+    "long unknown field": b'{"message": "x", "' + b"<script>" * 5_000 + b'": 1}',
+}
+
+
+@pytest.mark.parametrize("body", ODD_BODIES.values(), ids=ODD_BODIES)
+def test_odd_bodies_are_refused_briefly(client: Client, real: Lake, body: bytes) -> None:
+    """A body is strict JSON without conversions; the error names the first problem only."""
+    before = real.log()[0].id
+    refused = client.post("/api/v1/commits", content=body, headers={"Content-Type": "application/json"})
+    assert refused.status_code == 400
+    assert refused.json()["error"].startswith("the body cannot be read: ")
+    assert len(refused.text) < 1_000
+    assert real.log()[0].id == before
+
+
+def test_the_openapi_document_describes_bodies(client: Client) -> None:
+    """Each change of history has the schema of its body, and each route has the summary of its docstring."""
+    document = client.get("/openapi.json").json()
+    for path, required in (
+        ("branches", ["name"]), ("protections", ["branch"]), ("tags", ["name"]), ("commits", ["message"]),
+        ("merges", ["source"]), ("reverts", ["ref"]), ("cherry-picks", ["ref"]),
+    ):  # fmt: skip
+        operation = document["paths"][f"/api/v1/{path}"]["post"]
+        reference = operation["requestBody"]["content"]["application/json"]["schema"]["$ref"]
+        schema = document["components"]["schemas"][reference.rpartition("/")[2]]
+        assert (schema["required"], schema["additionalProperties"]) == (required, False)
+        assert operation["summary"] == operation["description"].removesuffix(".")
+
+
 @pytest.mark.parametrize(
     ("path", "twin"),
     [
