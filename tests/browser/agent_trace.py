@@ -67,7 +67,8 @@ def step(number: int, parent: int | None, start_ms: int, length_ms: int, **colum
     for key in columns.keys() & {"input", "output"}:
         if not isinstance(columns[key], str):
             columns[key] = json.dumps(columns[key])
-    return span_row(6, number, parent, **{"service": "travel-desk", **times, **columns})
+    span_type = columns.get("attributes", {}).get("openinference.span.kind", "").lower() or None
+    return span_row(6, number, parent, **{"service": "travel-desk", "type": span_type, **times, **columns})
 
 
 def kind(name: str) -> dict[str, str]:

@@ -193,6 +193,12 @@ def test_what_it_looks_like(
             page.click(".close")
             expect(page.locator(".details")).not_to_have_class("sheet")
             page.screenshot(path=folder / f"trace-tree-{width}-{scheme}.png")
+        page.click("text=Call graph")
+        expect(page.locator(".graph svg").first).to_be_visible()
+        page.add_script_tag(path=AXE)
+        assert findings(page) == []
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        page.screenshot(path=folder / f"call-graph-{width}-{scheme}.png")
 
 
 def findings(page: Page) -> list[str]:

@@ -70,7 +70,7 @@ class TraceRow:
 def rows_of(waterfall: Waterfall) -> list[TraceRow]:
     """Return the rows of the tree, each with the figures of its span."""
     bars = waterfall.bars
-    parents = _parents(bars)
+    parents = parents_of(bars)
     children: list[list[int]] = [[] for _ in bars]
     for place, parent in enumerate(parents):
         if parent is not None:
@@ -91,7 +91,7 @@ def rows_of(waterfall: Waterfall) -> list[TraceRow]:
     return [TraceRow(bar, fact) for bar, fact in zip(bars, facts, strict=True)]
 
 
-def _parents(bars: Sequence[Bar]) -> list[int | None]:
+def parents_of(bars: Sequence[Bar]) -> list[int | None]:
     """Return the place of the parent of each bar. Bars are in preorder."""
     path: list[int] = []
     parents: list[int | None] = []
