@@ -32,7 +32,7 @@ _GAP_Y: Final = 18
 
 
 @dataclass(slots=True)
-class Operation:
+class GraphNode:
     """Node of a call graph: the spans of one type and name, with the sums of their figures."""
 
     name: str
@@ -64,7 +64,7 @@ class Operation:
 
 
 @dataclass(slots=True)
-class Calls:
+class GraphEdge:
     """Edge of a call graph: the calls of one operation by another, given by their places in the list of nodes."""
 
     caller: int
@@ -78,8 +78,8 @@ class Calls:
 class CallGraph:
     """Operations of a trace in the order of their first spans, and the calls between them."""
 
-    operations: list[Operation]
-    calls: list[Calls]
+    operations: list[GraphNode]
+    calls: list[GraphEdge]
     roots: list[int]
     """Places of operations that no span of the trace calls."""
 
@@ -89,8 +89,8 @@ def graph_of(trace: Trace, rows: Sequence[TraceRow]) -> CallGraph:
     keys = [(row.facts.type, str(row.bar.span["name"])) for row in rows]
     kept = {key for key, _ in Counter(keys).most_common(_NODES_MAX)}
     places: dict[tuple[str | None, str], int] = {}
-    operations: list[Operation] = []
-    edges: dict[tuple[int, int], Calls] = {}
+    operations: list[GraphNode] = []
+    edges: dict[tuple[int, int], GraphEdge] = {}
     roots: dict[int, None] = {}
     of_row: list[int] = []
     for key, row, parent in zip(keys, rows, parents_of([row.bar for row in rows]), strict=True):
@@ -98,14 +98,14 @@ def graph_of(trace: Trace, rows: Sequence[TraceRow]) -> CallGraph:
         if (place := places.setdefault(node, len(operations))) == len(operations):
             bar = row.bar
             url = span_url(trace.trace_id, bar.span["span_id"], bar.workspace, bar.kind)
-            operations.append(Operation(cut(node[1]) or "(no name)", node[0], url))
+            operations.append(GraphNode(cut(node[1]) or "(no name)", node[0], url))
         of_row.append(place)
         operations[place].add(row)
         if parent is None:
             roots[place] = None
             continue
         caller = of_row[parent]
-        edge = edges.setdefault((caller, place), Calls(caller, place))
+        edge = edges.setdefault((caller, place), GraphEdge(caller, place))
         edge.calls += 1
         edge.errors += row.bar.span["status"] == "ERROR"
         edge.total_ns += row.bar.span["duration_ns"]
@@ -116,7 +116,7 @@ def graph_of(trace: Trace, rows: Sequence[TraceRow]) -> CallGraph:
 class Box:
     """Position of an operation in the drawing, in pixels."""
 
-    operation: Operation
+    operation: GraphNode
     x: int
     y: int
     repeats: int
@@ -127,7 +127,7 @@ class Box:
 class Curve:
     """Line from a caller to a callee, as the `d` of an SVG path, with the place of its label."""
 
-    calls: Calls
+    calls: GraphEdge
     path: str
     width: float
     label_x: int
@@ -195,7 +195,7 @@ def draw(graph: CallGraph) -> Drawing:
     )
 
 
-def _curve(edge: Calls, caller: tuple[int, int], callee: tuple[int, int]) -> Curve:
+def _curve(edge: GraphEdge, caller: tuple[int, int], callee: tuple[int, int]) -> Curve:
     """Return the line between two boxes. A call back to an earlier column runs below the boxes."""
     width = round(1 + math.log2(edge.calls) / 2, 1)
     (x1, y1), (x2, y2) = caller, callee
@@ -240,8 +240,8 @@ api = APIRouter(prefix="/api/v1", route_class=JsonRoute)
 @api.get("/traces/{trace_id}/graph")
 def graph(lake: RequestLake, trace_id: str) -> Response:
     """Call graph of a trace: which operations call which, how often, how long."""
-    trace, found = read_graph(lake, trace_id)
-    return json_response(graph_json(trace.trace_id, found))
+    trace, call_graph = read_graph(lake, trace_id)
+    return json_response(graph_json(trace.trace_id, call_graph))
 
 
 pages = APIRouter(include_in_schema=False)
@@ -250,14 +250,14 @@ pages = APIRouter(include_in_schema=False)
 @pages.get("/traces/{trace_id}/graph")
 def graph_page(lake: RequestLake, request: Request, trace_id: str) -> Response:
     """Show the call graph of a trace."""
-    trace, found = read_graph(lake, trace_id)
+    trace, call_graph = read_graph(lake, trace_id)
     return render_page(
         request,
         "graph.html",
         f"/api/v1/traces/{trace.trace_id}/graph",
         trace=trace,
-        graph=found,
-        drawing=draw(found),
-        calls=sorted(found.calls, key=lambda each: -each.total_ns),
+        graph=call_graph,
+        drawing=draw(call_graph),
+        calls=sorted(call_graph.calls, key=lambda each: -each.total_ns),
         box=(_WIDTH, _HEIGHT),
     )
