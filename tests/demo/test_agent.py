@@ -10,9 +10,9 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from tracelake.demo.agent import QUESTIONS, Agent, Index, Passage, compose, count_tokens, passages, read_doc
+from tracelake.demo.agent import QUESTIONS, Agent, Passage, compose, count_tokens, passages, read_doc
 
-INDEX = Index(passages())
+PASSAGES = passages()
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def agent(spans: InMemorySpanExporter) -> Iterator[Agent]:
     """Return an agent with collected spans."""
     provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(spans))
-    yield Agent(provider.get_tracer("agent"), provider.get_tracer("index"), INDEX)
+    yield Agent(provider.get_tracer("agent"), provider.get_tracer("index"), PASSAGES)
     provider.shutdown()
 
 

@@ -14,7 +14,7 @@ from tracelake.otlp.columns import SpanColumns
 from tracelake.otlp.decode import decode_json, decode_protobuf
 from tracelake.otlp.encode import encode, to_json
 from tracelake.otlp.json_messages import Message
-from tracelake.otlp.parse import ResourceGroup, split_json, split_protobuf
+from tracelake.otlp.parse import ResourceGroup, json_groups, parse_json, split_protobuf
 from tracelake.otlp.schema import SPANS, TRANSACTION_FIELD
 from tracelake.otlp.values import RefusedError
 
@@ -63,7 +63,9 @@ def test_careful_pass_reads_the_same(data: pb.TracesData) -> None:
     ]
     spans = careful_spans(split_protobuf(data.SerializeToString(), []))
     assert [serialized(span) for span in spans] == [serialized(span) for span in wanted]
-    assert [span.name for span in careful_spans(split_json(to_json(data)))] == [span.name for span in wanted]
+    assert [span.name for span in careful_spans(json_groups(parse_json(to_json(data))))] == [
+        span.name for span in wanted
+    ]
 
 
 def careful_spans(groups: list[ResourceGroup]) -> list[Message]:

@@ -1,25 +1,21 @@
 """Demo agent that answers questions from Python's documentation, traced with OpenTelemetry's GenAI conventions.
 
 Its "model" is not a language model. It plans by rules, and composes answers from sentences of the retrieved passages.
-Latencies, token counts (of a plain tokenizer) and failures are real. Passages are docstrings of modules, functions,
-classes and methods. Retrieval uses BM25 (Robertson and Zaragoza, 2009, equation 3.15, with an idf that stays
-positive). Two services export over OTLP/HTTP through the ordinary OpenTelemetry SDK.
+Latencies, token counts (of a plain tokenizer) and failures are real. Two services export over OTLP/HTTP through the
+ordinary OpenTelemetry SDK.
 """
 
 from __future__ import annotations
 
 import heapq
-import importlib
-import inspect
 import json
-import math
 import pydoc
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import requests
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -33,65 +29,29 @@ _DEMO_EXPORT_TIMEOUT_S: Final = 15
 """Time that the demo's exporter may need to send its spans."""
 
 
-_MODULES: Final = (
-    "argparse array base64 bisect calendar collections contextlib copy csv dataclasses datetime decimal "
-    "difflib enum fileinput fnmatch fractions functools glob gzip hashlib heapq hmac html io itertools "
-    "json linecache logging math operator os os.path pathlib pickle pprint queue random re sched secrets "
-    "shelve shlex shutil socket sqlite3 statistics string struct subprocess tempfile textwrap threading "
-    "time timeit tokenize traceback types unicodedata urllib.parse uuid warnings weakref zipfile "
-    "zlib"
+_DOCUMENTED: Final = (
+    "bisect.bisect_left bisect.insort collections.Counter copy.deepcopy dataclasses.asdict dataclasses.replace "
+    "functools.lru_cache functools.reduce hashlib.file_digest heapq.heappop heapq.merge heapq.nlargest "
+    "hmac.compare_digest hmac.digest itertools.batched itertools.groupby json.dumps os.path.relpath pathlib.Path.glob "
+    "secrets.token_urlsafe shlex.join shlex.split shutil.copytree shutil.rmtree sqlite3.connect statistics.median "
+    "statistics.quantiles tempfile.NamedTemporaryFile tempfile.TemporaryDirectory textwrap.dedent textwrap.fill "
+    "textwrap.wrap timeit.timeit urllib.parse.urljoin urllib.parse.urlparse uuid.uuid4 weakref.finalize zlib.crc32"
 )
-MODULES: Final = tuple(_MODULES.split())
-"""Standard library modules that exist on every platform and import without visible effects."""
+"""Parts of the standard library whose documentation the agent searches."""
 
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """Paragraph of a docstring, and the dotted name of the documented object."""
+    """Docstring, and the dotted name of the documented object."""
 
     name: str
     text: str
 
 
-def passages(modules: tuple[str, ...] = MODULES) -> list[Passage]:
-    """Return all paragraphs of the public documentation of `modules`, in a stable order."""
-    return [
-        Passage(name, paragraph)
-        for name, doc in _documented(modules)
-        for paragraph in re.split(r"\n\s*\n", doc)
-        if len(paragraph.split()) >= 4
-    ]
+def passages() -> list[Passage]:
+    """Return the passages that the agent searches; older versions of Python lack some."""
+    return [Passage(name, doc) for name in _DOCUMENTED.split() if (doc := pydoc.getdoc(pydoc.locate(name)))]
 
-
-def _documented(modules: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    """Yield (dotted name, docstring) of modules and their public members, two levels deep."""
-    for module_name in modules:
-        module = importlib.import_module(module_name)
-        yield from _doc(module_name, module)
-        for name, value in _public(module):
-            yield from _doc(f"{module_name}.{name}", value)
-            if inspect.isclass(value):
-                for member, method in _public(value):
-                    yield from _doc(f"{module_name}.{name}.{member}", method)
-
-
-def _doc(name: str, value: Any) -> Iterator[tuple[str, str]]:
-    doc = inspect.getdoc(value)
-    if doc:
-        yield name, doc
-
-
-def _public(owner: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the public callables of `owner`."""
-    for name, value in sorted(vars(owner).items()):
-        if not name.startswith("_") and callable(value) and not inspect.ismodule(value):
-            yield name, value
-
-
-K1: Final = 1.2
-B: Final = 0.75
-NAME_WEIGHT: Final = 3
-"""Weight of a word in a passage's name, compared with one in its text."""
 
 _STOP: Final = (
     "a an and are as at be by can do does for from how i if in into is it its may not of on or s so than "
@@ -107,32 +67,15 @@ def words(text: str) -> list[str]:
     return [w[:-1] if len(w) > 3 and w.endswith("s") else w for w in every_word if w not in _STOP_WORDS]
 
 
-class Index:
-    """Immutable inverted index in memory."""
-
-    def __init__(self, passages: list[Passage]) -> None:
-        """Index the passages."""
-        self.passages = passages
-        self._postings: dict[str, list[tuple[int, int]]] = defaultdict(list)
-        self._lengths = []
-        for number, passage in enumerate(passages):
-            counts = Counter(words(passage.text) + words(passage.name) * NAME_WEIGHT)
-            self._lengths.append(counts.total())
-            for word, count in counts.items():
-                self._postings[word].append((number, count))
-        self._mean = sum(self._lengths) / max(len(passages), 1)
-
-    def search(self, query: str, limit: int = 5) -> list[tuple[float, Passage]]:
-        """Return the best `limit` passages with their scores, best first."""
-        scores: dict[int, float] = defaultdict(float)
-        for word in set(words(query)):
-            postings = self._postings.get(word, [])
-            idf = math.log(1 + (len(self.passages) - len(postings) + 0.5) / (len(postings) + 0.5))
-            for number, count in postings:
-                norm = K1 * (1 - B + B * self._lengths[number] / self._mean)
-                scores[number] += idf * count * (K1 + 1) / (count + norm)
-        best = heapq.nlargest(limit, scores.items(), key=lambda item: (item[1], -item[0]))
-        return [(score, self.passages[number]) for number, score in best]
+def search(passages: Sequence[Passage], query: str, limit: int = 5) -> list[tuple[float, Passage]]:
+    """Return the passages that share words with a query, with their scores, best first. Rare words count more."""
+    indexed = [(passage, set(words(f"{passage.name} {passage.text}"))) for passage in passages]
+    frequency = Counter(word for _, terms in indexed for word in terms)
+    query_words = set(words(query))
+    scores = [
+        (sum(1 / frequency[word] for word in query_words & terms), passage) for passage, terms in indexed
+    ]
+    return heapq.nlargest(limit, [each for each in scores if each[0]], key=lambda each: each[0])
 
 
 MODEL: Final = "extractive-composer"
@@ -173,11 +116,11 @@ class AgentAnswer:
 class Agent:
     """Agent that answers one question at a time: plan, call tools, compose."""
 
-    def __init__(self, tracer: Tracer, index_tracer: Tracer, index: Index) -> None:
-        """Set the agent's tracer, the index's tracer (a separate service), and the index."""
+    def __init__(self, tracer: Tracer, index_tracer: Tracer, passages: Sequence[Passage]) -> None:
+        """Set the agent's tracer, the tracer of its search (a separate service), and the passages."""
         self._tracer = tracer
         self._index_tracer = index_tracer
-        self._index = index
+        self._passages = passages
         self._spans, self._missing = 0, list[str]()
 
     def ask(self, question: str, *, session: str, user: str) -> AgentAnswer:
@@ -225,11 +168,11 @@ class Agent:
         with self._tool("search_docs", {"query": query}) as span:
             self._spans += 1
             with self._index_tracer.start_as_current_span(
-                "bm25 search",
+                "search passages",
                 kind=SpanKind.SERVER,
                 attributes={"db.operation.name": "search", "db.query.text": query},
             ) as inner:
-                hits = self._index.search(query)
+                hits = search(self._passages, query)
                 inner.set_attribute("db.response.returned_rows", len(hits))
             results = [{"name": hit.name, "score": round(score, 3), "text": hit.text} for score, hit in hits]
             span.set_attribute("gen_ai.tool.call.result", json.dumps(results))

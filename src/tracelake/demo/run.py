@@ -29,7 +29,7 @@ from typing import Any, Final, TypeAlias
 
 import tracelake
 from tracelake._errors import LakeNotFoundError, TracelakeError, UsageError
-from tracelake.demo.agent import AGENT_NAME, QUESTIONS, Agent, AgentAnswer, Index, passages, tracers
+from tracelake.demo.agent import AGENT_NAME, QUESTIONS, Agent, AgentAnswer, passages, tracers
 from tracelake.limits import LOG_TAIL_MAX_CHARS
 
 SEED: Final = 20_260_101
@@ -307,15 +307,15 @@ def _ingest_batch(commands: CommandLine, lake: str, path: Path, spans: int) -> i
 
 def _ask_all(server: Server) -> list[AgentAnswer]:
     """Let the agent answer all questions, and export its spans to the server."""
-    index = Index(passages())
+    documentation = passages()
     _tell(
-        f"An agent answers {len(QUESTIONS)} questions from {len(index.passages):,} passages of Python's own "
+        f"An agent answers {len(QUESTIONS)} questions from {len(documentation)} passages of Python's own "
         f"documentation.\nIts `model` is an extractive composer, no language model. It sends its spans over OTLP "
         f"to {server.url}/v1/traces."
     )
     answers = []
     with tracers(server.url, AGENT_NAME, INDEX_NAME) as (tracer, index_tracer):
-        agent = Agent(tracer, index_tracer, index)
+        agent = Agent(tracer, index_tracer, documentation)
         for number, question in enumerate(QUESTIONS):
             answers.append(agent.ask(question, session=f"session-{number // 4 + 1}", user="demo"))
             print(f"  Q: {question}\n  A: {answers[-1].text}")

@@ -23,6 +23,9 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote
 
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+
 from tracelake import limits
 from tracelake._errors import DamageError, JavaError, LakeNotFoundError, StorageError, TracelakeError
 from tracelake._settings import find_lake, load_settings
@@ -59,18 +62,18 @@ def check_versions() -> Verdict:
     """Compare Python and the installed packages with the requirements of this release."""
     wrong = []
     python = metadata("tracelake")["Requires-Python"]
-    if not _meets(platform.python_version(), python):
+    if not SpecifierSet(python).contains(platform.python_version().rstrip("+"), prereleases=True):
         wrong.append(f"Python {platform.python_version()} (needed: {python})")
-    for requirement in requires("tracelake") or []:
-        parts = re.match(r"([\w.-]+)(?:\[[^]]*\])?([^;]*)(;.*)?$", requirement)
-        if parts is None or (parts[3] and "extra" in parts[3]):
+    for text in requires("tracelake") or []:
+        needed = Requirement(text)
+        if needed.marker is not None and not needed.marker.evaluate({"extra": ""}):
             continue
         try:
-            installed = version(parts[1])
+            installed = version(needed.name)
         except PackageNotFoundError:
             installed = "absent"
-        if not _meets(installed, parts[2].strip()):
-            wrong.append(f"{parts[1]} {installed} (needed: {parts[2].strip()})")
+        if installed == "absent" or not needed.specifier.contains(installed, prereleases=True):
+            wrong.append(f"{needed.name} {installed} (needed: {needed.specifier})")
     if wrong:
         return Verdict(
             "failed",
@@ -80,21 +83,6 @@ def check_versions() -> Verdict:
         )
     shown = ", ".join(f"{name} {version(name)}" for name in _SHOWN)
     return Verdict("ok", f"tracelake {version('tracelake')}, Python {platform.python_version()}, {shown}")
-
-
-def _meets(installed: str, condition: str) -> bool:
-    """Return whether a version meets `>=1.2` or `==1.2`, the only conditions that our requirements use."""
-    operator, needed = condition[:2], _release(condition[2:])
-    if not condition:
-        return installed != "absent"
-    assert operator in {">=", "=="}, f"{condition!r} is an unsupported condition"
-    return _release(installed) >= needed if operator == ">=" else _release(installed) == needed
-
-
-def _release(text: str) -> tuple[int, ...]:
-    """Return the leading numbers of a version without trailing zeros; 2.0 gives 2."""
-    digits = re.match(r"\d+(\.\d+)*", text.strip())
-    return tuple(map(int, re.sub(r"(\.0)+$", "", digits[0]).split("."))) if digits else ()
 
 
 def check_machine() -> Verdict:

@@ -108,11 +108,6 @@ def _parse(kind: type[Message], data: bytes, offset: int, notes: list[str]) -> M
     )
 
 
-def split_json(payload: bytes) -> list[ResourceGroup]:
-    """Decode each span of pruned JSON separately. Raises DecodeError if it is not JSON, or not OTLP traces."""
-    return json_groups(parse_json(payload))
-
-
 def json_groups(data: Any) -> list[ResourceGroup]:
     """Decode each span of parsed JSON separately. Raises DecodeError if it does not have the shape of OTLP traces."""
     if not isinstance(data, dict):
