@@ -23,7 +23,7 @@ from opentelemetry.trace import Tracer
 from playwright.sync_api import Page, sync_playwright
 
 import tracelake
-from tracelake.demo.agent import QUESTIONS, Agent, Index, passages
+from tracelake.demo.agent import QUESTIONS, Agent, passages
 from tracelake.demo.run import write_batch
 from tracelake.server.app import create_app
 from tracelake.tasks.runners import InProcess
@@ -38,7 +38,7 @@ ARGUMENTS: Final = "--headless --no-sandbox --disable-gpu --disable-quic --no-fi
 def fill(lake: tracelake.Lake, folder: Path) -> str:
     """Let the agent answer its questions, add a batch of a web shop; return the trace to look at."""
     kept = InMemorySpanExporter()
-    agent = Agent(tracer("docs-agent", kept), tracer("docs-index", kept), Index(passages()))
+    agent = Agent(tracer("docs-agent", kept), tracer("docs-index", kept), passages())
     answers = [agent.ask(q, session=f"session-{n // 4 + 1}", user="ada") for n, q in enumerate(QUESTIONS)]
     sent, shop = folder / "agent.otlp.pb", folder / "shop.otlp.jsonl.gz"
     sent.write_bytes(encode_spans(kept.get_finished_spans()).SerializeToString())
