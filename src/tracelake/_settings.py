@@ -174,7 +174,8 @@ def find_tracking_url(explicit: str | None = None) -> str | None:
 
 
 def find_text(explicit: str | None = None) -> str:
-    """Return the text analyzer of a new lake: `explicit`, otherwise the setting. Raises UsageError."""
+    """Return the text analyzer of a new lake: `explicit`, otherwise the setting. Raises UsageError if the settings
+    cannot be read."""
     return explicit or load_settings().text
 
 
@@ -183,7 +184,8 @@ def find_vectors(
 ) -> tuple[str, int | None, str | None] | None:
     """Return the vector source of a new lake with its dimensions and metric, or None without vectors.
 
-    The settings for dimensions and metric count only if the source is a setting too. Raises UsageError.
+    The settings for dimensions and metric count only if the source is a setting too. Raises UsageError if dimensions or
+    metric are given without a source.
     """
     if explicit is not None:
         return explicit, dimensions, metric
@@ -198,7 +200,8 @@ def find_vectors(
 
 
 def find_watch(explicit: Sequence[str] | None = None) -> Sequence[str]:
-    """Return the sources that a pipeline watches: `explicit`, otherwise the setting. Raises UsageError."""
+    """Return the sources that a pipeline watches: `explicit`, otherwise the setting. Raises UsageError if the settings
+    cannot be read."""
     return load_settings().watch if explicit is None else explicit
 
 

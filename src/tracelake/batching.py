@@ -1,15 +1,16 @@
 """Batches of items, bounded by bytes and by number.
 
-Size-tiered merging of an append-only sequence: batches of a table, or parts of an index. Pure.
+The module also decides the size-tiered merging of an append-only sequence: batches of a table, or parts of an index.
+Pure.
 
 The size class of an item is the logarithm of its size to the base `fan_out`. An item counts with the highest class
-among itself and all newer items. So items of one class are adjacent and form a run, and classes fall from the oldest
-to the newest. A run of `fan_out` items is due for a merge.
+among itself and all newer items. Items of one class are therefore adjacent and form a run, and classes fall from the
+oldest to the newest. A run of `fan_out` items is due for a merge.
 
-So n rows have fewer than `fan_out` items in each of log(n) classes, in whatever order large and small items came. If
-all items of a run have the same size class, the merged item has the next class. Otherwise the newest item of the run
-is as large as its largest. So a row is rewritten once per class if items have similar sizes. In any order, it is
-rewritten at most `fan_out` times per class, because as many new rows pay for each large rewrite.
+In any order of large and small items, n rows have fewer than `fan_out` items in each of log(n) classes. If all items of
+a run have the same size class, the merged item has the next class. Otherwise the newest item of the run is as large as
+its largest. A row is therefore rewritten once per class if items have similar sizes. In any order, it is rewritten at
+most `fan_out` times per class, because as many new rows pay for each large rewrite.
 """
 
 from __future__ import annotations

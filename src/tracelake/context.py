@@ -90,7 +90,8 @@ class LakeContext:
     # Commits
 
     def commit_of(self, ref: str) -> str | None:
-        """Return the commit of a reference; None for `main` of an empty lake. Raises RefNotFoundError."""
+        """Return the commit of a reference; None for `main` of an empty lake. Raises RefNotFoundError if no commit
+        matches."""
         if ref == NO_COMMIT:
             return None
         return self.repository.head() if ref == MAIN else self.repository.resolve(ref)

@@ -13,7 +13,8 @@ _DURATION: Final = re.compile(r"(0|[1-9][0-9]{0,6})([mhd])", re.ASCII)
 
 
 def duration_ns(text: str, least: int = 1, most: int = 9_999_999) -> int:
-    """Return a duration such as `30d` in nanoseconds: a number within bounds, then m, h or d. Raises UsageError."""
+    """Return a duration such as `30d` in nanoseconds: a number within bounds, then m, h or d. Raises UsageError for any
+    other text."""
     match = _DURATION.fullmatch(text)
     if match is None or not least <= int(match[1]) <= most:
         raise UsageError(

@@ -47,8 +47,8 @@ VersionedT = TypeVar("VersionedT", bound=Versioned)
 def decoder(kind: type[KindT]) -> msgspec.json.Decoder[KindT]:
     """Return the thread-safe JSON decoder of a type.
 
-    All records must use it instead of `msgspec.json.decode`. msgspec builds its class info at the first use of a
-    class. A second thread that meets a half-built one crashes the process (msgspec 0.22). So one thread builds it
+    All records must use it instead of `msgspec.json.decode`. msgspec builds its class info at the first use of a class.
+    If a second thread uses incomplete class info, the process crashes (msgspec 0.22). One thread therefore builds it
     while the others wait.
     """
     if kind not in _decoders:
@@ -62,7 +62,7 @@ def encode(record: Versioned, place: str = "") -> bytes:
     """Return a record as JSON with its checksum; the same record always yields the same bytes.
 
     `place` is the path of a record that only its place identifies. Raises UsageError for a record that could not be
-    decoded again, such as one with a number for a text: the record passes its decoder before it is written.
+    decoded again, such as one with a number in place of a text.
     """
     try:
         data = msgspec.json.encode(record, order="deterministic")

@@ -1,8 +1,8 @@
 """The location of a lake and of its metadata: `lake.json`, and the two stores that it names.
 
-`lake.json` is written last, and only if none exists. Before it there is no lake, whatever a killed `init` left
-behind; if two run at once, one creates the lake. All records of a lake are under its id in the metadata store. So
-many lakes may share a store without confusion.
+`lake.json` is written last, and only if none exists. Without it no lake exists, even if a killed `init` left other
+objects behind. If two processes run `init` at once, one of them creates the lake. All records of a lake are under its
+id in the metadata store, so many lakes may share a store.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class LakeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def first_index(config: LakeConfig) -> IndexSettings:
-    """Return the settings of the first transaction's index."""
+    """Return the settings of the lake's first full-text index."""
     return IndexSettings(text=config.text, vectors=config.vectors)
 
 
@@ -259,7 +259,7 @@ def _shown(metadata: str, url: str) -> str:
 
 
 def _check_empty(url: str) -> None:
-    """Raise if `url` has a lake or other content. The check creates nothing."""
+    """Raise LakeExistsError if `url` has a lake, or UsageError for other content. The check creates nothing."""
     directory = _directory(url)
     if directory is not None:
         if not directory.exists():

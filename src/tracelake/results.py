@@ -134,7 +134,8 @@ class GcReport:
 
 @dataclass(frozen=True, slots=True)
 class IngestReport:
-    """Result of an ingest. `open_transaction`, if any, has the last input, and accepts more until its commit."""
+    """Result of an ingest. If `open_transaction` is set, that transaction contains the last input and accepts more
+    until it is committed."""
 
     files: int
     files_known: int
@@ -362,10 +363,10 @@ class Trace:
     """Sorted by start time."""
 
     def walk(self) -> Iterator[tuple[int, Row]]:
-        """Yield (depth, span) parents first, siblings by start time; an orphan stands at depth 0.
+        """Yield (depth, span), parents first and siblings by start time. A span without a stored parent has depth 0.
 
         A client and a server span may share one id. The server span is then the child of the client span. A span with
-        that parent id is the child of the server span if both have the same service, else of the client span.
+        that parent id is the child of the server span if both have the same service, otherwise of the client span.
 
         Spans that form a cycle come last, at depth 0, so that every span is yielded once.
         """

@@ -36,7 +36,8 @@ def scratch_directory(kind: str, parent: Path | None = None) -> Iterator[Path]:
     """Yield a new directory; delete it with its contents at the end, on a best-effort basis.
 
     It is in the system's temporary directory, with `kind` in its name, or under `parent`, where its name begins with
-    `kind`. The owner of `parent` deletes the leftovers of killed processes there. Raises OSError.
+    `kind`. The owner of `parent` deletes the leftovers of killed processes there. Raises OSError if it cannot be
+    created.
     """
     if parent is None:
         _sweep_now_and_then(Path(tempfile.gettempdir()))
@@ -81,7 +82,8 @@ def _sweep_now_and_then(place: Path) -> None:
 
 
 def _delete_if_abandoned(directory: Path, status: os.stat_result) -> bool:
-    """Delete a scratch directory that no process locks. Raises OSError, also if the file system has no such locks."""
+    """Delete a scratch directory that no process locks. Raises OSError if the deletion fails or the file system has no
+    locks."""
     if status.st_uid != os.getuid() or time.time() < status.st_mtime + SCRATCH_AGE_MIN_S:
         return False
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)

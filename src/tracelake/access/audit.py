@@ -1,12 +1,12 @@
-"""The audit log of a lake: who changed what, and with which outcome.
+"""The audit log of a lake: a record of each change, its author and its outcome.
 
-Each change gets its record before it starts, and its outcome in the same record afterwards. So no change lacks a
-record, whichever process is killed. A record without an outcome may belong to a change that happened or not.
+Each change gets its record before it starts, and its outcome in the same record afterwards. Every change therefore has
+a record, even if a process is killed. A record without an outcome may belong to a change that happened or not.
 
 The retention of records tolerates clock changes. `EventCounter` counts repeated events, such as refused requests, so
 that a flood of them adds only a few records a minute.
 
-Checks of keys, sessions, audit records and secrets for `tracelake verify`.
+`check_access` checks keys, sessions, audit records and secrets for `tracelake verify`.
 """
 
 from __future__ import annotations
@@ -48,13 +48,8 @@ AUDIT_PAGE_RECORDS: Final = 500
 
 
 def expired(times_ns: Sequence[int], now_ns: int) -> Iterator[int]:
-    """Yield the positions of expired or excess records, given the times of all, newest first.
-
-    A record's age is the sum of the gaps between it, the newer records and now. Each gap counts as AUDIT_GAP_MAX_NS
-    at most, so that only recorded activity proves a long time. A clock that jumps ahead by years then removes only
-    records with at most that long to live. Records from the future, as after a clock was set back, have no age and
-    are counted separately. Otherwise they would push out current records.
-    """
+    """Yield the positions of records to delete, because they are too old or too many. `times_ns` are the times of all
+    records, newest first."""
     age_ns, later_ns, later, others = 0, now_ns, 0, 0
     for at, time_ns in enumerate(times_ns):
         if time_ns > now_ns:
@@ -191,7 +186,8 @@ def audit_record(
 
 
 def since_ns(duration: str | None, now_ns: int) -> int:
-    """Return the earliest time of requested records by a duration such as `7d`; None means all. Raises UsageError."""
+    """Return the time before now by a duration such as `7d`, from which records are requested; 0 for None. Raises
+    UsageError if the text is no duration."""
     return 0 if duration is None else now_ns - duration_ns(duration)
 
 
@@ -233,7 +229,7 @@ def _end_of(place: str) -> str:
 
 
 def _short(workspace: str) -> str:
-    """Return a workspace's stand-in for keys: short and without a slash, whatever its name."""
+    """Return a short key segment without slashes that stands for a workspace name of any form."""
     if workspace == ALL_WORKSPACES:
         return workspace
     return hashlib.sha256(workspace.encode(errors="replace")).hexdigest()[:16]
@@ -286,7 +282,7 @@ class EventCounter:
         return [*self._before.values(), *counted]
 
     def wrote(self, records: Iterable[AuditRecord]) -> None:
-        """Note the records that were written."""
+        """Record that these records were written, so that `unwritten` no longer returns them."""
         for record in records:
             self._written[record.id] = record.times
             before = self._before.get(record.id)

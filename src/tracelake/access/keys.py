@@ -217,7 +217,7 @@ class Allowance:
     """Token bucket with a rate and a burst. The cost of a request is known only afterwards, so the bucket may go into
     debt.
 
-    During debt no further request may be sent, so the long-term rate holds.
+    While in debt, a client may send no further request, so that the long-term rate is kept.
     """
 
     per_s: float
@@ -276,7 +276,7 @@ class KeyRecords:
         return [_shown(each) for each in sorted(records.values(), key=lambda each: each.created_ns)]
 
     def revoke(self, key_id: str) -> KeyInfo:
-        """Revoke a key for good. Raises NotFoundError."""
+        """Revoke a key for good. Raises NotFoundError if no key has this id."""
         now_ns = time.time_ns()
         return self._change(
             key_id,
@@ -366,13 +366,14 @@ class Keys(KeyRecords):
         return NewKey(self._add(record), token)
 
     def expire(self, key_id: str, expires_ns: int | None) -> KeyInfo:
-        """Set the expiry of a key; None removes it. Raises NotFoundError, UsageError."""
+        """Set the expiry of a key; None removes it. Raises NotFoundError if no key has this id, and UsageError if it is
+        revoked."""
         _check_time(expires_ns)
         return self._change(key_id, lambda record: msgspec.structs.replace(record, expires_ns=expires_ns))
 
 
 def decoded(entry: Entry) -> KeyRecord:
-    """Return the stored key of an entry; reads format 1 too. Raises DamageError."""
+    """Return the stored key of an entry; reads format 1 too. Raises DamageError if it does not decode."""
     what = display_name(entry.key)
     try:
         return decode(KeyRecord, entry.value, what, KEY_VERSION)
@@ -420,7 +421,8 @@ def _check_time(expires_ns: int | None) -> None:
 
 
 def expiry_ns(text: str | None, now_ns: int) -> int | None:
-    """Return the expiry after a duration such as `30d`, `12h` or `5m`; None for None or `never`. Raises UsageError."""
+    """Return the expiry after a duration such as `30d`, `12h` or `5m`; None for None or `never`. Raises UsageError for
+    any other text."""
     if text is None or text == "never":
         return None
     return now_ns + duration_ns(text, least=0, most=99_999)

@@ -5,8 +5,8 @@ secret in a cookie. The state, the nonce and the PKCE verifier are derived from 
 browser, the ID token must contain the nonce, and the code is useless without the verifier.
 
 An ID token is accepted only if it is signed, issued for this server and this sign-in, and currently valid. joserfc
-checks the signature. This module chooses the algorithms, only those with a public key. So neither `none` nor an HMAC
-with the provider's public key as the secret is accepted.
+checks the signature. This module allows only algorithms with a public key. Neither `none` nor an HMAC with the
+provider's public key as the secret is therefore accepted.
 
 The state cookie contains the browser's secret, its time and the target page. Servers sign it with a secret of the
 lake, so any of them can verify its origin, address, provider and age; no client can forge it. Servers store nothing
@@ -123,7 +123,8 @@ class SignInSecret:
 
 
 def discover_endpoints(document: Mapping[str, Any], issuer: str) -> Endpoints:
-    """Return the endpoints in a discovery document. Raises ProviderError."""
+    """Return the endpoints in a discovery document. Raises ProviderError if the document is invalid or of another
+    issuer."""
     if document.get("issuer") != issuer:
         announced = str(document.get("issuer"))[: limits.QUOTED_MAX_CHARS]
         raise ProviderError(
@@ -186,9 +187,9 @@ def authorization_url(endpoint: str, openid: OpenId, secret: SignInSecret, redir
 
 
 def check_back(openid: OpenId, secret: SignInSecret, code: str, state: str, error: str, issuer: str) -> None:
-    """Check a browser's return from the provider.
+    """Check the parameters with which a browser returns from the provider.
 
-    Raises UsageError if it does not match the browser's sign-in, ForbiddenError if the provider refused it.
+    Raises UsageError if they do not match the browser's sign-in, ForbiddenError if the provider refused it.
     """
     if not secret.secret or not hmac.compare_digest(state.encode(), secret.state.encode()):
         raise UsageError(
@@ -217,7 +218,7 @@ def lacks_claims(openid: OpenId, claims: Mapping[str, Any]) -> bool:
 
 
 def decide_admission(openid: OpenId, claims: Mapping[str, Any]) -> Admission:
-    """Return the admission of a user. Raises ForbiddenError."""
+    """Return the admission of a user. Raises ForbiddenError if no admission matches the claims."""
     for admission in openid.admissions:
         # With some providers a user can claim any address, so it counts only if verified.
         if admission.claim == "email" and claims.get("email_verified") is not True:
@@ -277,7 +278,8 @@ def verified_claims(
 ) -> Claims | None:
     """Return the claims of an ID token, or None if no given key signed it.
 
-    In the latter case the provider may have new keys. Raises NoKeyError for an invalid token.
+    If no key signed it, the provider may have new keys, which the caller should fetch. Raises NoKeyError for an invalid
+    token.
     """
     try:
         if len(token) > limits.ID_TOKEN_MAX_CHARS:
@@ -299,7 +301,8 @@ def verified_claims(
 
 
 def _key_of(header: Mapping[str, Any], keys: Sequence[Mapping[str, Any]]) -> RSAKey | ECKey | OKPKey | None:
-    """Return the key that signed a token, or None if it is not among these. Raises ValueError."""
+    """Return the key that signed a token, or None if it is not among these. Raises ValueError if the key does not fit
+    the token's algorithm."""
     algorithm, kid = header.get("alg"), header.get("kid")
     kind = ALGORITHMS.get(algorithm) if isinstance(algorithm, str) else None
     if kind is None:
@@ -413,7 +416,7 @@ class LakeSecret:
     def secret(self) -> str:
         """Return the secret, cached for up to a minute, because anyone can trigger this call.
 
-        Raises StorageError if it cannot be read, ContentionError if others keep changing it.
+        Raises StorageError if it cannot be read, ContentionError if other servers keep changing it.
         """
         cached, now_s = self._read, self._clock()
         if cached is None or now_s - cached[0] >= SIGN_IN_SECRET_KEPT_S:

@@ -53,7 +53,7 @@ class Sessions(KeyRecords):
     def begin(self, name: str, role: Role, workspace: str, person: str | None = None) -> NewKey:
         """Begin a session of a user. Without `person`, the name identifies the user.
 
-        Raises LimitError for too many sessions.
+        Raises LimitError if the lake has too many sessions.
         """
         person = person or name
         now_ns = time.time_ns()

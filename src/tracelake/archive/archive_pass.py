@@ -1,11 +1,11 @@
 """An archive pass: archives due traces experiment by experiment and batch by batch, up to a limit.
 
-A batch takes snapshots, encodes and uploads them, reads them back, and finalizes them; then it deletes uploads that
-lost. An error of the repository or the database leaves traces hot and the upload to the next sweep. No data is
-deleted on an unknown outcome.
+For each batch, the pass takes snapshots of traces, uploads them, reads them back, and finalizes them; then it deletes
+uploads that lost a race. After an error of the repository or the database, the traces stay hot, and the next sweep
+deletes the upload. No data is deleted on an unknown outcome.
 
-Batches of a large pass may run as tasks, on Spark or elsewhere. Each task opens the stores itself and acts as one
-more archiver. So a task that is killed, run twice or abandoned behaves like a concurrent pass: each trace is archived
+Batches of a large pass may run as tasks, on Spark or elsewhere. Each task opens the stores itself and acts as one more
+archiver. A task that is killed, run twice or abandoned therefore behaves like a concurrent pass: each trace is archived
 once, and a sweep deletes useless uploads. Tasks contain no credentials; their process's environment supplies them.
 """
 
@@ -55,7 +55,8 @@ ARCHIVE_DELETES_FAILED_S: Final = 30.0
 
 
 class TraceRepository(Protocol):
-    """Target of a layout. It makes a snapshot durable before its payload is cleared."""
+    """Place where a layout stores archived traces. `store` makes traces durable there before their payloads are cleared
+    in the tracking store."""
 
     def store(
         self, snapshots: Sequence[HotSnapshot]
@@ -63,11 +64,11 @@ class TraceRepository(Protocol):
         """Return the traces that are stored completely, and the outcomes and reasons of the others."""
 
     def holds(self) -> bool:
-        """Return whether the last stored traces still exist. Called right before payloads are cleared."""
+        """Return whether the traces stored last still exist. Called immediately before their payloads are cleared."""
 
 
 class ObjectRepository:
-    """Repository of layouts `trace` and `pack`: objects, each read back before it counts."""
+    """Repository of layouts `trace` and `pack`: objects. Each upload is read back before it counts as stored."""
 
     def __init__(self, objects: ObjectStore, uploads_at_once: int = _ARCHIVE_UPLOADS_AT_ONCE) -> None:
         self.objects = objects
@@ -120,8 +121,8 @@ def archive_batch(
 ) -> dict[str, tuple[ArchiveOutcome, str]]:
     """Archive some hot traces. Return the outcome of each, with a reason if it stays hot.
 
-    Uploads that lost are deleted from `objects`, which is None if nothing is uploaded. `location` is the setting at
-    the start of the pass. One transaction finalizes at most `finalize_traces`. Raises StorageError if the tracking
+    Uploads that lost are deleted from `objects`, which is None if nothing is uploaded. `location` is the setting at the
+    start of the pass. One transaction finalizes at most `finalize_traces` traces. Raises StorageError if the tracking
     store fails. The outcomes of the rest of the batch are then unknown, and the next pass checks again.
     """
     hindrance = None if objects is None else _hindrance(store, objects)
@@ -165,10 +166,10 @@ _REASONS = {
 
 
 def _hindrance(store: ArchiveStore, objects: ObjectStore) -> str | None:
-    """If many uploads are abandoned, delete them. If that fails, return the reason to upload nothing.
+    """If many uploads are abandoned, delete them. If that fails, return the reason, and the pass uploads nothing.
 
-    Otherwise each pass would add as many rows, and perhaps objects, as it uploads, while the repository is
-    unavailable.
+    Otherwise, while the repository is unavailable, each pass would leave as many rows, and perhaps objects, as it tries
+    to upload.
     """
     leftovers = store.leftovers(0, ARCHIVE_GIVEN_UP_MAX + 1)
     if len(leftovers) <= ARCHIVE_GIVEN_UP_MAX:
@@ -200,7 +201,7 @@ def delete_condemned(store: ArchiveStore, objects: ObjectStore, paths: Sequence[
 def _delete_condemned(
     store: ArchiveStore, objects: ObjectStore, paths: Sequence[str], failures: list[Exception]
 ) -> int:
-    """Do as `delete_condemned`, and collect failures."""
+    """Do as `delete_condemned`, but add failures to a list instead of raising them."""
     condemned = [path for path in paths if store.condemn(path)]
     deleted = _delete(objects, condemned, failures)
     if deleted:
@@ -209,10 +210,8 @@ def _delete_condemned(
 
 
 def _delete(objects: ObjectStore, paths: Sequence[str], failures: list[Exception]) -> list[str]:
-    """Delete objects and return the deleted ones. Record the first failure, and stop after failing for long.
-
-    An unavailable store is slow to fail. Objects that may not be deleted fail at once and do not stop the others.
-    """
+    """Delete objects and return the deleted ones. Add the first failure to `failures`, and stop after deletions have
+    failed for long."""
     deleted: list[str] = []
     failing_s: float | None = None
     for path in paths:
@@ -271,7 +270,7 @@ class Archived:
 
 @dataclass(frozen=True, slots=True)
 class ArchiveTarget:
-    """Target of a pass."""
+    """Destination of one archive pass: the settings at its start, and the repository of their layout."""
 
     settings: ArchiveSettings
     """The lake's settings at the start of the pass."""
@@ -280,7 +279,8 @@ class ArchiveTarget:
     """None if nothing is uploaded."""
 
     def archive(self, store: ArchiveStore, trace_ids: Sequence[str]) -> Archived:
-        """Archive a batch. See `archive_batch`."""
+        """Archive a batch of traces of a tracking store in this repository; return outcomes and bytes. See
+        `archive_batch`."""
         archived = Archived()
 
         def on_stored(snapshot: HotSnapshot, stored: StoredUpload) -> None:
@@ -301,7 +301,7 @@ class ArchiveTarget:
 
 @dataclass(frozen=True, slots=True)
 class ArchiveTask:
-    """A batch of a pass, with the locations that it needs."""
+    """Task that archives a batch of a pass. It contains the locations of the stores, which it opens itself."""
 
     lake_url: str
     settings: ArchiveSettings
@@ -317,7 +317,8 @@ class ArchiveTask:
 
 
 def run_archive_task(task: ArchiveTask) -> Archived:
-    """Archive a batch. Raises StorageError if this process cannot reach the tracking store."""
+    """Open the stores of a task and archive its batch. Raises StorageError if this process cannot reach the tracking
+    store."""
     tracking = find_tracking(open_objects(task.lake_url))
     if tracking is None:
         raise StorageError(
@@ -332,7 +333,7 @@ def run_archive_task(task: ArchiveTask) -> Archived:
 def into(
     settings: ArchiveSettings, repository_url: str, tables: Callable[[], Tables], lake_id: str
 ) -> ArchiveTarget:
-    """Return the target of a pass."""
+    """Return the target of a pass with these settings."""
     if settings.layout == "lake":
         return ArchiveTarget(settings, TablesRepository(tables(), lake_id), None)
     objects = open_objects(repository_url)
@@ -345,7 +346,8 @@ Archive = Callable[[Sequence[TraceBatch]], Sequence[Archived]]
 
 @dataclass(slots=True)
 class ArchivePass:
-    """A running pass. `places` has the position where each experiment starts, and where the next pass continues."""
+    """A running pass. `places` has, for each experiment, the position at which this pass starts and the next one
+    continues."""
 
     candidates: Candidates
     archive: Archive

@@ -75,7 +75,7 @@ _SILENT: Final[Said] = (None, {})
 
 
 class Candidates:
-    """Due traces of one lake. The result may be stale, because finalize decides."""
+    """Selects due traces of one lake. A result may be out of date, so finalize checks each trace again."""
 
     def __init__(self, tracking: TrackingStore) -> None:
         self._database, self._lake = tracking.database, tracking.lake
@@ -85,7 +85,7 @@ class Candidates:
     def due(self, settings: ArchiveSettings, now_ns: int, limit: int | None = None) -> list[ArchiveDue]:
         """Return experiments that have traces, each with its hot, archived and due counts.
 
-        Experiments with the most hot traces come first. Beyond the limit nothing is counted.
+        Experiments with the most hot traces come first. Experiments beyond the limit are left out.
         """
         return self.counted(self._resolved(settings, now_ns, limit, only_hot=False))
 
@@ -192,7 +192,7 @@ class Candidates:
         return marks
 
     def done_where_nothing_is_hot(self, due: Sequence[ArchiveDue], marks: Marks) -> None:
-        """Clear the archiveNow marks in `marks` of experiments that have no hot traces."""
+        """Clear the archiveNow marks of those experiments in `marks` that have no hot traces."""
         hot = {each.experiment_id for each in due if each.hot_traces and (each.is_now or each.problem)}
         for experiment_id, value in sorted(marks):
             if experiment_id not in hot and _says_something(value):
@@ -362,7 +362,7 @@ def _counting(workspace: str, of: str | None, tags: Mapping[str, str]) -> Mappin
 
 
 def _says_something(mark: str) -> bool:
-    """Return whether an archiveNow mark is valid. An invalid mark stays, so that users can see it."""
+    """Return whether an archiveNow mark is valid. An invalid mark is not cleared, so that users can see it."""
     try:
         parse_archive_now_tag(mark)
     except UsageError:

@@ -68,7 +68,8 @@ class LakeTables:
 
 
 def _about(table: Table, trace_ids: Sequence[str], claims: pa.Table) -> pa.Table:
-    """Return the rows of traces. If all rows take too much memory, return only those about the spans of `claims`."""
+    """Return the rows of traces in a table. If all rows take too much memory, return only those about the spans of
+    `claims`."""
     try:
         # Usually the tables have the same spans as `claims`, so a full lookup is small.
         return table.lookup(trace_ids, max_bytes=max(ARCHIVE_ROWS_MAX_BYTES, 2 * claims.nbytes))

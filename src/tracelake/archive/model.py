@@ -1,9 +1,9 @@
 """Data classes of the archive.
 
-Archive settings of a lake: one row, locked by changes of the settings and by archivers that begin uploads.
+The archive settings of a lake are one row, which changes of the settings and archivers that begin uploads lock.
 
-So concurrent changes do not overwrite each other. A move of the repository either precedes the registration of
-uploads, which then fails, or is refused.
+Concurrent changes therefore do not overwrite each other. If the repository is moved before uploads are registered, the
+registration fails; afterwards the move is refused.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class ArchiveSettings:
 
 @dataclass(frozen=True, slots=True)
 class ArchiveDue:
-    """An experiment with its retention and traces, as a pass sees it."""
+    """An experiment with its retention and counts of traces, at the time of a pass."""
 
     experiment_id: str
     workspace: str
@@ -159,14 +159,15 @@ class ArchiveReport:
 
 
 def read_settings(tracking: TrackingStore) -> ArchiveSettings:
-    """Return the archive settings of a lake. Raises DamageError."""
+    """Return the archive settings of a lake. Raises DamageError if they are unreadable."""
     query = select(archive_settings.c.settings).where(archive_settings.c.lake == tracking.lake)
     with tracking.database.reading() as connection:
         return _from_text(connection.execute(query).scalar())
 
 
 def change_settings(tracking: TrackingStore, changed: Mapping[str, Any]) -> ArchiveSettings:
-    """Change some archive settings in one transaction. Raises DamageError, UsageError.
+    """Change some archive settings in one transaction. Raises UsageError if a value is invalid or the repository cannot
+    be moved, and DamageError if the current settings are unreadable.
 
     The repository cannot be moved while it has archived traces; uploads in progress are abandoned. Damaged settings
     can only be replaced all at once.
@@ -189,10 +190,10 @@ def change_settings(tracking: TrackingStore, changed: Mapping[str, Any]) -> Arch
 
 
 def locked_settings(connection: Connection, tracking: TrackingStore, *, is_changed: bool) -> ArchiveSettings:
-    """Return the archive settings, locked until the transaction ends. Raises DamageError.
+    """Return the archive settings, locked until the transaction ends. Raises DamageError if they are unreadable.
 
-    Passes take a shared lock on the row, and changes an exclusive one. So the row is created even for default
-    settings.
+    Passes take a shared lock on the settings' row, and changes an exclusive one. The row is therefore created even for
+    default settings.
     """
     row = {"lake": tracking.lake, "settings": "{}"}
     connection.execute(tracking.database.insert(archive_settings).on_conflict_do_nothing(), row)

@@ -10,8 +10,8 @@ An upload has a row before its first byte is sent, and every name is used once:
 | CONDEMNED: no trace names it, or ever will | nothing is archived | object deleted, then the row | |
 | no row | nothing is archived | object deleted, if one exists | |
 
-So an object is deleted only if its row says that no trace can name it any more. A late finalize detects this without
-a clock. A process that died, or a lost reply, leaves a row for the next sweep.
+An object is therefore deleted only if its row shows that no trace can name it any more. A late finalize detects this
+without a clock. A process that died, or a lost reply, leaves a row for the next sweep.
 
 A trace's generation only increases, even on restore. If a deleted trace arrives again, its generation restarts, but
 its life differs: an upload from before the deletion is never finalized.
@@ -45,7 +45,7 @@ def finalize(
 ) -> ArchiveOutcome:
     """Decide the outcome of a trace uploaded at `generation`. `upload_state` is None if the upload has no row.
 
-    ARCHIVED: the upload becomes its archive, and the same transaction clears the payload.
+    If the outcome is ARCHIVED, the upload becomes the trace's archive, and the same transaction clears the payload.
     """
     if upload_state not in (OPEN, LIVE):
         return ArchiveOutcome.FAILED
@@ -67,5 +67,5 @@ def may_restore(trace: TraceState | None, location: str) -> bool:
 
 
 def may_delete(trace: TraceState | None, location: str | None) -> bool:
-    """Return whether a trace is still where its deletion found it: at an archive location, or hot (None)."""
+    """Return whether a trace is still in the place that its deletion read: at an archive location, or hot (None)."""
     return trace is not None and trace.is_hot == (location is None) and trace.location == location

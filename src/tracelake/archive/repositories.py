@@ -6,12 +6,12 @@ error that names the object (A14).
 | `trace` | `<experiment>/traces/tr-<trace>/artifacts/<generation>-<attempt>/traces.pb` | its directory |
 | `pack` | `packs/<attempt>.pack` | `…pack#<offset>+<length>` |
 
-Each upload has a unique name, so an archiver that loses never touches another's object. An attempt begins with a mark
-of its lake, so that lakes may share a repository.
+Each upload has a unique name, so an archiver that loses a race never changes the object of another one. An attempt
+begins with a mark of its lake, so that lakes may share a repository.
 
-A pack has many traces: one zstd frame per trace, followed by an index in a skippable zstd frame. So a pack is also a
-zstd file of one `TracesData`, because concatenated protobuf messages merge. `zstd -dc` and `tracelake ingest` read
-it.
+A pack has many traces: one zstd frame per trace, followed by an index in a skippable zstd frame. A pack is therefore
+also a zstd file of one `TracesData`, because concatenated protobuf messages merge. `zstd -dc` and `tracelake ingest`
+can read it.
 
     frame of a trace | frame of a trace | … | 0x184D2A50 | length of the rest | index | its SHA-256 | its length | TLPK
 
@@ -91,7 +91,8 @@ def write_pack(traces: Iterable[tuple[str, bytes]]) -> tuple[bytes, dict[str, Fr
 
 
 def read_index(pack: bytes, name: str) -> dict[str, Frame]:
-    """Return the location of each trace in a pack. Raises DamageError with the pack's name."""
+    """Return the location of each trace in a pack. Raises DamageError, with the pack's name, if the index is
+    damaged."""
     index = b""
     if pack.endswith(_END) and len(pack) > _TAIL_BYTES:
         tail = pack[-_TAIL_BYTES:]
@@ -107,7 +108,7 @@ def read_index(pack: bytes, name: str) -> dict[str, Frame]:
 
 
 def check_pack(pack: bytes, name: str) -> None:
-    """Compare each byte of a pack with its index. Raises DamageError with the pack's name."""
+    """Compare each byte of a pack with its index. Raises DamageError, with the pack's name, if they differ."""
     end = 0
     for trace_id, at in read_index(pack, name).items():
         if hashlib.sha256(pack[at.offset : at.offset + at.length]).hexdigest() != at.sha256:
@@ -118,7 +119,7 @@ def check_pack(pack: bytes, name: str) -> None:
 
 
 def unpack(frame: bytes, name: str, max_bytes: int) -> bytes:
-    """Return the trace in a frame. Raises DamageError with the name of its object."""
+    """Return the trace in a frame. Raises DamageError, with the object's name, if the frame is damaged."""
     try:
         size_bytes = zstandard.frame_content_size(frame)
         if not 0 <= size_bytes <= max_bytes:
@@ -226,7 +227,7 @@ def path_in(objects: ObjectStore, location: str) -> str:
 
 
 def read_back(objects: ObjectStore, path: str, data: bytes) -> None:
-    """Read back an upload. Raises DamageError if the repository has other bytes, StorageError."""
+    """Read back an upload. Raises DamageError if the repository returns other bytes, and StorageError if it fails."""
     try:
         is_there = objects.get(path) == data
     except NotFoundError:
@@ -239,8 +240,8 @@ def read_back(objects: ObjectStore, path: str, data: bytes) -> None:
 
 
 def read_archived(objects: ObjectStore, location: str, size_bytes: int, sha256: str) -> bytes:
-    """Return an archived trace as a `TracesData`. Raises StorageError, or DamageError with the object's name (A9,
-    A14)."""
+    """Return an archived trace as a `TracesData`. Raises StorageError if the repository fails, and DamageError, with
+    the object's name, if the trace is missing or altered (A9, A14)."""
     path = path_in(objects, location)
     match = _IN_PACK.fullmatch(location)
     try:
@@ -297,8 +298,8 @@ class Tables(Protocol):
     def spans(self, trace_ids: Sequence[str], claims: pa.Table | None = None) -> tuple[pa.Table, int]:
         """Return the rows of these traces, and the transaction that they reflect; -1 if there is none.
 
-        With `claims`, rows of spans that are not in it may be left out. Without, raises LimitError if the rows take
-        more memory than a full read of a trace may.
+        With `claims`, rows of spans that are not in `claims` may be left out. Without it, raises LimitError if the rows
+        take more memory than a full read of a trace may.
         """
 
     def transaction(self) -> int:
@@ -330,7 +331,8 @@ class TablesRepository:
         return stored, outcomes
 
     def _outcomes(self, snapshots: Sequence[HotSnapshot]) -> dict[str, tuple[ArchiveOutcome, str]]:
-        """Return outcomes of the traces that must stay hot, because the tables lack them or are unreadable."""
+        """Return the outcomes of traces that must stay hot, because the tables do not have all of their spans or are
+        unreadable."""
         columns = SpanColumns()
         outcomes: dict[str, tuple[ArchiveOutcome, str]] = {}
         for snapshot in snapshots:

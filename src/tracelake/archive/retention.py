@@ -51,7 +51,7 @@ class ResolvedRetention:
 def resolve(
     server: str | None, workspace: str | None, experiment: str | None, *, allowed: bool
 ) -> ResolvedRetention:
-    """Return the effective retention (A8). Raises UsageError for an invalid duration."""
+    """Return the effective retention (A8). Raises UsageError if a duration is invalid."""
     counts = ResolvedRetention(None, None)
     for source, text in (("server", server), ("workspace", workspace), ("experiment", experiment)):
         if text is None:
@@ -64,7 +64,8 @@ def resolve(
 
 
 def parse_retention_tag(value: str | None) -> str | None:
-    """Return the duration in the tag of an experiment, `{"type":"duration","value":"30d"}`. Raises UsageError."""
+    """Return the duration in the tag of an experiment, `{"type":"duration","value":"30d"}`. Raises UsageError if the
+    tag does not parse."""
     if value is None:
         return None
     tag = _object(RETENTION_TAG, value)
@@ -85,7 +86,8 @@ class ArchiveNow:
 
 
 def parse_archive_now_tag(value: str | None) -> ArchiveNow | None:
-    """Parse the archiveNow tag of an experiment, `{}` or `{"older_than":"1d"}`. Raises UsageError."""
+    """Parse the archiveNow tag of an experiment, `{}` or `{"older_than":"1d"}`. Raises UsageError if the tag does not
+    parse."""
     if value is None:
         return None
     tag = _object(ARCHIVE_NOW_TAG, value)
@@ -155,7 +157,7 @@ def set_retention_override(
 ) -> None:
     """Set the retention of an experiment, a workspace, or both, in one transaction; "" removes it.
 
-    The experiment must have been created or have traces. Raises UsageError, NotFoundError.
+    Raises UsageError for an invalid duration, and NotFoundError if the experiment was never created and has no traces.
     """
     for name in (experiment_id, workspace):
         if name is not None:

@@ -42,10 +42,10 @@ class ScheduledTurn(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ArchiveSchedule:
-    """The state of a scheduler; pure.
+    """The state of a scheduler. It is immutable; its methods return the next state.
 
-    A mark that remains after a pass waits for the next interval, like all failures. Otherwise a mark that cannot be
-    satisfied would cause passes without a pause.
+    A mark that remains after a pass is tried again at the next interval, like all failures. Otherwise a mark that
+    cannot be satisfied would cause passes without a pause.
     """
 
     next_pass_s: float
@@ -61,7 +61,7 @@ class ArchiveSchedule:
         return ScheduledTurn.MARKED if marks - self.tried else ScheduledTurn.WAIT
 
     def waited(self, marks: Marks) -> ArchiveSchedule:
-        """Forget removed marks, so that setting one again triggers a pass."""
+        """Forget marks that were removed, so that setting a mark again triggers a pass."""
         return replace(self, tried=self.tried & marks)
 
     def passed(
@@ -74,9 +74,9 @@ class ArchiveSchedule:
         *,
         goes_on: bool = False,
     ) -> ArchiveSchedule:
-        """Return the state after a pass that ended now, given the marks before and after it.
+        """Return the state after a pass that ended now, given the marks before and after the pass.
 
-        A pass that `goes_on` stopped at its limit, and the next one follows immediately.
+        With `goes_on`, the pass stopped at its limit, and the next one follows immediately.
         """
         again_s = now_s + (0.0 if goes_on else interval_s)
         next_pass_s = again_s if turn is ScheduledTurn.ALL else self.next_pass_s

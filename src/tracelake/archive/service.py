@@ -1,6 +1,6 @@
 """The archive of one lake: passes, plans, restores, deletions and sweeps, and lists of archived or failed traces.
 
-Restore and deletion of traces. Each ends with one transaction and then cleans up objects.
+A restore or deletion of traces ends with one transaction, and then deletes objects that are no longer referenced.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def restore_trace(
     """Restore an archived trace to the tracking store. Return False if it is already hot.
 
     Raises NotFoundError for an unknown trace, LimitError if the tables have more of it than one read may take, and
-    DamageError if its archive is missing or damaged. After an error or a crash at any step it stays archived.
+    DamageError if its archive is missing or damaged. After an error or a crash at any step, the trace stays archived.
     """
     for _ in range(ARCHIVE_RESTORE_TRIES_MAX):
         row = store.archived([trace_id]).get(trace_id)
@@ -106,11 +106,11 @@ def restore_trace(
 
 
 def read_trace(store: ArchiveStore, objects: ObjectStore | None, trace_id: str) -> bytes | None:
-    """Return an archived trace from its repository; no bytes if the tables are its archive; None if it is not
-    archived.
+    """Return an archived trace from its repository. Return no bytes if the tables are its archive, and None if it is
+    not archived.
 
-    Also returns None if it was restored, deleted, or archived again during the read. Raises DamageError,
-    StorageError.
+    Also returns None if the trace was restored, deleted, or archived again during the read. Raises DamageError if the
+    archived trace is missing or altered, and StorageError if a store fails.
     """
     row = store.archived([trace_id]).get(trace_id)
     location = None if row is None else row.archive_location
@@ -196,7 +196,7 @@ ArchiveState: TypeAlias = Literal["archived", "failed"]
 
 @dataclass(frozen=True, slots=True)
 class ArchivedTrace:
-    """A trace that is archived, or marked because it cannot be."""
+    """A trace that is archived, or that is marked because it cannot be archived."""
 
     trace_id: str
     experiment_id: str
@@ -277,7 +277,8 @@ class LakeArchive:
     ) -> ArchiveSettings:
         """Change the archive settings. None keeps a value; a retention of "" removes it.
 
-        Archived traces stay where they are. Raises UsageError.
+        Archived traces stay where they are. Raises UsageError if a value is invalid, or if the repository to leave has
+        archived traces.
         """
         changed: dict[str, Any] = {}
         if layout is not None:
@@ -322,7 +323,8 @@ class LakeArchive:
         """Set how long traces of an experiment or a workspace stay hot; "" removes the setting.
 
         If the lake's retention is shorter, it applies instead, unless the experiment is on the allowlist. Raises
-        UsageError, and NotFoundError for an experiment that was never created and has no traces.
+        UsageError for an invalid duration, and NotFoundError for an experiment that was never created and has no
+        traces.
         """
         set_retention_override(self._tracking, retention, experiment, workspace)
 
@@ -333,7 +335,7 @@ class LakeArchive:
     def experiments(self, limit: int | None = None) -> list[ArchiveDue]:
         """Return experiments with their retention and their hot, archived and due traces.
 
-        Experiments with the most hot traces come first. Beyond the limit nothing is counted.
+        Experiments with the most hot traces come first. Experiments beyond the limit are left out.
         """
         return self._candidates.due(self.settings(), time.time_ns(), limit)
 
@@ -347,7 +349,7 @@ class LakeArchive:
         """Return experiments with hot traces, their retention, and the traces that a pass would archive.
 
         `experiment` and `older_than` work as in `run`. Experiments with the most hot traces come first. Raises
-        UsageError.
+        UsageError if `older_than` is no duration.
         """
         now_ns = time.time_ns()
         hot = self._candidates.hot(self.settings(), now_ns, limit if experiment is None else None)
@@ -456,11 +458,12 @@ class LakeArchive:
         return read_trace(self._store, self._repository_or_none(), trace_id)
 
     def retry(self, trace_ids: Sequence[str]) -> list[str]:
-        """Remove the marks of traces, so that the next pass tries them again; return the traces that had one.
+        """Remove the marks of traces that could not be archived, so that the next pass tries them again; return the
+        traces that had a mark.
 
-        Marked traces are malformed, or incomplete: an outbox row was discarded or damaged, so the tables may lack
-        spans. In layout `lake`, traces that the tables lack stay hot. The other layouts archive the spans in the
-        tracking store.
+        A trace is marked if it is malformed, or incomplete: an outbox row was discarded or damaged, so the tables may
+        lack spans. In layout `lake`, traces with spans missing from the tables stay hot. The other layouts archive the
+        spans in the tracking store.
         """
         return self._store.unmark(trace_ids)
 
@@ -483,7 +486,8 @@ class LakeArchive:
         """Delete leftovers of killed archivers in the repository, and uploads older than `grace_s`; return their
         number.
 
-        Objects of other lakes in the same repository stay. `stopping` is checked between objects. Raises UsageError.
+        Objects of other lakes in the same repository stay. `stopping` is checked between objects. Raises UsageError if
+        `grace_s` is out of range.
         """
         if not 0 <= grace_s <= ARCHIVE_GRACE_MAX_S:
             raise UsageError(f"the grace must be from 0 to {ARCHIVE_GRACE_MAX_S:.0f} s, not {grace_s:g} s")
@@ -516,7 +520,8 @@ class LakeArchive:
         return settings.location or f"{self._lake_url}/{FOLDER}"
 
     def _repository_of(self, trace_ids: Sequence[str]) -> ObjectStore | None:
-        """Return the repository if one of these traces is in it, so that other traces do not depend on it."""
+        """Return the repository if one of these traces is in it, otherwise None, so that other traces do not need a
+        reachable repository."""
         places = [row.archive_location for row in self._store.archived(trace_ids).values()]
         if any(place is not None and not place.startswith(LAKE_LOCATION) for place in places):
             return self._repository(self.settings())

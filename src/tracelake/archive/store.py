@@ -65,7 +65,7 @@ _DECIDING: Final = (
 
 
 def is_still_at(tracking: TrackingStore, trace_id: str, location: str) -> bool:
-    """Return whether a trace is still archived at a location. If not, missing data there is no loss."""
+    """Return whether a trace is still archived at a location. If not, missing data at the location is no damage."""
     info = trace_info.c
     query = select(info.archive_location).where(info.lake == tracking.lake, info.trace_id == trace_id)
     with tracking.database.reading() as connection:
@@ -73,7 +73,8 @@ def is_still_at(tracking: TrackingStore, trace_id: str, location: str) -> bool:
 
 
 class ArchiveRows:
-    """Row access for one lake. The lock order is the same everywhere: objects, then traces by id, then outbox rows."""
+    """Reads and locks rows of one lake. The lock order is the same everywhere: objects, then traces by id, then outbox
+    rows."""
 
     def __init__(self, tracking: TrackingStore) -> None:
         self.tracking = tracking
@@ -165,7 +166,7 @@ class ArchiveRows:
 
 
 def standing(info: Any) -> TraceState | None:
-    """Return the state in a trace's row, or None without a row."""
+    """Return the state in a trace's row, or None if the trace has no row."""
     if info is None:
         return None
     return TraceState(
@@ -334,7 +335,8 @@ class ArchiveStore(ArchiveRows):
     # Unreferenced objects
 
     def condemn(self, path: str) -> bool:
-        """Condemn an object; return False if traces name it. After that no trace can name it, so it may be deleted."""
+        """Mark an object as condemned, so that no trace can name it any more and it may be deleted. Return False if
+        traces name it."""
 
         def decide(connection: Connection) -> bool:
             state, traces = self._objects(connection, [path]).get(path, (None, 0))
@@ -363,7 +365,7 @@ class ArchiveStore(ArchiveRows):
         self._write(drop)
 
     def leftovers(self, began_before_ns: int, most: int | None = None) -> list[AbandonedUpload]:
-        """Return unfinished uploads that began before a time, and objects that must be deleted."""
+        """Return unfinished uploads that began before a time, and condemned objects that are not deleted yet."""
         objects = archive_objects.c
         query = (
             select(objects.path, objects.state)
@@ -378,7 +380,8 @@ class ArchiveStore(ArchiveRows):
         return self._read(lambda connection: [AbandonedUpload(*row) for row in connection.execute(query)])
 
     def unknown(self, paths: Collection[str]) -> list[str]:
-        """Return the objects, listed before this call, that have no row: no trace names them or ever will."""
+        """Return those of the given objects that have no row. No trace names such an object or ever will. The objects
+        must have been listed before this call."""
 
         def look(connection: Connection) -> list[str]:
             recorded = self._objects(connection, sorted(paths), lock=False)
@@ -387,7 +390,8 @@ class ArchiveStore(ArchiveRows):
         return self._read(look)
 
     def has_objects(self, *, only_live: bool = False) -> bool:
-        """Return whether the repository may have an object of this lake; with `only_live`, one that traces name."""
+        """Return whether the repository may have an object of this lake; with `only_live`, an object that traces
+        name."""
         objects = archive_objects.c
         which = (objects.state == LIVE,) if only_live else ()
         query = select(objects.path).where(objects.lake == self.lake, *which).limit(1)
@@ -427,11 +431,7 @@ class ArchiveStore(ArchiveRows):
         path: str,
         late: LateSpans | None = None,
     ) -> bool:
-        """Restore the payload if `location` is still the archive of the trace.
-
-        The generation increases, so that no earlier upload can be finalized. `path` is the object. Without one,
-        `late` is the state before the tables were read, and the restore fails if it has changed since.
-        """
+        """Restore the payload of a trace if `location` is still its archive; return whether it was restored."""
         row = {
             "lake": self.lake,
             "trace_id": trace_id,
@@ -499,7 +499,7 @@ class ArchiveStore(ArchiveRows):
     def _release(
         self, connection: Connection, objects: Mapping[str, tuple[str, int]], freed: Mapping[str, int]
     ) -> None:
-        """Remove traces' references to objects; the last one condemns its object."""
+        """Remove traces' references to objects. An object without references becomes condemned."""
         changed = {}
         for path, traces in freed.items():
             state, names = objects.get(path, (CONDEMNED, 0))
@@ -509,7 +509,8 @@ class ArchiveStore(ArchiveRows):
 
 
 def _joined(trace_id: str, parts: Sequence[tuple[bytes, int]]) -> bytes:
-    """Return the parts of a trace as one `TracesData`. Raises DamageError, also if it is too large to be restored."""
+    """Return the parts of a trace as one `TracesData`. Raises DamageError if a part is damaged or the trace is too
+    large to be restored."""
     size_bytes = sum(part_bytes for _, part_bytes in parts)
     if size_bytes > TRACE_ARCHIVED_MAX_BYTES:
         raise DamageError(

@@ -116,7 +116,8 @@ def _check_repository(
 
 
 def _check_pack(repository: ObjectStore, path: str) -> Iterator[Finding]:
-    """Yield damage of a pack, also in traces that have left it, because an ingest of the pack reads them all."""
+    """Yield damage of a pack. Traces that were restored or deleted from it are checked too, because an ingest of the
+    pack reads all of its traces."""
     try:
         check_pack(repository.get(path), path)
     except DamageError as error:
@@ -126,9 +127,11 @@ def _check_pack(repository: ObjectStore, path: str) -> Iterator[Finding]:
 
 
 def spans_of_archived(tracking: TrackingStore) -> list[pa.RecordBatch]:
-    """Return the spans that the tables must have: of traces archived in the tables, except pending ones.
+    """Return the spans that the tables must have: those of traces archived in the tables, without spans pending in the
+    outbox.
 
-    Read the tables after this call, so that they include these spans. Raises StorageError.
+    The caller must read the tables after this call, so that they include these spans. Raises StorageError if the
+    tracking store fails.
     """
     of_trace = (trace_info.c.lake == spans.c.lake) & (trace_info.c.trace_id == spans.c.trace_id)
     waiting = select(outbox.c.sequence).where(outbox.c.lake == tracking.lake)

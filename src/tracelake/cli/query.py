@@ -1,6 +1,6 @@
 """Commands that read: sql, search, trace show and trace tag.
 
-A trace in the terminal: the span tree with a bar for each span's time.
+`waterfall` draws a trace in the terminal: the span tree with a bar for each span's time.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Commands that keep running: serve, demo, and the Spark executor of a Kubernetes pod.
 
-Options of the command line that configure sign-in through OpenID Connect.
+`openid_of` reads the options that configure sign-in through OpenID Connect.
 """
 
 from __future__ import annotations
@@ -217,7 +217,8 @@ def executor() -> None:
 
 
 def openid_of(settings: Settings, issuer: str | None, client_id: str | None) -> OpenId | None:
-    """Return the OpenID Connect settings, or None if no provider is configured. Raises UsageError."""
+    """Return the OpenID Connect settings, or None if no provider is configured. Raises UsageError if they are
+    incomplete or invalid."""
     issuer, client_id = issuer or settings.oidc_issuer, client_id or settings.oidc_client_id
     if issuer is None:
         if client_id is not None:

@@ -2,7 +2,8 @@
 
 Class `Selection` chooses spans by id, condition or search. An example keeps some of their columns.
 
-Export of examples to JSON lines, Parquet and Arrow. A file appears under its name only when it is complete.
+The module also exports examples to JSON lines, Parquet and Arrow. An exported file gets its name only when it is
+complete.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ FORMATS: Final = ("jsonl", "parquet")
 
 
 def format_of(path: str | os.PathLike[str], requested: str | None) -> str:
-    """Return the requested format, or the one of the file's extension. Raises UsageError."""
+    """Return the requested format, or the one of the file's extension. Raises UsageError if it is unknown."""
     chosen = requested or Path(path).suffix.removeprefix(".")
     if chosen not in FORMATS:
         raise UsageError(
@@ -141,7 +142,7 @@ _ORDER: Final = "start_ns, trace_id, span_id, workspace, kind"
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Selection of spans by ids, or by a search, a condition or both; at most `limit` spans."""
+    """Choice of spans by ids, or by a search, a condition or both; at most `limit` spans."""
 
     traces: Sequence[str] = ()
     spans: Sequence[str] = ()
@@ -150,7 +151,7 @@ class Selection:
     limit: int = DATASET_ADD_DEFAULT
 
     def check(self) -> None:
-        """Raise UsageError if it selects nothing, or mixes ids with a search or condition."""
+        """Raise UsageError if the selection is empty, or mixes ids with a search or condition."""
         by_id, by_text = bool(self.traces or self.spans), self.where is not None or self.search is not None
         if by_id == by_text:
             raise UsageError(
@@ -163,7 +164,8 @@ class Selection:
             raise UsageError(f"at most {DATASET_ADD_MAX:,} ids can be added at once.")
 
     def keys(self, view: CommitView) -> list[Key]:
-        """Return the selected spans of a view, each once. Raises NotFoundError for an unknown id, QueryError."""
+        """Return the selected spans of a view, each once. Raises NotFoundError for an unknown id, and QueryError if the
+        search or condition does not parse."""
         if self.search is not None:
             hits = view.search(SearchRequest(self.search, self.where, self.limit))
             return [(hit.trace_id, hit.span_id, hit.workspace, hit.kind in SERVER_KINDS) for hit in hits]
@@ -202,7 +204,7 @@ def _matching(view: CommitView, where: str, limit: int) -> list[Key]:
 def examples(
     view: CommitView, commit: str, keys: Sequence[Key], metadata: Mapping[str, str]
 ) -> Iterator[list[Example]]:
-    """Yield the examples made from spans, in batches. A span without input and output makes none.
+    """Yield the examples made from spans, in batches. A span without input and output makes no example.
 
     The `metadata` is added to the span's service, name and model.
     """
@@ -238,7 +240,7 @@ def _example(row: Row, commit: str, metadata: Mapping[str, str]) -> Example:
 
 
 class Dataset:
-    """One dataset at a branch, a tag, a commit or a time. Each call looks it up again.
+    """One dataset at a branch, a tag, a commit or a time. Each call reads it again.
 
     On a branch, changes are staged and become part of the branch's next commit. Elsewhere, the dataset is read-only.
     """
@@ -264,7 +266,8 @@ class Dataset:
         return model.from_bytes(DatasetSpec, data, f"dataset {self.name}").description
 
     def _check(self) -> FileAt:
-        """Return the specification file of the dataset, staged or committed. Raises DatasetNotFoundError."""
+        """Return the specification file of the dataset, staged or committed. Raises DatasetNotFoundError if the dataset
+        does not exist."""
         entry = self._find([spec_path(self.name)]).get(spec_path(self.name))
         if not isinstance(entry, FileAt):
             raise DatasetNotFoundError(
@@ -295,8 +298,8 @@ class Dataset:
         A span always makes the same example, however often it is added. An existing example stays unchanged.
 
         Args:
-            traces: ids of traces, or unique prefixes: of each the spans in `spans`, or else the first one, parents
-                before children, that has input or output.
+            traces: ids of traces, or unique prefixes. From each trace, the spans in `spans` are taken; without `spans`,
+                the first span, parents before children, that has input or output.
             spans: ids of spans.
             where: a DuckDB condition on table `spans`; the earliest spans that have input or output.
             search: a full-text query; the best hits, of those that meet `where` if it is given.
@@ -307,13 +310,13 @@ class Dataset:
             message: commit everything that is staged on the branch, including these examples, with this message;
                 by default they stay staged.
             committer: name of the committer.
-            request_id: idempotency key of that commit; the same one again gives the same commit (see `Branch`).
+            request_id: idempotency key of that commit; repeated calls with it return the same commit (see `Branch`).
         Raises:
             UsageError: `at` of the dataset is not a branch, it is protected, or nothing or too much is selected.
             LimitError: the metadata is too long.
             NotFoundError: a trace or span does not exist.
             QueryError: a condition or query that does not parse.
-            ExpiredError: garbage collection was faster than the upload of one example, again and again.
+            ExpiredError: garbage collection repeatedly deleted examples before they were staged.
         """
         selection = Selection(traces, spans, where, search, limit)
         selection.check()
@@ -356,7 +359,7 @@ class Dataset:
     ) -> str | None:
         """Remove examples. Return the commit, or None if the removal is staged.
 
-        Raises NotFoundError for the id of no example, UsageError as `add`.
+        Raises NotFoundError if no example has one of the ids, and UsageError as `add` does.
         """
         self._check_writable()
         if (commit_id := self._committed(request_id)) is not None:
@@ -429,7 +432,8 @@ class Dataset:
             path: path of the file.
             format: `jsonl` or `parquet`; by default the file's extension.
 
-        Raises UsageError for another format, OSError if the file cannot be written, DamageError.
+        Raises UsageError for another format, OSError if the file cannot be written, and DamageError if an example is
+        damaged.
         """
         kind = format_of(path, format)
         commit = self._commit()
@@ -470,9 +474,10 @@ class Dataset:
         return self._repository.resolve(self.at) if branch is None else branch.head or None
 
     def _source(self, commit_id: str) -> str:
-        """Return the commit of the transaction from which a commit has its spans.
+        """Return the commit of the transaction that added the newest spans of a commit.
 
-        Branches that have the same spans make the same example of one, byte for byte, and so can be merged.
+        Branches with the same spans record the same source, so they make byte-identical examples, which merge without
+        conflict.
         """
         repository = self._repository
         transaction = repository.transaction_of(commit_id)

@@ -3,7 +3,7 @@
 Many files are read and written in parallel, with few in memory. Staging repeats the upload of files that garbage
 collection takes too early.
 
-Check of every file that a commit of any branch or tag references, for `tracelake verify`.
+`verify_files` checks every file that a commit of any branch or tag references, for `tracelake verify`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ ResultT = TypeVar("ResultT")
 def write_files(objects: ObjectStore, contents: Iterable[bytes], epoch: int) -> list[FileAt]:
     """Write files, durable on return; return their references in the same order.
 
-    The `epoch` is that of garbage collection, read before. Each epoch gives a file a separate name.
+    `epoch` is the garbage collection epoch, which the caller must read before. A file has another name in each epoch.
     """
     with ThreadPoolExecutor(_FILES_AT_ONCE) as threads:
         return list(threads.map(partial(write_file, objects, epoch=epoch), contents))
@@ -98,11 +98,11 @@ def stage_files(
     items: Sequence[ItemT],
     make: Callable[[Sequence[ItemT]], Iterable[Made]],
 ) -> dict[str, FileAt]:
-    """Write the files made from items, and stage them on a branch; return the entries.
+    """Write the files that `make` returns for items, and stage them on a branch; return the entries.
 
-    If garbage collection takes files before they are staged, they are made and written again in smaller batches, to
-    be staged before the next collection. Staged files are safe. Raises ExpiredError if collections are faster than a
-    single file, again and again.
+    If garbage collection deletes files before they are staged, they are made and written again in smaller batches,
+    which are staged before the next collection. Staged files are safe. Raises ExpiredError if collections repeatedly
+    delete even a single file.
     """
     staged: dict[str, FileAt] = {}
     todo, at_once, in_vain = items, max(1, len(items)), 0

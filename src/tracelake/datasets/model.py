@@ -74,7 +74,7 @@ def to_bytes(record: DatasetSpec | Example) -> bytes:
 
 
 def from_bytes(kind: type[RecordT], data: bytes, what: str) -> RecordT:
-    """Decode a record. Raises DamageError if it is torn or has another format."""
+    """Decode a record. Raises DamageError, which names the record by `what`, if it is torn or has another format."""
     return decode(kind, data, what, FORMAT_VERSION)
 
 
@@ -99,9 +99,9 @@ def check_notes(what: str, texts: Iterable[str]) -> None:
 
 
 def example_id(trace_id: str, span_id: str, workspace: str, is_server: bool) -> str:
-    """Return the id of the example that a span makes: always the same, so that it is there once.
+    """Return the id of the example made from a span. It depends only on the span, so a span makes one example.
 
-    Of the default workspace it is both ids. Another may have any name, of which a hash is taken. A span on the server
+    In the default workspace, it consists of both ids. Another workspace adds a hash of its name. A span on the server
     side adds `-server`, because a client span may have the same ids.
     """
     side = "-server" if is_server else ""

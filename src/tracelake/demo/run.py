@@ -3,7 +3,8 @@
 The demo creates its lake if needed, and empties only a lake that it created. `tracelake serve` runs as a child
 process.
 
-Generated traces of a web shop, for volume. A fixed seed gives each run the same shape.
+The runner also generates a large batch of traces of a web shop. A fixed seed gives the batch the same shape in each
+run.
 """
 
 from __future__ import annotations
@@ -197,7 +198,7 @@ class Server:
 def serving(program: Sequence[str], lake: str, log: Path) -> Iterator[Server]:
     """Run a server with its pipeline on a free port, and log to `log`. `program` is the command that starts the CLI.
 
-    Raises TracelakeError.
+    Raises TracelakeError if it does not start.
     """
     command = [*program, "serve", "--lake", lake, "--port", "0", "--json"]
     with log.open("w", encoding="utf-8") as messages:

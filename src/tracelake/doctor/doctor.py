@@ -1,6 +1,6 @@
 """Runner of all checks, in this order: the lake, its stores and index, then this machine and the cluster.
 
-Checks of this machine and of a cluster's executors.
+The module also contains the checks of this machine and of a cluster's executors.
 
 The machine needs compatible packages, Java, Spark and disk space. Each executor needs the same Tracelake, access to
 the lake, a correct clock and disk space.
@@ -217,7 +217,8 @@ class Executor:
 
 
 def check_cluster(runner: TaskRunner, probe: Probe) -> Verdict:
-    """Check all executors, and report problems by executor. Raises JavaError, TaskError."""
+    """Check all executors, and report problems by executor. Raises JavaError if Spark does not start, and TaskError if
+    a job fails."""
     executors: dict[str, Executor] = {}
     tasks = _DOCTOR_CLUSTER_TASKS
     started_s = time.monotonic()

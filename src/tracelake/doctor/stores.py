@@ -1,4 +1,5 @@
-"""Results of checks, the runner with a time limit, and checks that the stores honor their contracts.
+"""Results of checks, the function that runs a check with a time limit, and checks that the stores honor their
+contracts.
 
 Above all, a conditional write must have exactly one winner. Each check uses two separately opened stores of one
 location. It writes only below `doctor/` under a random name, so it can run on a lake in use, and deletes its objects.
@@ -126,7 +127,7 @@ class _UnconditionalError(_WrongError):
 def check_objects(one: ObjectStore, other: ObjectStore) -> Verdict:
     """Write, read, list and delete objects; then let both stores create the same objects concurrently.
 
-    Raises StorageError if the store fails.
+    Raises StorageError if a store fails.
     """
     base = f"{PREFIX}/{uuid.uuid4().hex}"
     one.put(f"{base}-put", b"old")  # if this fails, no object exists to sweep

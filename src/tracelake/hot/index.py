@@ -1,17 +1,12 @@
-"""Parts of an index that a process makes of outbox rows, as they come: for searches, and by them or ahead of them.
+"""Index parts that a process builds from outbox rows, for searches of uncommitted spans.
 
-Each row of the outbox never changes, so neither do the parts that are made of some: what came since becomes a part, and
-parts of alike sizes become one. The newest come first. One thread makes parts at a time; the others wait, not for long.
+A row of the outbox never changes, so neither does an index part built from rows. New rows become a new part, and parts
+of similar sizes are merged. One thread builds parts at a time; others wait for a limited time.
 
-To index what the pipeline is about to index costs as much again, and takes it from the pipeline and from searches. So
-where much waits and the pipeline is at work, what comes is left to it, and a search indexes for itself what its words
-may find (`hot_texts.py`).
-
-What is written in spans that are left to a pipeline at work: it tells which of them a search may find.
-
-To read a span costs a tenth of what it takes to index it. So a search looks through the texts of all that waits, and
-indexes the few spans that pass its sieve (`search/prefilter.py`): these are found at once, however busy the
-pipeline is.
+Indexing rows that the pipeline will index soon takes time from the pipeline and from searches. If many rows are pending
+and a pipeline is running, the rows are therefore left to the pipeline. Reading a span costs a tenth of indexing it, so
+a search scans the texts of these rows (`TextScan`) and indexes only the few spans that pass its prefilter
+(`search/prefilter.py`). Such spans are found immediately, even if the pipeline is busy.
 """
 
 from __future__ import annotations
@@ -85,7 +80,7 @@ class ScanResult:
 
 @dataclass(frozen=True, slots=True)
 class TextScan:
-    """Texts of outbox rows."""
+    """Texts of outbox rows, which a search scans with its prefilter."""
 
     texts: tuple[HotText, ...] = ()
     sizes: Mapping[int, int] = field(default_factory=dict)
@@ -241,7 +236,7 @@ class Coverage:
 
 
 class HotIndex:
-    """Index parts of one process. Threads may share them."""
+    """Index parts of outbox rows in one process. Threads may share them."""
 
     def __init__(self, opened: LakeContext) -> None:
         self._opened = opened
@@ -280,11 +275,8 @@ class HotIndex:
         indexed: Collection[str] = (),
         most_bytes: float = math.inf,
     ) -> Coverage:
-        """Extend a coverage by a part with the matching spans of rows left to the pipeline, and all spans of `indexed`
-        traces.
-
-        Needs no lock, because texts that were read never change.
-        """
+        """Extend a coverage by a part with the matching spans of rows that were left to the pipeline, and with all
+        spans of `indexed` traces."""
         indexed = {trace_id for part in covering.parts for trace_id, _ in part.came_by}.union(indexed)
         rows = _nameable(covering.texts.sizes.keys() & covering.unindexed)
         passed = covering.texts.passing(rows, sieve, indexed, most_bytes)

@@ -1,14 +1,14 @@
 """Decoding stored span parts into rows of table `spans`, within a memory budget.
 
-Each row repeats its resource and scope: a request of 1.5 MB with a large resource and a thousand small spans becomes
-a gigabyte of rows. So the size is computed before the rows are built. The module also picks the winning version of
+Each row repeats its resource and scope: a request of 1.5 MB with a large resource and a thousand small spans becomes a
+gigabyte of rows. The size is therefore computed before the rows are built. The module also picks the winning version of
 each span across both tiers.
 
-Uncommitted traces for lists: the traces whose spans are still in the outbox.
+`HotLists` provides the uncommitted traces, whose spans are still in the outbox, for lists of traces.
 
-An outbox row never changes. So the span rows decoded from it are cached until it leaves the outbox, and a list costs
-only the rows that are new since the last one. One thread at a time builds a list. All callers that wait during a
-build share the next one, so the memory of lists does not grow with the number of callers.
+An outbox row never changes. The span rows decoded from it are therefore cached until it leaves the outbox, and building
+a list costs only the rows that are new since the last one. One thread at a time builds a list. All callers that wait
+during a build share the next one, so the memory of lists does not grow with the number of callers.
 """
 
 from __future__ import annotations
@@ -96,8 +96,8 @@ def add_part(
     """Add the spans of a part to `columns`. If the rows are large and a `workspace` is given, add only that
     workspace's spans.
 
-    Raises LimitError if its rows do not fit, or if they grow much and `spread` is false. Raises DamageError if the
-    part is unreadable. Some rows may have been added before an error.
+    Raises LimitError if the part's rows do not fit into `room_bytes`, or if `spread` is false and they are much larger
+    than the part. Raises DamageError if the part is unreadable. Some rows may have been added before an error.
     """
     data = unpacked(part.trace_id, part.payload, part.size_bytes)
     takes = rows_bytes(data)
@@ -115,16 +115,14 @@ def add_part(
 
 
 def holds_span(part: StoredPart, span_id: str) -> bool:
-    """Whether a part may hold a span: its bytes have the id, be it as the id of a span, a parent or a link.
-
-    Raises DamageError.
-    """
+    """Return whether a part may contain a span: its bytes contain the id, perhaps only as a parent or link. Raises
+    DamageError if the part is unreadable."""
     return bytes.fromhex(span_id) in unpacked(part.trace_id, part.payload, part.size_bytes)
 
 
 def grows_much(rows_bytes: int, data: bytes) -> bool:
-    """Return whether lists and searches leave a part to the pipeline, regardless of free memory, which other calls
-    need too."""
+    """Return whether the rows of a part are much larger than its bytes. Lists and searches then skip the part, even if
+    memory is free."""
     return rows_bytes > max(limits.UNCOMMITTED_PART_ROWS_MAX_BYTES, _UNCOMMITTED_PART_GROWTH_MAX * len(data))
 
 
@@ -199,7 +197,7 @@ class HotLists:
         self._waiting = UncommittedTraces(uncommitted)
 
     def newest(self) -> HotList:
-        """Return a list whose build began after this call. Raises BackPressureError."""
+        """Return a list whose build began after this call. Raises BackPressureError if other builds take too long."""
         started = self._started
         if not self._making.acquire(timeout=limits.UNCOMMITTED_LIST_WAIT_S):
             raise BackPressureError("listing uncommitted spans takes too long; list them again later")
@@ -258,7 +256,8 @@ class UncommittedTraces:
     def newest(self) -> tuple[list[str], pa.Table]:
         """Return the uncommitted traces, the newest first, and the rows of their spans.
 
-        An unreadable part is left out alone. A trace with a part that takes too much memory is left out entirely.
+        If a part is unreadable, only that part is left out. If a part takes too much memory, its whole trace is left
+        out.
         """
         wanted = self._uncommitted.listed()
         reused = {part: self._numbers[part] for part in wanted if part in self._numbers}

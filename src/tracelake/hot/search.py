@@ -1,7 +1,8 @@
 """Search of uncommitted spans: outbox rows that this process indexes as they arrive.
 
-A search indexes the rows that arrived since the last index part. Servers do this in the background while searches
-come. If the pipeline has not run for long, the outbox exceeds the memory or time of a search, and results report it.
+A search indexes the rows that arrived since the last index part was built. Servers do this in the background as long as
+searches arrive. If the pipeline has not run for long, the outbox exceeds the memory or time of a search, and results
+report it.
 """
 
 from __future__ import annotations
@@ -108,9 +109,9 @@ class HotSearch:
         return results
 
     def index_newest(self) -> bool:
-        """Index new rows and open the newest commit in the background, so that the next search need not.
+        """Index new rows and open the newest commit in the background, so that the next search does not have to.
 
-        Does this only while searches come. Returns whether there is more to do now.
+        Does nothing if no search arrived recently. Returns whether more rows can be indexed now.
 
         Raises:
             TracelakeError: the tracking store or the index is unreadable. Searches report this too.
@@ -236,11 +237,8 @@ class HotSearch:
     def _uncommitted_rows(
         self, view: CommitView, snapshot: _OutboxSnapshot, name: str, page: str
     ) -> UncommittedRows:
-        """Return the outbox rows to search with a commit, and hide span versions that lose against others.
-
-        Traces that have left the outbox are hidden too, because the commit has them. Incomplete traces are hidden
-        because a missing version may win.
-        """
+        """Return the outbox rows to search together with a commit. Versions of spans that lose against other versions
+        are hidden."""
         parts = snapshot.parts
         key = view.commit_id, parts
         with self._lock:
@@ -272,7 +270,7 @@ class HotSearch:
 
 
 def _as_they_wait(uncommitted: Uncommitted, covering: Coverage) -> _OutboxSnapshot:
-    """Return a snapshot of the pending parts that a page token can name."""
+    """Return a snapshot of those pending parts that a page token can name."""
     # List the outbox again: rows may have left it during indexing.
     waiting = uncommitted.newest(limits.UNCOMMITTED_SEARCH_ROWS_MAX + 1)
     apart = frozenset(waiting).difference(*(part.sizes for part in covering.parts))

@@ -1,17 +1,18 @@
 """Reads of both tiers as one: uncommitted spans from the tracking store, merged with the tables of a commit.
 
 The tracking store is read first, and the newest commit after it, so rows that left the store in between are in that
-commit. If there are several versions of a span, the upsert rule picks one by content alone. So an answer does not
-depend on the tier that gave it.
+commit. If there are several versions of a span, the upsert rule picks one by content alone. An answer therefore does
+not depend on the tier that a version came from.
 
-A trace may have very many parts, for example if an agent's session sends each span separately, and most may be
-repeats of spans. So of a large trace a read takes only the parts still in the outbox; the tables have the rest. One
-thread at a time reads large traces, so their memory does not grow with the number of callers.
+A part is the spans of a trace that one request brought. A trace may have very many parts, for example if an agent's
+session sends each span separately, and most may be repeats. A read of a large trace therefore reads only the parts that
+are still in the outbox; the tables have the rest. One thread at a time reads large traces, so their memory does not
+grow with the number of callers.
 
-Outlines of traces: the columns that place each span in its tree, without payloads.
+An outline of a trace has the columns that place each span in its tree, without payloads.
 
-An outline of 200,000 spans is read in a fraction of the time of their rows. A page of spans, or one span, is chosen by
-the outline; then only its rows are read.
+Reading an outline of 200,000 spans takes a fraction of the time of reading their rows. A page of spans, or one span, is
+chosen from the outline, and only the chosen rows are read.
 """
 
 from __future__ import annotations
@@ -62,7 +63,8 @@ _TOKEN: Final = re.compile(r"(-?[0-9]{1,19})\.([0-9a-f]{16})\.(.*)", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """Rows of an outline in the order of the spans, and the whole rows of those that the tracking store has."""
+    """Outline of a trace: its rows in the order of the spans, and the complete rows of those spans that the tracking
+    store has."""
 
     trace_id: str
     rows: pa.Table
@@ -70,7 +72,8 @@ class Outline:
 
     @classmethod
     def of(cls, trace_id: str, hot: pa.Table, committed: pa.Table) -> Outline:
-        """Combine both tiers: a span that is in both is read from the tracking store, which has the newer claim."""
+        """Combine the rows of both tiers. A span in both is taken from the tracking store, which has the newer
+        claim."""
         columns = [name for name in committed.column_names if name != ROW_ID.name]
         if len(hot) and len(committed):
             committed = committed.filter(pc.invert(pc.is_in(_identity(committed), value_set=_identity(hot))))
@@ -85,11 +88,12 @@ class Outline:
         return cls(trace_id, rows.sort_by(IN_ORDER), hot)
 
     def with_span(self, span_id: str) -> pa.Table:
-        """Return the outlines of the spans with an id, of which several workspaces may have one."""
+        """Return the outline rows with this span id. Several workspaces may each have one."""
         return self.rows.filter(pc.equal(self.rows["span_id"], pa.scalar(span_id)))
 
     def after(self, page: str | None, limit: int) -> tuple[pa.Table, str | None]:
-        """Return the outlines of a page, and the token of the next page, if any. Raises UsageError for a bad token."""
+        """Return the outlines of a page, and the token of the next page, if any. Raises UsageError if `page` is no
+        token of this trace."""
         starts = self.rows["start_ns"].to_numpy()
         first = 0 if page is None else self._place_after(starts, *_read_token(page))
         end = min(first + limit, len(self.rows))
@@ -100,7 +104,8 @@ class Outline:
         return self.rows.slice(first, end - first), token
 
     def read(self, view: CommitView, chosen: pa.Table) -> pa.Table:
-        """Return the whole rows of chosen spans, in order. Raises LimitError, BackPressureError."""
+        """Return the complete rows of chosen spans, in order. Raises LimitError if they take too much memory, and
+        BackPressureError if other large reads take too long."""
         hot = self.hot.take(chosen[_HOT].drop_null())
         if ROW_ID.name not in chosen.column_names:
             return hot.sort_by(IN_ORDER)
@@ -121,7 +126,7 @@ class Outline:
 
 
 def _identity(rows: pa.Table) -> pa.Array[Any]:
-    """Return what tells the spans of one trace apart."""
+    """Return a value for each row that identifies its span within the trace."""
     side = pc.if_else(pc.is_in(rows["kind"], value_set=pa.array(["SERVER", "CONSUMER"])), "s", "c")
     texts = [rows[name].cast(pa.string()) for name in ("workspace", "span_id")]
     joined = pc.binary_join_element_wise(*texts, side, " ")
@@ -142,7 +147,7 @@ HOT_TRACE_BYTES: Final = MIB
 
 
 class HotTraces:
-    """Single-trace reads from one tracking store. Threads may share it."""
+    """Reads single traces from one tracking store. Threads may share it."""
 
     def __init__(self, uncommitted: Uncommitted) -> None:
         self._uncommitted = uncommitted
@@ -156,14 +161,15 @@ class HotTraces:
         complete: bool = False,
         span_id: str | None = None,
     ) -> pa.Table:
-        """Return the rows of what is here of a trace, with the columns of SPANS; there may be several about a span.
+        """Return the rows of a trace that the tracking store has, with the columns of SPANS; a span may have several
+        versions.
 
-        Those of other workspaces are left out where they are many. Of a large one what waits in the outbox alone,
-        unless some of it was given up: a commit that is chosen after this call has the rest. With `complete` all of it.
-        With `span_id` only parts that hold this id are decoded.
+        Of a large trace, only rows still in the outbox are returned, unless outbox rows were discarded or `complete` is
+        set: a commit that is chosen after this call has the rest. Rows of other workspaces are left out if they take
+        much memory. With `span_id`, only parts that contain this id are decoded.
 
-        Raises DamageError, LimitError for rows that take too much memory, BackPressureError where others read large
-        traces for too long.
+        Raises DamageError if a part is unreadable, LimitError if the rows take too much memory, and BackPressureError
+        if other large reads take too long.
         """
         # One part above the limit is enough to tell that the trace is large.
         parts = self._uncommitted.of_trace(trace_id, at_most=HOT_TRACE_PARTS + 1)
@@ -212,8 +218,8 @@ class HotTraces:
     ) -> pa.Table:
         """Return the rows of the given parts that still exist.
 
-        `begin` is called before large rows are built. `held_bytes` counts against the memory limit. Raises
-        LimitError, and the errors of `begin`.
+        `begin` is called before large rows are built. `held_bytes` counts against the memory limit. Raises LimitError
+        if the rows exceed the memory limit, and the errors of `begin`.
         """
         columns = SpanColumns()
         for part in self._uncommitted.of_traces(parts):
@@ -252,7 +258,7 @@ class SpanPage:
     """Keys of the spans in the tracking store, if asked for."""
 
     def spans_of(self, rows: pa.Table) -> list[Row]:
-        """Return some of the rows as spans, with their tiers if asked for."""
+        """Return rows of the page as dicts, each with its tier in `_tier` if the page was requested with tiers."""
         spans = to_rows(rows)
         if self.hot is None:
             return spans
@@ -260,7 +266,7 @@ class SpanPage:
 
 
 class HotTier:
-    """The tracking store of an open lake, if it has one. Threads may share it."""
+    """Reads of both tiers of an open lake. The lake may have no tracking store. Threads may share the object."""
 
     def __init__(self, opened: LakeContext) -> None:
         self._opened = opened
@@ -313,7 +319,8 @@ class HotTier:
         return {"hot_tier": True, "database": store.database.name, "outbox": outbox}
 
     def waiting(self) -> InboxInfo | None:
-        """Return the pending rows of the outbox, counted as segments; None without a hot tier. Raises StorageError."""
+        """Return the pending rows of the outbox, counted as segments; None without a hot tier. Raises StorageError if
+        the tracking store fails."""
         store = self.store
         if store is None:
             return None
@@ -330,9 +337,9 @@ class HotTier:
         return self._search.index_newest()
 
     def trace(self, trace_id: str, *, tiers: bool = False, workspace: str | None = None) -> Trace:
-        """Return all spans of a trace from both tiers, in one workspace or all. Raises NotFoundError.
+        """Return all spans of a trace from both tiers, in one workspace or all. The id may be a unique prefix.
 
-        With `tiers`, each span has its tier in `_tier`.
+        With `tiers`, each span has its tier in `_tier`. Raises NotFoundError if no trace, or more than one, matches.
         """
         rows, hot = self._rows(trace_id, workspace)
         summary = summary_of(rows)
@@ -342,7 +349,8 @@ class HotTier:
         return Trace(str(summary["trace_id"]), summary, tuple(spans))
 
     def outline(self, trace_id: str, workspace: str | None = None) -> Trace:
-        """Return a trace whose spans have the columns of an outline only. Raises NotFoundError."""
+        """Return a trace whose spans have the columns of an outline only. Raises NotFoundError if no trace, or more
+        than one, matches the id."""
         return self._outlined(
             trace_id,
             workspace,
@@ -367,8 +375,8 @@ class HotTier:
 
         Args:
             trace_id: the id, or the beginning of it.
-            limit: spans at most.
-            page: `next_page` of the page before.
+            limit: maximum number of spans.
+            page: `next_page` of the previous page.
             tiers: whether each span names its tier.
             workspace: the spans of one workspace only.
 
@@ -386,9 +394,9 @@ class HotTier:
         return self._outlined(trace_id, workspace, OUTLINE_COLUMNS, read)
 
     def span_rows(self, trace_id: str, span_id: str, workspace: str | None = None) -> pa.Table:
-        """Return the spans of a trace with an id, of which several workspaces may have one.
+        """Return the rows with this span id in a trace. Several workspaces may each have one.
 
-        Raises NotFoundError where there is no such trace.
+        Raises NotFoundError if no trace, or more than one, matches `trace_id`.
         """
         if not _SPAN_ID.fullmatch(span_id):
             return SPANS.empty_table()
@@ -401,7 +409,8 @@ class HotTier:
         )
 
     def spans_of(self, trace_id: str, workspace: str | None = None) -> pa.Table:
-        """Return the rows of a trace, with the columns of SPANS. Raises NotFoundError."""
+        """Return the rows of a trace, with the columns of SPANS. Raises NotFoundError if no trace, or more than one,
+        matches the id."""
         return self._rows(trace_id, workspace)[0]
 
     def infos(self, trace_ids: Sequence[str], workspace: str | None = None) -> dict[str, dict[str, Any]]:
@@ -429,13 +438,15 @@ class HotTier:
         *,
         workspace: str | None = None,
     ) -> FoundTraces:
-        """Return traces of experiments that match an MLflow filter. Raises QueryError, UsageError."""
+        """Return traces of experiments that match an MLflow filter. Raises QueryError if the filter or order does not
+        parse, and UsageError if the lake has no tracking store."""
         return TraceSearch(self.required_store(), workspace).search(
             experiment_ids, filter, max_results, order_by, page_token
         )
 
     def newer(self) -> HotList:
-        """Return the newest uncommitted traces, for lists. Call it before choosing the commit to list with them."""
+        """Return the newest uncommitted traces, for lists. Call this before choosing the commit, so that no trace is
+        missing from both."""
         store = self.store
         return HotList() if store is None else self._reads_of(store)[0].newest()
 
@@ -472,9 +483,10 @@ class HotTier:
         use: Callable[[CommitView, Outline], ResultT],
         span_id: str | None = None,
     ) -> ResultT:
-        """Return what `use` makes of the outline of a trace. Raises NotFoundError.
+        """Return the result of calling `use` with a commit and the outline of a trace. Raises NotFoundError if no trace
+        matches.
 
-        With `span_id` the tracking store is asked for this span only.
+        With `span_id`, only this span is read from the tracking store.
         """
         counts = self._span_counts(trace_id.lower(), workspace)
 
@@ -508,7 +520,8 @@ class HotTier:
         return result
 
     def _summary_of(self, view: CommitView, outline: Outline, workspace: str | None) -> Row:
-        """Return the row of table `traces` of a trace: of its commit where that has all of it."""
+        """Return the row of table `traces` for a trace: the commit's row if the commit has all spans, otherwise one
+        computed from the outline."""
         if workspace is None and not len(outline.hot):
             summary = view.summary(outline.trace_id)
             if summary is not None and summary["span_count"] == len(outline.rows):

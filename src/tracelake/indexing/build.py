@@ -4,8 +4,8 @@ Rebuild of the index from table `spans`, concurrent with readers and pipelines (
 
 The new parts have one document for each live row, so that scores ignore replaced rows. One commit publishes them.
 Transactions that were committed in the meantime have separate parts, which are taken over unchanged. If their parts
-were merged with older ones, or have another analyzer, these transactions are built too. The next transaction
-reconciles one that is committed at the same moment (see `base_of`).
+were merged with older ones, or have another analyzer, these transactions are built too. If a transaction is committed
+at the same moment as the rebuilt index, the next transaction reconciles the two (see `base_of`).
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ def run_count_task(task: CountTask) -> Counter[int]:
 
 @dataclass(frozen=True, slots=True)
 class IndexBuilder:
-    """Builder of index parts."""
+    """Builds index parts with tasks."""
 
     key_value: KeyValueStore
     objects: ObjectStore
@@ -209,12 +209,8 @@ class IndexBuilder:
     def merge(
         self, started: StartedBuild, parts: Sequence[PartRef], wanted: IndexedRows, progress: OnProgress
     ) -> list[Receipt]:
-        """Merge adjacent parts into parts of the same rows that `build` would give. They have this analyzer and all
-        the rows.
-
-        Raises:
-            ExpiredError: garbage was collected twice in the meantime, and with it the parts.
-        """
+        """Merge adjacent parts into parts with the rows that `build` would index. The parts must have this analyzer and
+        contain all these rows."""
         too_large = sum(part.size_bytes for part in parts) > INDEX_MERGED_MAX_BYTES
         if too_large or not all(has_vectors(part.vectors, wanted.vectors) for part in parts):
             return self.build(started, wanted, progress, sum(part.documents for part in parts))
@@ -332,7 +328,7 @@ def _live_rows(
 def _opened(
     objects: ObjectStore, snapshot: Snapshot
 ) -> Iterator[tuple[LocalFiles, duckdb.DuckDBPyConnection]]:
-    """Open a database to read a snapshot. Raises DamageError for a damaged part."""
+    """Open a database to read a snapshot. Raises DamageError if a part is damaged."""
     with scratch_directory("index") as folder:
         files = LocalFiles(objects, folder)
         check_parts(files, (*snapshot.parts, *snapshot.retractions, *snapshot.history))
@@ -482,7 +478,8 @@ class IndexRebuild:
     def _publish(
         self, number: int, replaced: str | None, later: list[PartRef], now: int
     ) -> IndexReport | None:
-        """Commit the parts, with those of later transactions, as the index. Return None if another was faster."""
+        """Commit the parts, with those of later transactions, as the index. Return None if another commit came
+        first."""
         manifest = Manifest(
             index=INDEX,
             build=f"{self._started.build}-{now:010d}-{number:03d}",  # unique for each attempt

@@ -1,10 +1,9 @@
 """Merging of index parts when it is due, without documents of replaced rows.
 
 A merge builds a part with the live rows of some adjacent parts, and replaces these by one commit. The commit takes
-effect only if the index is still the one that was read. So it undoes nothing that a transaction, a rebuild or another
-merge did in the meantime. After a lost race, the merger tries to put the same parts into the new index; if that
-fails, only its work is lost. After a crash, the index is the old or the new one. Older commits keep the index that
-they reference.
+effect only if the index is still the one that was read. A merge therefore never undoes a transaction, a rebuild or
+another merge. After a lost race, the merger tries to put the same parts into the new index; if that fails, only its
+work is lost. After a crash, the index is the old or the new one. Older commits keep the index that they reference.
 """
 
 from __future__ import annotations
@@ -92,9 +91,10 @@ class IndexMerger:
     def maintain(self, progress: OnProgress = silent, *, is_idle: bool = False) -> None:
         """Merge due parts, and more of them with `is_idle`. Rewrite parts with too many replaced rows.
 
-        Only latency and scores depend on this. So a failure is logged and retried by a later call, after a growing
-        backoff or `fan_out` transactions. A damaged part prevents only merges that include it. Any other failure,
-        such as a full disk, is not due to the parts and ends the call. If it repeats, other parts are merged first.
+        Only latency and scores depend on merges. A failure is therefore logged, and a later call retries, after a
+        growing backoff or `fan_out` transactions. A damaged part prevents only merges that include it. Any other
+        failure, such as a full disk, is not due to the parts and ends the call. If it repeats, other parts are merged
+        first.
         """
         standing: CurrentIndex | None = None
         again, behind = self._again, _Behind(self.fan_out, is_idle=is_idle)
@@ -113,7 +113,7 @@ class IndexMerger:
                 again.succeeded()
 
     def _step(self, standing: CurrentIndex, behind: _Behind, progress: OnProgress) -> bool:
-        """Execute what is due. Return True if something was done and more may be due."""
+        """Do the next piece of due work. Return True if something was done and more may be due."""
         if not standing.is_complete:
             return self._complete(standing, progress)
         all_generations = generations(read_parts(self._objects, standing.manifest))
@@ -202,10 +202,10 @@ class IndexMerger:
 
 
 class _Behind:
-    """Merge schedule that skips runs that cannot be merged.
+    """Selects due runs of generations, and skips those that cannot be merged.
 
-    An error does not show which of many generations is at fault, because a run is read as rows of its transactions.
-    So a long run is retried as short runs, and only a short one is skipped.
+    An error does not show which of many generations is at fault, because a run is read as the rows of its transactions.
+    A long run that failed is therefore retried as short runs, and only a short run is skipped.
     """
 
     def __init__(self, fan_out: int, *, is_idle: bool) -> None:
@@ -286,7 +286,7 @@ def _commit(
     standing: CurrentIndex,
     message: str,
 ) -> bool:
-    """Commit an index in place of the current one. Return False if that has changed."""
+    """Commit an index in place of the current one. Return False if the head's index has changed in the meantime."""
     path = manifest_path(INDEX, build)
     draft = replace(draft, build=build, parent=standing.path)
     manifest = write_marker(objects, path, with_lists(objects, draft))

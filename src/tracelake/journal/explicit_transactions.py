@@ -11,9 +11,9 @@ transaction.
 | commit, abort   | T has a commit, or has no input       | over                                       |
 
 Only one explicit transaction exists at a time. The record keeps the outcomes of earlier ones, so that a client that
-lost a response may repeat its request. The record decides the outcome of the steps. A pipeline reads the decision
-there before it seals or quarantines them, and every concurrent change of the record meets a conflict. Clocks only
-decide when a client has timed out.
+lost a response may repeat its request. The record decides the outcome of the transaction's steps. A pipeline reads the
+record before it seals or quarantines the steps, and writes it conditionally, so that a concurrent change is noticed.
+Clocks only decide when a client has timed out.
 """
 
 from __future__ import annotations
@@ -81,10 +81,10 @@ Decision: TypeAlias = Callable[[ClientTransaction | None], ClientTransaction | N
 
 
 def begin_transaction(standing: ClientTransaction | None, wanted: ClientTransaction) -> ClientTransaction:
-    """Decide on a `begin`. Repeating it is allowed while the transaction is open.
+    """Return the record after a `begin`. Repeating it is allowed while the transaction is open.
 
-    Raises UsageError if another transaction is not over, or if the transaction with this id has ended. Steps recorded
-    under that id must not become part of another transaction.
+    Raises UsageError if another transaction has not ended, or if the transaction with this id has. Steps recorded under
+    that id must not become part of another transaction.
     """
     if standing is None:
         return wanted
@@ -105,10 +105,8 @@ def begin_transaction(standing: ClientTransaction | None, wanted: ClientTransact
 
 
 def on_end(standing: ClientTransaction | None, of: str, request: ClientRequest) -> ClientTransaction:
-    """Decide on a client's commit or abort. Repeating it is allowed, even after other clients have begun.
-
-    Raises UsageError if the transaction has already ended with another outcome.
-    """
+    """Return the record after a client's commit or abort. Repeating it is allowed, even after other clients have
+    begun."""
     ended = None if standing is None else find_ended(standing, of)
     if standing is None or (standing.id != of and ended is None):
         raise UsageError(f"transaction {of!r} is no longer recorded: it ended, and later ones have begun.")
@@ -140,14 +138,15 @@ def _ended(standing: ClientTransaction) -> EndedTransaction:
 
 
 def on_keepalive(standing: ClientTransaction | None, of: str, now_s: float) -> ClientTransaction | None:
-    """Decide on a keep-alive of a client."""
+    """Return the record after a keep-alive of a client."""
     if standing is None or standing.id != of or standing.wish != "open":
         return standing
     return replace(standing, seen_s=max(standing.seen_s, now_s))
 
 
 def on_poll(standing: ClientTransaction | None, now_s: float) -> ClientTransaction | None:
-    """Decide whether a client has timed out. If so, its transaction ends as the client chose at its begin."""
+    """Return the record at this time. If the client has timed out, its transaction ends as the client chose at its
+    begin."""
     if standing is None or standing.wish != "open":
         return standing
     if standing.seen_s > now_s:
@@ -158,14 +157,15 @@ def on_poll(standing: ClientTransaction | None, now_s: float) -> ClientTransacti
 
 
 def on_bound(standing: ClientTransaction | None, of: str, t: int) -> ClientTransaction | None:
-    """Decide which transaction contains a client's steps. The first recorded number stays."""
+    """Return the record, bound to transaction `t`, which contains the client's steps. An earlier recorded number
+    stays."""
     if standing is None or standing.id != of or standing.transaction is not None:
         return standing
     return replace(standing, transaction=t)
 
 
 def on_over(standing: ClientTransaction | None, of: str, upper: int) -> ClientTransaction | None:
-    """Decide whether a transaction is over. All transactions below `upper` are committed."""
+    """Return the record, marked as over if its transaction is below `upper` and therefore committed."""
     if standing is None or standing.id != of or standing.wish == "open":
         return standing
     if standing.transaction is not None and standing.transaction >= upper:
@@ -176,10 +176,7 @@ def on_over(standing: ClientTransaction | None, of: str, upper: int) -> ClientTr
 def of_steps(
     client: str, t: int, record: QuarantineRecord | None, timeout_s: float, now_s: float
 ) -> ClientTransaction | None:
-    """Decide on the replacement of an unreadable record, from the records of T, which has no commit.
-
-    The steps of a client are committed, unless they were already discarded. Returns None if T belongs to no client.
-    """
+    """Return a replacement of an unreadable record, from the records of transaction `t`, which has no commit."""
     if not client:
         return None
     request: ClientRequest = "abort" if record is not None and record.by == "client" else "commit"
@@ -192,10 +189,10 @@ def client_request(
 ) -> ClientRequest | None:
     """Return the client's request for the recorded steps of T, or None if they belong to no client.
 
-    Argument `snapshot` is the record from before the search for input, `current` the current one. The difference
-    matters because a commit counts only after all input that waited at its request was taken. If neither record is
-    about these steps, their client's transaction is long over. Then peers have sealed the steps, unless they came too
-    late. Steps that were recorded after their client's transaction was over, and another had begun, are aborted.
+    `snapshot` is the record before the search for input, `current` the record now. A commit counts only if it is in the
+    snapshot, because all input that was pending at its request must be taken first. If neither record is about these
+    steps, their client's transaction ended long ago. Peers have then sealed the steps, unless the steps were recorded
+    after the end; such late steps are aborted.
     """
     if not steps_of:
         return None
@@ -207,7 +204,7 @@ def client_request(
 
 
 def takes(standing: ClientTransaction | None, t: int) -> str:
-    """Return the client that owns the first step of T; empty for none."""
+    """Return the client whose transaction the first step of T must belong to; empty for none."""
     if standing is None or standing.is_over or standing.wish == "abort":
         return ""
     return standing.id if standing.transaction in (None, t) else ""
@@ -217,7 +214,7 @@ def takes(standing: ClientTransaction | None, t: int) -> str:
 
 
 class ExplicitTransactions:
-    """The client-transaction record of one pipeline."""
+    """Reads and changes the client-transaction record of one pipeline."""
 
     def __init__(self, store: KeyValueStore, pipeline: str) -> None:
         self._store = store
@@ -256,8 +253,8 @@ class ExplicitTransactions:
             self._store.set_if(self._partition, _KEY, encode(wanted), version)
 
     def change(self, decide: Decision) -> ClientTransaction | None:
-        """Apply a decision with conditional writes until one succeeds; return the current record. Raises what the
-        decision raises."""
+        """Apply a decision with conditional writes until one succeeds; return the current record. Errors of the
+        decision are raised unchanged."""
         for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
             entry, standing = self._read()
             wanted = decide(standing)

@@ -29,8 +29,8 @@ RUN_DIGITS_MAX: Final = 18
 class _ReadInput(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The result of reading one input of any kind.
 
-    `checksum` is the sum of 64-bit hashes of its records (payloads) modulo 2^128, in hex. So the order in which
-    partitions read the records does not matter, but a record that is read twice changes it.
+    `checksum` is the sum of 64-bit hashes of its records (payloads) modulo 2^128, in hex. The order in which partitions
+    read the records therefore does not matter, but a record that is read twice changes the checksum.
     """
 
     inputs: ClassVar[int] = 1
@@ -81,7 +81,7 @@ class OffsetRange(_ReadInput, frozen=True, tag="offsets", forbid_unknown_fields=
 
 
 class SegmentOfRun(NamedTuple):
-    """One input of a range, with the data that the journal stores for it alone."""
+    """One segment of a range, with the data that the journal stores for that segment alone."""
 
     path: str
     size_bytes: int
@@ -185,14 +185,16 @@ JournalRecord: TypeAlias = Step | Seal
 
 
 class Floor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The floor of the journal. Transactions below it are finished; their records no longer count, erased or not."""
+    """Record of the journal's floor. Transactions below it are finished, and their records no longer count, even if
+    they still exist."""
 
     transaction: int
     format_version: int = FORMAT_VERSION
 
 
 class QuarantineRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Quarantine of transaction T: its outputs advance by nothing, and this record decides about its inputs."""
+    """Record that transaction T is quarantined: T publishes an empty result, and the record decides about T's
+    inputs."""
 
     transaction: int
     reason: str
@@ -213,7 +215,7 @@ SuspectState: TypeAlias = Literal["offered", "set aside", "discarded", "taken"]
 
 
 class QuarantinedInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An input of a quarantined transaction, and its further treatment."""
+    """An input of a quarantined transaction, with its state: offered again, set aside, discarded or taken."""
 
     source: str
     path: str
@@ -241,7 +243,8 @@ def to_bytes(record: JournalRecord) -> bytes:
 
 
 def from_bytes(data: bytes, where: str) -> JournalRecord:
-    """Decode a record. Raises DamageError if it is torn or has another format (J12)."""
+    """Decode a record. Raises DamageError, which names the record by `where`, if the bytes are torn or have another
+    format (J12)."""
     return decode(cast("type[JournalRecord]", JournalRecord), data, f"journal record {where}", FORMAT_VERSION)
 
 

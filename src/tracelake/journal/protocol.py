@@ -61,28 +61,28 @@ from tracelake.limits import TRANSACTION_STEPS_MAX, TRANSACTION_TRIES_MAX
 
 @dataclass(frozen=True, slots=True)
 class Feed:
-    """Read the ranges that the step names, and answer Replayed."""
+    """Action: read the ranges that the step names, and answer Replayed."""
 
     step: Step
 
 
 @dataclass(frozen=True, slots=True)
 class Restage:
-    """Read the rows of T from table `spans`, instead of the ranges that the step names, and answer Replayed."""
+    """Action: read the rows of T from table `spans` instead of the ranges that the step names, and answer Replayed."""
 
     step: Step
 
 
 @dataclass(frozen=True, slots=True)
 class OpenInputs:
-    """Read new input for T, and answer Read or NoInput."""
+    """Action: read new input for T, and answer Read or NoInput."""
 
     transaction: int
 
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """Record the new input as the next step of T, and answer Appended; or Sealed, if a peer was faster."""
+    """Action: record the new input as the next step of T, and answer Appended; or Sealed, if a peer was faster."""
 
     transaction: int
     number: int
@@ -90,7 +90,7 @@ class Append:
 
 @dataclass(frozen=True, slots=True)
 class Decide:
-    """Apply the commit policy (`decide`) to T, and answer Decided."""
+    """Action: apply the commit policy (`decide`) to T, and answer Decided."""
 
     transaction: int
     steps: int
@@ -100,14 +100,15 @@ class Decide:
 
 @dataclass(frozen=True, slots=True)
 class Abort:
-    """Record the quarantine of T at its client's request, and answer StateRead."""
+    """Action: record the quarantine of T at its client's request, and answer StateRead."""
 
     transaction: int
 
 
 @dataclass(frozen=True, slots=True)
 class WriteSeal:
-    """Record Seal(T) after its steps, and answer Sealed; or Appended, if a peer was faster with another step."""
+    """Action: record Seal(T) after its steps, and answer Sealed; or Appended, if a peer was faster with another
+    step."""
 
     transaction: int
     steps: int
@@ -115,42 +116,43 @@ class WriteSeal:
 
 @dataclass(frozen=True, slots=True)
 class Publish:
-    """Append to each table, finalize the index, commit, and answer Published."""
+    """Action: append to each table, finalize the index, commit, and answer Published."""
 
     transaction: int
 
 
 @dataclass(frozen=True, slots=True)
 class QuarantineInputs:
-    """Record the quarantine of T, unless a peer did, and answer StateRead."""
+    """Action: record the quarantine of T, unless a peer has, and answer StateRead."""
 
     transaction: int
 
 
 @dataclass(frozen=True, slots=True)
 class Abandon:
-    """Raise the error of the tasks: T can only be finished, but not by this run."""
+    """Action: raise the tasks' error. T must be finished, because a table has its rows, but this run cannot."""
 
     transaction: int
 
 
 @dataclass(frozen=True, slots=True)
 class PublishEmpty:
-    """Seal T if it is not sealed, advance tables and index by nothing, commit, and answer Published."""
+    """Action: seal T if it is not sealed, add an empty batch to the tables and an unchanged index, commit, and answer
+    Published."""
 
     transaction: int
 
 
 @dataclass(frozen=True, slots=True)
 class ReadState:
-    """Read the recorded state of T, and answer StateRead."""
+    """Action: read the recorded state of T, and answer StateRead."""
 
     transaction: int
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """End the run; with a reason after a failure."""
+    """Action: end the run. After a failure, it has a reason."""
 
     reason: str | None = None
 
@@ -175,7 +177,7 @@ Action: TypeAlias = (
 # States
 @dataclass(frozen=True, slots=True)
 class Live:
-    """Transaction T is open, and all its `steps` recorded steps are fed: take new input."""
+    """State: transaction T is open, and the rows of all its `steps` recorded steps are staged. It takes new input."""
 
     transaction: int
     steps: int = 0
@@ -183,7 +185,7 @@ class Live:
 
 @dataclass(frozen=True, slots=True)
 class Replaying:
-    """Transaction T has records but not all of its output: read its input again, in the order of its steps."""
+    """State: T has records but not all of its output. The pipeline reads its input again, in the order of its steps."""
 
     transaction: int
     remaining: tuple[Step, ...]
@@ -193,7 +195,7 @@ class Replaying:
 
 @dataclass(frozen=True, slots=True)
 class AtBoundary:
-    """All `steps` recorded steps of T are fed: it takes more, is sealed, or waits."""
+    """State: the rows of all `steps` recorded steps of T are staged. T takes more input, is sealed, or waits."""
 
     transaction: int
     steps: int
@@ -201,21 +203,21 @@ class AtBoundary:
 
 @dataclass(frozen=True, slots=True)
 class Finalizing:
-    """T is sealed: publish its output."""
+    """State: T is sealed, and its output is being published."""
 
     transaction: int
 
 
 @dataclass(frozen=True, slots=True)
 class Skipping:
-    """T is quarantined: publish an empty result."""
+    """State: T is quarantined, and an empty result is being published."""
 
     transaction: int
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The pipeline must stop; the reason names the difference and the remedy."""
+    """State: the pipeline must stop. The reason names the difference and the remedy."""
 
     reason: str
 
@@ -244,24 +246,24 @@ class StateRead:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """The recorded ranges of a step were read again, with this result."""
+    """Event: the recorded ranges of a step were read again, with this result."""
 
     sources: Mapping[str, Sequence[RecordedRange]]
 
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """New input was read."""
+    """Event: new input was read."""
 
 
 @dataclass(frozen=True, slots=True)
 class NoInput:
-    """There is no new input."""
+    """Event: no new input is pending."""
 
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """A step of T is recorded, ours or that of a faster peer. `transform` is the fingerprint of our code."""
+    """Event: a step of T is recorded, ours or that of a faster peer. `transform` is the fingerprint of our code."""
 
     step: Step
     ours: bool
@@ -273,19 +275,19 @@ Verdict: TypeAlias = Literal["more", "seal", "wait", "discard"]
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """The result of the commit policy for T."""
+    """Event: the commit policy's decision on T."""
 
     verdict: Verdict
 
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    """Seal(T) is durable, written by this pipeline or a peer."""
+    """Event: Seal(T) is durable, written by this pipeline or a peer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """Tables, index and commit of T are published, by this pipeline or a peer."""
+    """Event: tables, index and commit of T are published, by this pipeline or a peer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,7 +307,8 @@ class AttemptFailed:
 
 @dataclass(frozen=True, slots=True)
 class LostRace:
-    """A peer appended another result to the first table: nothing instead of our rows, or rows instead of nothing."""
+    """Event: a peer appended another result of T to the first table: an empty batch instead of our rows, or rows
+    instead of our empty batch."""
 
 
 Event: TypeAlias = (
@@ -314,7 +317,7 @@ Event: TypeAlias = (
 
 
 def advance(state: State | None, event: Event) -> tuple[State, Action]:  # noqa: PLR0911, PLR0912  one line for each row
-    """Return the next state and the one action to perform. `state` is None at the start."""
+    """Return the next state and the one action that the driver must perform. `state` is None at the start."""
     match state, event:
         case (None | Live(), StateRead()):
             return _start(event)
@@ -377,7 +380,8 @@ def _weighed(t: int, steps: int, verdict: Verdict) -> tuple[State, Action]:
 
 
 def tries_max(event: AttemptFailed) -> int:
-    """Return the maximum number of attempts. It is one if an attempt only serves to find the input at fault."""
+    """Return the maximum number of attempts after this failure. It is one if the attempt only serves to find the input
+    at fault."""
     return 1 if event.unread or (event.suspected and event.inputs > 1) else TRANSACTION_TRIES_MAX
 
 
@@ -501,14 +505,15 @@ def sealed_totals_agree(step: Step, seal: Seal) -> bool:
 
 
 def floor_above(upper: int, retained: int) -> int:
-    """Return the least transaction to keep of those below `upper`, which are committed. At least the newest one is
-    kept."""
+    """Return the lowest transaction to keep, so that `retained` committed transactions (those below `upper`) remain,
+    and at least one."""
     # Before the step of the newest was recorded, its pipeline saw that all earlier inputs were acknowledged.
     return max(0, upper - max(1, retained))
 
 
 def beginnings_below(stop: str, begin: str) -> list[str]:
-    """Return prefixes that match exactly the numbers below `stop` that begin with `begin`, as `stop` does."""
+    """Return key prefixes that together match exactly the numbers below `stop` that begin with `begin`. `begin` must be
+    a prefix of `stop`."""
     return [f"{stop[:at]}{digit}" for at in range(len(begin), len(stop)) for digit in range(int(stop[at]))]
 
 
@@ -542,12 +547,7 @@ class OpenTransactionStats:
 
 
 def decide(mode: CommitPolicy, opened: OpenTransactionStats, *, exhausted: bool, continuous: bool) -> Verdict:
-    """Decide whether a transaction takes more, is sealed, waits for more, or is discarded.
-
-    If another run follows (`continuous`), the transaction may stay open when no input is pending. A client's
-    transaction is sealed only at its client's request, after all input pending at that time was taken. If the client
-    has timed out, the pipeline records a request for it first (`explicit_transactions.py`).
-    """
+    """Decide whether an open transaction takes more input, is sealed, waits for more, or is discarded."""
     is_full = opened.steps >= TRANSACTION_STEPS_MAX
     if opened.request == "abort":
         return "discard"

@@ -56,7 +56,8 @@ characters."""
 def narrowed(inputs: int, *, died: bool, suspected: bool) -> int:
     """Return how many inputs of a failed transaction to retry together; 0 if its only input is at fault.
 
-    Crashed runs do not report a cause. So if runs crashed on a single input, it must be the only one a second time.
+    Crashed runs do not report a cause. If runs crashed on a single input, the input is therefore at fault only if it is
+    the only one when they crash a second time.
     """
     if inputs > 1:
         return (inputs + 1) // 2
@@ -104,15 +105,16 @@ def on_transaction(standing: QuarantinedInput | None, suspect: QuarantinedInput)
 
 
 def on_failure(standing: QuarantinedInput | None, suspect: QuarantinedInput) -> QuarantinedInput:
-    """Decide on an unreadable input, or on one of several. A decision that the user made in the meantime wins."""
+    """Decide on an unreadable input, or on one of several that failed together. A decision that the user made in the
+    meantime wins."""
     return suspect if standing is None or standing.state == "offered" else standing
 
 
 def on_commit(standing: QuarantinedInput | None, committed: RecordedInput | None) -> QuarantinedInput | None:
-    """Decide on a committed input; `committed` is None if its source no longer has it.
+    """Decide on a committed input. `committed` is None if the source no longer has the input.
 
-    A quarantine record of this content is removed, because a peer was able to commit it. A file that changed since
-    then counts as a different one.
+    The quarantine record of this content is removed, because a peer has committed it. If the file has changed since it
+    was quarantined, it counts as another input.
     """
     if standing is None or standing.state == "discarded":
         return standing
@@ -124,7 +126,7 @@ def on_commit(standing: QuarantinedInput | None, committed: RecordedInput | None
 
 
 def on_stay(standing: QuarantinedInput | None, suspect: QuarantinedInput) -> QuarantinedInput:
-    """Decide on an input that is completely taken but cannot be deleted."""
+    """Decide on an input that a commit contains but that cannot be deleted at its source."""
     return standing if standing is not None and standing.state in ("taken", "discarded") else suspect
 
 
@@ -172,17 +174,14 @@ def next_offer(suspects: Iterable[QuarantinedInput]) -> list[QuarantinedInput]:
 
 @dataclass(frozen=True, slots=True)
 class QuarantineListing:
-    """All quarantine records: readable ones, and damaged keys."""
+    """All quarantine records of a pipeline: the readable ones, and the keys of damaged ones."""
 
     readable: list[QuarantinedInput]
     damaged: dict[str, str]
     """Mapping from a key, or a prefix of one, to the error of its damaged record."""
 
     def damage(self, size_bytes: int, sha256: Callable[[], str]) -> str | None:
-        """Return the error of a damaged record that may be that of an input with this content, or None.
-
-        Calls `sha256` only if a damaged record is of an input of that size.
-        """
+        """If a damaged record may belong to an input with this content, return its error; otherwise None."""
         begin = f"{size_bytes:016x}-"
         alike = [key for key in self.damaged if key.startswith(begin)]
         content = (begin + sha256())[:_CONTENT_CHARS] if alike else ""
@@ -241,13 +240,13 @@ class QuarantineStore:
         )
 
     def forget(self, committed: Mapping[str, RecordedInput | None]) -> None:
-        """Remove the records of inputs, by path, that a commit contains, or that have nothing left to take."""
+        """Delete the records of inputs, by path, that a commit contains or that have nothing left to take."""
         for suspect in self.all():
             if suspect.path in committed:
                 self.change(suspect, partial(on_commit, committed=committed[suspect.path]))
 
     def forget_others(self, of: QuarantinedInput) -> None:
-        """Remove offers of the same input with other content."""
+        """Delete offers of the same path with other content."""
         for suspect in self.all():
             if (suspect.source, suspect.path) == (of.source, of.path) and _key(suspect) != _key(of):
                 self.change(suspect, partial(on_commit, committed=None))

@@ -6,31 +6,32 @@ recorded in a separate partition.
 
 Trimming keeps only the records of the newest finished transactions, for audit. It first raises the *floor* with one
 conditional write, then erases the records below. A late pipeline may find nothing below the floor, or create a record
-there. So a reader or writer checks the floor afterwards: its result counts only if the floor is not above the
-transaction.
+there. Each reader and writer therefore checks the floor afterwards: its result counts only if the floor is not above
+the transaction.
 
 Class `IngestedFiles` remembers inputs by content, so that the same bytes are not decoded twice. The record is written
-after the commit of the transaction. If it is lost, the input is decoded again and its spans are found to be
-duplicates, so correctness does not depend on it. These records outlive the journal, because a file may be ingested
-again after years. So they are small: one per content, with only the data that a report of a known file needs.
+after the commit of the transaction. If it is lost, the input is decoded again and its spans are found to be duplicates,
+so correctness does not depend on it. These records outlive the journal, because a file may be ingested again after
+years. They are therefore small: one per content, with only the data that a report of a known file needs.
 
 Receipts record when a transaction was committed, how long each output took, and its offsets in each output. They
 serve users only; losing one affects only the answer of `explain`. The pipeline that published last writes the receipt
 of the publication after the commit. An earlier output's receipt is written by the pipeline that found its marker.
 Receipts are erased with the records of their transaction.
 
-Repair of journal records that are torn or gone, of a transaction that has a commit.
+`repair` restores or drops damaged or missing records of a transaction that has a commit.
 
 | damaged record                  | repair                                                                            |
 |---------------------------------|-----------------------------------------------------------------------------------|
 | the seal                        | write it again from the steps, if their spans are those that the commit counts    |
 | a step, or the aside record     | raise the floor above the transaction: its records no longer count                |
 
-Nothing of a committed transaction is replayed, so its records only say which inputs pipelines may let go. Without them
-inputs that still exist are read again, and all of their spans are repeats. A transaction without a commit is never
-repaired: nothing proves what its records said (J12).
+A committed transaction is never replayed. Its records only show which inputs sources may delete. Without them,
+pipelines read inputs that still exist again, and all of their spans are repeats. A transaction without a commit is
+never repaired, because its records cannot be verified (J12).
 
-Check of the journal for `tracelake verify`: every committed transaction is recorded and sealed.
+`check_transactions` and `check_journal` are the checks of the journal for `tracelake verify`: every committed
+transaction is recorded and sealed.
 """
 
 from __future__ import annotations
@@ -112,17 +113,15 @@ class Journal:
         return _validated(transaction, records)
 
     def append_step(self, step: Step) -> tuple[JournalRecord, bool]:
-        """Record a step, unless a peer recorded one or the seal. Return the current record, and whether it is ours.
-
-        Raises TrimmedError if peers passed the transaction long ago. Then the recorded step does not count.
-        """
+        """Record a step, unless a peer has recorded a step or the seal there. Return the stored record, and whether it
+        is ours."""
         current, ours = self._create(step.transaction, step.number, step)
         self._require_above_floor(step.transaction)
         return current, ours
 
     def append_seal(self, seal: Seal, number: int = 1) -> JournalRecord:
-        """Record the seal after `number` steps, unless a peer did or recorded another step. Return the current
-        record."""
+        """Record the seal after `number` steps, unless a peer has recorded the seal or another step there. Return the
+        stored record."""
         current, _ = self._create(seal.transaction, number, seal)
         return current
 
@@ -136,7 +135,7 @@ class Journal:
         return self._to_quarantine_record(entry) if entry else None
 
     def quarantine(self, record: QuarantineRecord) -> QuarantineRecord:
-        """Record the quarantine of a transaction, unless a peer did. Return the current record."""
+        """Record the quarantine of a transaction, unless a peer has. Return the stored record."""
         entry = self._create_entry(self._quarantine_partition, _key(record.transaction), encode(record))
         return record if entry is None else self._to_quarantine_record(entry)
 
@@ -156,7 +155,8 @@ class Journal:
             )
 
     def raise_floor(self, floor: int) -> None:
-        """Invalidate the records of all transactions below. A higher floor set by a peer stays."""
+        """Raise the floor, which invalidates the records of all transactions below it. If a peer has set a higher
+        floor, keep that."""
         for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
             current, expected = self._floor()
             if current >= floor:
@@ -201,7 +201,8 @@ class Journal:
             steps.append(record)
 
     def replace_damaged_seal(self, seal: Seal, number: int) -> bool:
-        """Write a seal behind so many steps where a damaged record stands, or none; False if that has changed."""
+        """Write a seal after `number` steps, where a record is damaged or missing. Return False if a peer has written
+        there in the meantime."""
         key = record_key(seal.transaction, number)
         entry = self._store.get(self._partition, key)
         expected = ABSENT if entry is None else entry.version
@@ -220,7 +221,8 @@ class Journal:
         return decode(Floor, entry.value, where, FORMAT_VERSION).transaction, entry.version
 
     def _require_above_floor(self, transaction: int) -> None:
-        """Raise TrimmedError unless what was just read or recorded of a transaction was not erased before."""
+        """Raise TrimmedError if the transaction is below the floor, because its records may have been erased before the
+        caller read or wrote them."""
         if transaction < self.floor():
             raise TrimmedError(f"transaction {transaction} is below the floor of the journal")
 
@@ -252,7 +254,8 @@ class Journal:
         return (record, True) if entry is None else (self._decode(entry), False)
 
     def _create_entry(self, partition: str, key: str, value: bytes) -> Entry | None:
-        """Create a record if absent. Return the record that another pipeline created, None if it is ours."""
+        """Create a record if absent. Return None if the stored record is ours, otherwise the record of another
+        pipeline."""
         for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
             outcome = self._store.set_if(partition, key, value, ABSENT)
             settled = settle(self._store, partition, key, outcome, is_mine=lambda entry: entry.value == value)
@@ -421,12 +424,13 @@ class OutputReceipts:
         self._partition = f"written/{pipeline}"
 
     def note(self, output_id: str, receipt: OutputReceipt) -> None:
-        """Store the receipt of an output, best effort. Idempotent."""
+        """Store the receipt of an output; errors are ignored. Idempotent."""
         with contextlib.suppress(StorageError):
             self._store.set(self._partition, f"{_key(receipt.transaction)}-{output_id}", encode(receipt))
 
     def read(self, transaction: int, output_id: str) -> OutputReceipt | None:
-        """Return the receipt of an output for a transaction, or None. Raises DamageError."""
+        """Return the receipt of an output for a transaction, or None. Raises DamageError if the record does not
+        decode."""
         entry = self._store.get(self._partition, f"{_key(transaction)}-{output_id}")
         if entry is None:
             return None
@@ -443,17 +447,17 @@ class PublishReceipts:
         self._partition = f"receipts/{pipeline}"
 
     def note(self, receipt: PublishReceipt) -> None:
-        """Store a receipt, best effort."""
+        """Store a receipt; errors are ignored."""
         with contextlib.suppress(StorageError):
             self._store.set(self._partition, _key(receipt.transaction), encode(receipt))
 
     def read(self, transaction: int) -> PublishReceipt | None:
-        """Return the receipt of a transaction, or None. Raises DamageError."""
+        """Return the receipt of a transaction, or None. Raises DamageError if the record does not decode."""
         entry = self._store.get(self._partition, _key(transaction))
         return None if entry is None else self._decode(entry)
 
     def first_from(self, transaction: int) -> PublishReceipt | None:
-        """Return the first receipt at or after a transaction. Raises DamageError."""
+        """Return the first receipt at or after a transaction. Raises DamageError if the record does not decode."""
         entries = self._store.scan(self._partition, _key(transaction), limit=1)
         return self._decode(entries[0]) if entries else None
 
@@ -468,15 +472,16 @@ RepairKind = Literal["seal", "forgotten"]
 
 
 def repair(journal: Journal, t: int, sealed_at: str, spans: int) -> RepairKind:
-    """Repair the records of a committed transaction; again, and beside pipelines, is safe.
+    """Repair the records of a committed transaction, or drop them. The call may be repeated, and is safe while
+    pipelines run.
 
     Args:
-        journal: of the pipeline.
-        t: the transaction; it has a commit, and was not set aside.
-        sealed_at: the time of its commit, which is that of its seal.
-        spans: how many spans its commit counts: new, replaced and repeated ones.
+        journal: the journal of the pipeline.
+        t: the transaction. It must have a commit, and must not be quarantined.
+        sealed_at: the time of its commit, used as the time of the seal.
+        spans: the number of spans that its commit counts: new, replaced and repeated ones.
 
-    Raises UsageError if its records are whole.
+    Raises UsageError if its records are intact.
     """
     for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
         if _is_readable(journal, t):
@@ -499,7 +504,8 @@ def repair(journal: Journal, t: int, sealed_at: str, spans: int) -> RepairKind:
 
 
 def seal_of(t: int, steps: tuple[Step, ...], sealed_at: str, spans: int) -> Seal | None:
-    """Return the seal behind these steps; None if the commit counts other spans, so that a step is damaged."""
+    """Return the seal after these steps. Return None if the commit counts another number of spans, because a step is
+    then damaged or missing."""
     if not steps:
         return None
     sources = merge_steps(steps).sources
@@ -524,7 +530,7 @@ def _is_readable(journal: Journal, t: int) -> bool:
 
 
 def repairable(t: int) -> str:
-    """Say which command repairs the records of a transaction that has a commit."""
+    """Return a sentence with the command that repairs the records of a committed transaction."""
     return (
         f"Transaction {t} is committed, and its tables are intact: `tracelake pipeline repair {t}` repairs "
         "its records."

@@ -574,7 +574,7 @@ class Lake:
         """Return the entries that differ between two commits, by path, at most `limit`.
 
         `before` defaults to the first parent of `after`. The time is proportional to the differences. Raises
-        RefNotFoundError.
+        RefNotFoundError if a reference names no commit.
         """
         repository = self._opened.repository
         to = repository.resolve(after)

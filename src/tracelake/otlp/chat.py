@@ -208,7 +208,8 @@ def _of_list(items: list[Any], role: str, depth: int) -> Messages | None:
 
 
 def _append(messages: Messages, part: MessagePart, role: str) -> None:
-    """Add a part that no message holds, to the last message if that has the same role."""
+    """Append a part that belongs to no message yet: to the last message if its role is the same, otherwise to a new
+    one."""
     role = _ROLE_OF_PART.get(part.type, role)
     if messages and messages[-1].role == role:
         messages[-1] = msgspec.structs.replace(messages[-1], parts=(*messages[-1].parts, part))
@@ -324,7 +325,8 @@ def read_objects(value: Any) -> Iterable[_Object]:
 
 
 def read_message(value: _Object, default_role: str) -> ChatMessage | None:
-    """Return the message of an object that has a role, or is one by its place."""
+    """Return the message that an object is, or None. An object without a role counts as a message of `default_role` if
+    it has content."""
     kwargs, data = value.get("kwargs"), value.get("data")
     if isinstance(kwargs, dict) and "lc" in value:
         identity = value.get("id")
@@ -375,7 +377,7 @@ def _parts_of(value: _Object, role: str) -> Iterable[MessagePart]:
 
 
 def _calls_of(value: _Object, seen_ids: set[str | None]) -> Iterable[MessagePart]:
-    """Yield the tool calls that a message has beside its content, except those with these ids."""
+    """Yield the tool calls that a message has outside of its content, except those with these ids."""
     extra = value.get("additional_kwargs")
     calls = value.get("tool_calls") or (extra.get("tool_calls") if isinstance(extra, dict) else None)
     yield from (call for call in read_calls(calls) if call.id is None or call.id not in seen_ids)

@@ -224,7 +224,8 @@ class Resources:
         self._columns: dict[str, list[Any]] = {name: [] for name in _RESOURCE_TYPES}
 
     def add(self, resource_spans: Message) -> int:
-        """Add the resource and schema URL of a ResourceSpans; return the resource's number. Raises RefusedError."""
+        """Add the resource and schema URL of a ResourceSpans; return the resource's number. Raises RefusedError if an
+        attribute or text is not supported."""
         row: dict[str, Any] = {"resource_schema_url": resource_spans.schema_url or None}
         size_bytes = len(resource_spans.schema_url)
         if resource_spans.HasField("resource"):
@@ -280,7 +281,8 @@ class Scopes:
         self._schema_urls: list[str | None] = []
 
     def add(self, resource: int, scope_spans: Message) -> int:
-        """Add the scope and schema URL of a ScopeSpans; return the scope's number. Raises RefusedError."""
+        """Add the scope and schema URL of a ScopeSpans; return the scope's number. Raises RefusedError if an attribute
+        or text is not supported."""
         row: dict[str, Any] | None = None
         size_bytes = len(scope_spans.schema_url)
         if scope_spans.HasField("scope"):
@@ -405,13 +407,14 @@ class SpanChecks:
         self._scopes = Scopes()
 
     def start_payload(self, size_bytes: int, growth: int) -> None:
-        """Start a new payload of this size. `growth` is the ratio of its size in Arrow to its own size."""
+        """Start a new payload of this size. `growth` is the expected ratio of its size in Arrow to this size."""
         self._payload_bytes = size_bytes
         self._arrow_bytes = growth * size_bytes
         self._expanded_bytes = 0
 
     def add_resource(self, resource_spans: Message) -> int:
-        """Add a resource and its schema URL; return the resource's number. Raises RefusedError."""
+        """Add a resource and its schema URL; return the resource's number. Raises RefusedError if an attribute or text
+        is not supported."""
         return self._resources.add(resource_spans)
 
     def workspaces(self) -> set[str]:
@@ -419,11 +422,12 @@ class SpanChecks:
         return self._resources.workspaces()
 
     def add_scope(self, resource: int, scope_spans: Message) -> int:
-        """Add a scope and its schema URL; return the scope's number. Raises RefusedError."""
+        """Add a scope and its schema URL; return the scope's number. Raises RefusedError if an attribute or text is not
+        supported."""
         return self._scopes.add(resource, scope_spans)
 
     def add_spans(self, scope: int, spans: Sequence[Message], dialect: Dialect) -> None:
-        """Add the spans of one scope. Raises RefusedError if any span is refused; then it adds nothing."""
+        """Add the spans of one scope. Raises RefusedError, without adding any span, if one is refused."""
         self._read(scope, spans, dialect)
 
     def _read(self, scope: int, spans: Sequence[Message], dialect: Dialect) -> _Read:
@@ -476,7 +480,7 @@ class SpanColumns(SpanChecks):
         self._links = LinksColumn()
 
     def add_spans(self, scope: int, spans: Sequence[Message], dialect: Dialect) -> None:
-        """Add the spans of one scope. Raises RefusedError if any span is refused; then it adds nothing."""
+        """Add the spans of one scope. Raises RefusedError, without adding any span, if one is refused."""
         plain, attributes, events, links, link_ids = self._read(scope, spans, dialect)
         for column, values in (plain | _read_unchecked(plain, spans)).items():
             self._plain[column] += values

@@ -1,6 +1,6 @@
 """The conversation and the type of a span in one schema, whatever instrumentation recorded them.
 
-Attributes stay as sent. Messages are made when they are read, so that a better reader also serves old spans.
+Attributes stay as sent. Messages are built at each read, so that an improved reader also applies to old spans.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ def span_type_of(span: Mapping[str, Any]) -> SpanType | None:
 def conversation(span: Mapping[str, Any]) -> Conversation:
     """Return the messages of a span, given its row of table `spans`.
 
-    A tool span has the call as its input and the result as its output. Input and output that are no messages, for
-    example the arguments of a function, give none.
+    For a tool span, the input is the tool call and the output its result. If the input or output is not a message, for
+    example the arguments of a function, its messages are empty.
     """
     attributes: Mapping[str, str] = dict(span.get("attributes") or {})
     if span_type_of(span) == "tool":
@@ -86,7 +86,7 @@ def conversation(span: Mapping[str, Any]) -> Conversation:
 
 
 def _with_calls(messages: Messages, attributes: Mapping[str, str]) -> Messages:
-    """Add tool calls that are in an attribute of their own beside the text of the answer."""
+    """Add tool calls that the sender stored in another attribute than the text of the answer."""
     calls = read_calls(parse_json(attributes.get("gen_ai.tool.calls")))
     if len(messages) != 1 or not calls:
         return messages
@@ -98,9 +98,10 @@ def _entries(attributes: Mapping[str, str]) -> recorded.Entries:
 
 
 def preview(text: str | None, *, output: bool = False) -> str | None:
-    """Return what a person would read first in column `input` or `output`, or the text as it is.
+    """Return the text of column `input` or `output` that a person would read first; the unchanged text if it is no
+    message.
 
-    That is the last text of a user in an input, and of the assistant in an output.
+    It is the last text of the user in an input, and of the assistant in an output.
     """
     role = "assistant" if output else "user"
     read = read_text(text, role)

@@ -1,6 +1,7 @@
 """Decoder of OTLP payloads. It rejects a bad span alone and accepts the other spans of the payload.
 
-Reader of an input file: a stream of decompressed bytes in bounded memory, with a digest of the whole file.
+`InputFile` and `Stream` read an input file: as a stream of decompressed bytes in bounded memory, with a digest of the
+whole file.
 
 Several tasks read one file at different times. Each task counts and hashes all bytes to the end. If the file was
 renamed or rewritten in between, the digests of the tasks differ.
@@ -95,7 +96,7 @@ def decode_json(
 ) -> Decoded:
     """Add the spans of an OTLP/JSON TracesData or ExportTraceServiceRequest to the columns, or validate them.
 
-    Raises DecodeError if the payload as a whole cannot be decoded; then nothing was added.
+    Raises DecodeError, without adding any span, if the payload as a whole cannot be decoded.
     """
     columns.start_payload(len(payload), _JSON_GROWTH)
     groups, unknown = _decode_at_once(payload)
@@ -144,7 +145,7 @@ def decode_protobuf(
 ) -> Decoded:
     """Add the spans of a protobuf TracesData or ExportTraceServiceRequest to the columns, or validate them.
 
-    Raises DecodeError if the payload as a whole cannot be decoded; then nothing was added.
+    Raises DecodeError, without adding any span, if the payload as a whole cannot be decoded.
     """
     columns.start_payload(len(payload), _PROTOBUF_GROWTH)
     try:
@@ -323,7 +324,7 @@ def incomplete_reason(size_bytes: int | None, digests: Sequence[InputDigest]) ->
 
 
 class InputFile:
-    """The first bytes of an open file. It counts and hashes what is read."""
+    """The first bytes of an open file. It counts and hashes the bytes that are read."""
 
     def __init__(self, file: BinaryIO, size_bytes: int) -> None:
         self._file = file
@@ -332,7 +333,7 @@ class InputFile:
         self._passed_bytes = 0
 
     def read(self, size_bytes: int) -> bytes:
-        """Return the next bytes, fewer at the end. Raises OSError."""
+        """Return the next bytes, fewer at the end. Raises OSError if the file cannot be read."""
         block = self._file.read(min(size_bytes, self._left_bytes))
         self._left_bytes -= len(block)
         self._passed_bytes += len(block)
@@ -340,7 +341,7 @@ class InputFile:
         return block
 
     def finish(self) -> tuple[int, str]:
-        """Read to the end; return the size and SHA-256 of all bytes. Raises OSError."""
+        """Read to the end; return the size and SHA-256 of all bytes. Raises OSError if the file cannot be read."""
         while self.read(OTLP_BLOCK_BYTES):
             pass
         return self._passed_bytes, self._digest.hexdigest()
@@ -351,7 +352,7 @@ def open_input(path: str, size_bytes: int | None = None) -> Iterator[InputFile]:
     """Open the first `size_bytes` of a regular file; None means its current size.
 
     Bytes appended later do not belong to the input, so that a growing file has an end. Raises NotAnInputError if the
-    path is not a readable regular file, OSError for a failure that may pass.
+    path is not a readable regular file, OSError for a failure that may be temporary.
     """
     descriptor = _open_regular(path)
     with os.fdopen(descriptor, "rb") as file:
@@ -383,7 +384,7 @@ def _check_kind(status: os.stat_result) -> None:
 def fingerprint(path: str, size_bytes: int) -> tuple[int, str]:
     """Return the size and SHA-256 of a file's first bytes; (0, "") if there is no file, which no recorded input has.
 
-    Raises OSError for a failure that may pass: it proves nothing about the file's content.
+    Raises OSError for a failure that may be temporary, because it proves nothing about the file's content.
     """
     try:
         with open_input(path, size_bytes) as file:

@@ -77,7 +77,8 @@ Format: TypeAlias = Literal["json", "protobuf"]
 
 @dataclass(frozen=True, slots=True)
 class Payload:
-    """One OTLP message as bytes. `line` counts from 1 (JSON lines only); `offset` refers to the decompressed data."""
+    """One OTLP message as bytes, with its place in the input. `line` counts from 1 (JSON lines only); `offset` refers
+    to the decompressed data."""
 
     format: Format
     data: bytes
@@ -111,7 +112,8 @@ _JSON_AFTER_NEWLINE: Final = re.compile(rb'\s*\{\s*("[A-Za-z_]|\}|\Z)')
 
 
 class Reading:
-    """The payloads of an OTLP file whose number modulo `stripes` is `stripe`, in bounded memory. Iterate once.
+    """Iterable over the payloads of an OTLP file whose number modulo `stripes` is `stripe`, in bounded memory. It can
+    be iterated once.
 
     A payload that cannot be unpacked becomes a Problem in its place. After the iteration, `whole` describes the
     entire file. Every stripe reads the whole file, so the digests of all its stripes must agree.
@@ -127,7 +129,7 @@ class Reading:
         self.whole: InputDigest | None = None
 
     def __iter__(self) -> Iterator[Payload | Problem]:
-        """Yield the payloads. Raises OSError for a machine failure, at any position in the file."""
+        """Yield the payloads. Raises OSError, possibly after some payloads, if this machine cannot read the file."""
         try:
             with open_input(self._path, self._size_bytes) as file:
                 problem = yield from self._read(file)
@@ -152,14 +154,14 @@ class Reading:
 
 
 class _After:
-    """A file with its first, already read bytes put back."""
+    """A stream that begins with bytes that were already read, and continues with the rest of the file."""
 
     def __init__(self, start: bytes, file: ReadableStream) -> None:
         self._start = BytesIO(start)
         self._file = file
 
     def read(self, size_bytes: int) -> bytes:
-        """Return the next bytes, fewer at the end. Raises OSError."""
+        """Return the next bytes, fewer at the end. Raises OSError if the file cannot be read."""
         data = self._start.read(size_bytes)
         return data + self._file.read(size_bytes - len(data)) if len(data) < size_bytes else data
 

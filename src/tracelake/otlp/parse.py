@@ -3,8 +3,8 @@
 A message that cannot be decoded becomes a RefusedError in its place.
 
 Every recursion is bounded beforehand: JSON is pruned, and protobuf's own parser stops at 100 levels. The depth that a
-parser can reach depends on its stack, which differs between the server, which acknowledges, and the task, which
-decodes again. So both first prune to the same depth and see the same text. An attribute value below that depth is
+parser can reach depends on its stack, which differs between the server, which acknowledges, and the task, which decodes
+again. Both therefore prune to the same depth first, and see the same text. An attribute value below that depth is
 refused for its nesting; an unknown field is ignored, as OTLP requires.
 
 Memory is bounded too, because a message of two bytes on the wire takes hundreds in memory: 8 MiB of empty events took
@@ -203,7 +203,7 @@ def _base64(data: Any) -> Any:
 
 
 def parse_json(payload: bytes) -> Any:
-    """Parse pruned JSON. Raises DecodeError."""
+    """Parse pruned JSON. Raises DecodeError if it is not valid JSON."""
     text = payload.decode("utf-8", "replace")
     try:
         return _loads(text)
@@ -302,7 +302,8 @@ def json_structure(text: bytes, most: int) -> JsonStructure:
 
 
 class _State:
-    """Scanner state at a block boundary: bracket depth, inside a string or not, and number of preceding backslashes."""
+    """Scanner of JSON text, block by block. Its state at a block boundary is the bracket depth, whether the position is
+    inside a string, and the number of preceding backslashes."""
 
     def __init__(self) -> None:
         self._depth = 0
@@ -310,14 +311,16 @@ class _State:
         self._backslashes = 0
 
     def too_deep(self, block: Any) -> Any:
-        """Return a mask of the bytes in the next block that lie inside the deepest allowed brackets."""
+        """Return a mask of the bytes in the next block that are nested deeper than OTLP_JSON_DEPTH_MAX brackets. The
+        brackets of the deepest allowed level are not in the mask, so the pruned text stays valid JSON."""
         _, steps, depths = self.scan(block)
         # Both brackets of the last level stay: the condition spares the opening one, and the closing one is
         # less deep.
         return (depths > OTLP_JSON_DEPTH_MAX) | ((depths == OTLP_JSON_DEPTH_MAX) & (steps != 1))
 
     def scan(self, block: Any) -> tuple[Any, Any, Any]:
-        """Return for each byte of a block whether it is in a text, its step in depth, and the depth behind it."""
+        """Scan the next block. Return for each byte whether it is inside a string, its change of the bracket depth (-1,
+        0 or 1), and the depth after it."""
         quotes = block == _QUOTE
         if self._backslashes or (block == _BACKSLASH).any():
             quotes &= ~self._escaped(block)
@@ -338,7 +341,7 @@ class _State:
 
 
 class Dialect(Protocol):
-    """Reader of the fields that differ between the protobuf and the JSON input, for many spans at once."""
+    """Reads those fields whose form differs between protobuf and JSON, for many spans at once."""
 
     def ids(self, values: list[Message], field: str, size: int) -> list[str]:
         """Return ids of `size` bytes as lower-case hex. Raises RefusedError for any other length."""
@@ -448,7 +451,8 @@ def parse_max_bytes(payload: bytes, format: str) -> int:
 
 
 def message_tags(payload: bytes) -> int:
-    """Return a bound on the messages of a protobuf payload: how many of its bytes may be the tag of one."""
+    """Return an upper bound on the number of messages in a protobuf payload: the number of its bytes that may be a
+    message's tag."""
     return len(payload) - len(payload.translate(None, _MESSAGE_TAGS))
 
 

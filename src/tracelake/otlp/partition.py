@@ -1,13 +1,13 @@
 """Partitioner of requests by trace: for each trace, the rows that filters need and its spans as lossless OTLP
 `TracesData`.
 
-Concatenated protobuf messages form one message with the fields of both. So the bytes of a trace are joined from
-serialized resources, scopes and spans, and the parts of several requests can be joined again. Resource and scope
-appear once for each trace, not once for each span. A callback learns the resulting size before the bytes are made, so
-that it can enforce a bound.
+Concatenated protobuf messages form one message with the fields of both. The bytes of a trace are therefore joined from
+serialized resources, scopes and spans, and the parts of several requests can be joined again. Resource and scope appear
+once for each trace, not once for each span. A callback receives the resulting size before the bytes are made, so that
+it can enforce a limit.
 
-The module also assigns a request to one workspace. Resources without a workspace get it; those of another workspace
-are dropped. This converts messages directly, because rows would repeat the resource for each span.
+The module also assigns a request to one workspace. Resources that name no workspace get this one; resources of another
+workspace are dropped. This converts messages directly, because rows would repeat the resource for each span.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class TracePartitioner(SpanChecks):
         return number
 
     def add_spans(self, scope: int, spans: Sequence[Message], dialect: Dialect) -> None:
-        """Add the spans of one scope. Raises RefusedError if any span is refused; then it adds nothing."""
+        """Add the spans of one scope. Raises RefusedError, without adding any span, if one is refused."""
         read = self._read(scope, spans, dialect)
         derived = derive_columns(read.attributes, read.events)
         nothing: list[Any] = [None] * len(spans)
@@ -162,7 +162,7 @@ def complete(
 
 
 def take_apart(format: Format, payload: bytes) -> dict[str, TraceSpans]:
-    """Return the traces of a request. Raises DecodeError."""
+    """Return the traces of a request. Raises DecodeError if the request cannot be decoded."""
     partitioner = TracePartitioner()
     decoded = (decode_json if format == "json" else decode_protobuf)(payload, partitioner)
     return complete(format, payload, partitioner, decoded)
@@ -176,8 +176,8 @@ def rows_of(data: bytes) -> SpanColumns:
 
 
 def add_rows(data: bytes, columns: SpanColumns) -> None:
-    """Add the spans of a `TracesData` to columns. Raises InputError if it cannot be decoded; some may have been added
-    then.
+    """Add the spans of a `TracesData` to columns. Raises InputError if it cannot be decoded; some spans may then have
+    been added.
 
     For a single trace, taking a batch from columns costs several times as much as adding its spans.
     """

@@ -42,7 +42,8 @@ class Price:
     """First day of the price, UTC. The first price of a model also holds before."""
 
     def cost(self, inputs: int, outputs: int, cache_reads: int, cache_writes: int) -> float:
-        """Return US dollars for these tokens. Some senders count cached input apart: then it exceeds the input."""
+        """Return US dollars for these tokens. Some senders do not count cached tokens as input; the cached tokens may
+        then exceed the input."""
         others = inputs - cache_reads - cache_writes
         dollars = (
             (others if others >= 0 else inputs) * self.input
@@ -62,13 +63,14 @@ def price_table() -> Mapping[str, Sequence[Price]]:
 
 @cache
 def table_fingerprint() -> str:
-    """Return a short hash of the price table, by which rows of different tables are told apart."""
+    """Return a short hash of the price table. It distinguishes rows that were computed with different tables."""
     return hashlib.sha256(repr(sorted(price_table().items())).encode()).hexdigest()[:8]
 
 
 @lru_cache(_MODELS_CACHED_MAX)
 def prices_of(model: str) -> Sequence[Price]:
-    """Return the prices of a model, also under the name of a host or release, or nothing."""
+    """Return the prices of a model. The name may have a prefix of a host or a suffix of a release. Empty for an unknown
+    model."""
     table = price_table()
     name = model.strip().lower()
     name = name[match.end() :] if (match := _HOST.match(name)) else name

@@ -13,8 +13,8 @@
 | n | AnyValue without a value | empty |
 | - | no AnyValue at all | empty |
 
-An owner may have the same key twice, against OTLP's rule, but DuckDB and Spark refuse such maps. So the second
-`retry` is stored as `retry#2`, with a capital type letter, or `+` for `-`.
+An owner may have the same key twice, against OTLP's rule, but DuckDB and Spark refuse such maps. The second `retry` is
+therefore stored as `retry#2`, with a capital type letter, or `+` for `-`.
 """
 
 from __future__ import annotations

@@ -39,7 +39,8 @@ def split_field(
 ) -> tuple[bytes, list[tuple[int, memoryview]]]:
     """Return the message without the sub-messages of some fields, and those sub-messages with their offsets.
 
-    `base` is the offset of `data` in the payload, for error messages. Raises WireError.
+    `base` is the offset of `data` in the payload, for error messages. Raises WireError if the bytes are no valid
+    message.
     """
     remaining = bytearray()
     values = []
@@ -66,7 +67,7 @@ Tables: TypeAlias = dict[int, Any]
 def has_fields_beyond(data: bytes, tables: Tables, messages_max: int, others_max: int) -> bool:  # noqa: PLR0912
     """Return whether a message has more sub-messages of `tables`, or too many other fields for those that it has.
 
-    It passes over what is damaged. One flat loop: this walks millions of fields while others wait.
+    Damaged fields are skipped. It is one flat loop, because it may scan millions of fields while other requests wait.
     """
     messages = others = 0
     pending = [(0, len(data), tables)]
@@ -124,7 +125,8 @@ def _long_number(data: bytes, at: int, first: int) -> tuple[int, int]:
 
 
 def tables_of(kind: Descriptor, tables: dict[str, Tables]) -> Tables:
-    """Return the tags of all sub-messages of a kind of message. `tables` is filled with those of other kinds."""
+    """Return the tags of all sub-messages of a kind of message. `tables` caches the tags by kind of message; the call
+    adds all kinds inside this one."""
     if kind.full_name not in tables:
         table = tables[kind.full_name] = {}
         for field in kind.fields:
@@ -134,7 +136,8 @@ def tables_of(kind: Descriptor, tables: dict[str, Tables]) -> Tables:
 
 
 def replace_bad_text(data: memoryview, kind: Descriptor) -> bytes:
-    """Return a message whose texts have U+FFFD in place of each byte that is not UTF-8. Raises WireError."""
+    """Return a message whose texts have U+FFFD in place of each byte that is not UTF-8. Raises WireError if the bytes
+    are no valid message."""
     out = bytearray()
     for number, start, value, end in _fields(data, 0):
         field = kind.fields_by_number.get(number)
@@ -265,7 +268,8 @@ class _Raw:
 
 
 def in_json_text(payload: bytes) -> list[UnknownContainer]:
-    """Return the unknown containers of a JSON payload. Raises msgspec.DecodeError, RecursionError."""
+    """Return the unknown containers of a JSON payload. Raises msgspec.DecodeError if it is no valid JSON, and
+    RecursionError if it is nested too deeply."""
     return list(_in_root(payload.strip(), _Raw()))
 
 
@@ -346,7 +350,8 @@ def take_old_names(data: pb.TracesData) -> list[UnknownContainer]:
 def in_parts(
     payload: bytes, resources: Iterable[Any], scopes: Iterable[Any], spans: Iterable[Any]
 ) -> list[UnknownContainer]:
-    """Remove and return the unknown containers of a payload that was decoded in parts. Raises WireError."""
+    """Remove and return the unknown containers of a payload that was decoded in parts. Raises WireError if the payload
+    is no valid message."""
     remaining, _ = split_field(memoryview(payload), (1,), 0)
     unknown = []
     with suppress(ProtobufDecodeError):

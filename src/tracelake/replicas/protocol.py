@@ -1,8 +1,8 @@
 """The heartbeat record of a replica, and every decision about its progress and status. Pure: no I/O, no clock.
 
-Times are seconds since 1970 UTC, by the replica's clock. The rule is: *a replica that gets nothing done never counts
-as running.* So neither a retry nor another poll is progress. Progress is a transaction that advances further than
-ever before, an input that is gone, or a poll that finds nothing to do.
+Times are seconds since 1970 UTC, by the replica's clock. The rule is: *a replica that gets nothing done never counts as
+running.* A retry or another poll is therefore no progress. Progress is a transaction that advances further than ever
+before, the disappearance of the oldest pending input, or a poll that finds nothing to do.
 
 After an error, only a stage that was not reached before counts, until a run succeeds. Otherwise, a writer that always
 fails at the last stage would seem to progress each time it gets there.
@@ -97,7 +97,7 @@ NOT_BEGUN: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class Advance:
-    """The position of a replica, to distinguish progress from repetition."""
+    """The furthest position of a replica so far, which distinguishes progress from repetition."""
 
     furthest: tuple[int, int, int] = (0, NOT_BEGUN, 0)
     """The furthest position: (transaction, stage, tasks done)."""
@@ -109,26 +109,27 @@ class Advance:
 
 
 def on_look(moves: Advance, frontier: int, oldest: str | None) -> tuple[Advance, bool]:
-    """Record a poll of the inputs, with the oldest pending one; return whether it is progress."""
+    """Return the position after a poll of the inputs, and whether the poll is progress. `oldest` is the oldest pending
+    input."""
     moved = oldest is None or oldest != moves.oldest or frontier > moves.furthest[0]
     furthest = max(moves.furthest, (frontier, NOT_BEGUN, 0))
     return replace(moves, oldest=oldest, furthest=furthest), moved and not moves.failing
 
 
 def on_stage(moves: Advance, transaction: int, stage: int, completed: int) -> tuple[Advance, bool]:
-    """Record that a transaction reached a stage (0 is the first); return whether that is progress."""
+    """Return the position after a transaction reached a stage (0 is the first), and whether that is progress."""
     at = (transaction, stage, completed)
     moved = stage > moves.stage if moves.failing else at > moves.furthest
     return replace(moves, furthest=max(moves.furthest, at), stage=max(moves.stage, stage)), moved
 
 
 def on_failure(moves: Advance) -> Advance:
-    """Record a failed run."""
+    """Return the position after a failed run."""
     return replace(moves, failing=True)
 
 
 def on_success(moves: Advance) -> tuple[Advance, bool]:
-    """Record a successful run. After a failure, it is progress."""
+    """Return the position after a successful run, and whether it is progress, as it is after a failure."""
     return replace(moves, failing=False, stage=NOT_BEGUN), moves.failing
 
 

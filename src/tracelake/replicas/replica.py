@@ -1,9 +1,9 @@
 """A replica's progress account and heartbeat. The main loop updates the account; a heartbeat thread writes it as a
 record.
 
-A separate thread writes, so that the pipeline never waits for it. A failed write is retried at the next beat: the
-pipeline continues, and in the meantime others see the replica as gone. The module also converts the records for the
-public API, and checks them for `tracelake verify`.
+A separate thread writes the record, so that the pipeline never waits for the store. A failed write is retried at the
+next beat. Until then the pipeline continues, but other processes may see the replica as gone. The module also converts
+the records for the public API, and checks them for `tracelake verify`.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ def default_name() -> str:
 class ReplicaProgress:
     """The progress account of one replica.
 
-    Only calls of the main loop count as progress. The heartbeat may read the account for any length of time, but if
-    the loop hangs, the account does not change.
+    Only calls of the main loop change the account. If the loop hangs, the account stays the same, although the
+    heartbeat continues to write it.
     """
 
     def __init__(self, name: str, tally: BatchCounts, tables: int) -> None:

@@ -9,10 +9,10 @@ page leads back here. The key cookie is `SameSite=Strict`. Therefore the callbac
 the browser would treat a redirect as the provider's request and omit the cookie. That page waits until every server
 of the lake has reloaded its keys. All responses of the provider are bounded in size and time.
 
-Admin API: `/api/v1/keys`, `/api/v1/sessions` and `/api/v1/audit`.
+The admin API is at `/api/v1/keys`, `/api/v1/sessions` and `/api/v1/audit`.
 
-Like `tracelake key` and `tracelake session`, but over HTTP with an admin key. An admin of one workspace sees only the
-audit records of that workspace's keys.
+The module also serves the admin API, which does the same as `tracelake key` and `tracelake session`, over HTTP with an
+admin key. An admin of one workspace sees only the audit records of that workspace's keys.
 """
 
 from __future__ import annotations
@@ -167,7 +167,8 @@ def sign_in_page(request: Request, after: str, problem: str | None = None, statu
 
 
 def safe_redirect(path: str) -> str:
-    """Return a path on this server. Anything that could lead to another site becomes the first page."""
+    """Return `path` if it is a path on this server. For anything that could lead to another site, return the path of
+    the first page."""
     is_ours = path.startswith("/") and not path.startswith(("//", "/\\")) and path.isprintable()
     return path if is_ours and "\\" not in path else "/"
 
@@ -187,7 +188,8 @@ class Provider:
         self._tls = httpx.create_ssl_context()
 
     async def endpoints(self) -> Endpoints:
-        """Return the provider's endpoints. Raises ProviderError."""
+        """Return the provider's endpoints. Raises ProviderError if the provider is unreachable or its document
+        invalid."""
         issuer = self.openid.issuer
         return await self._cached(
             issuer.rstrip("/") + _DISCOVERY,
@@ -196,7 +198,8 @@ class Provider:
         )
 
     async def claims(self, code: str, sign_in_secret: SignInSecret, redirect_uri: str) -> Claims:
-        """Redeem a code for the user's verified claims. Raises NoKeyError, ProviderError."""
+        """Redeem a code for the user's verified claims. Raises NoKeyError if the code or the ID token is invalid, and
+        ProviderError if the provider fails."""
         endpoints = await self.endpoints()
         tokens = await self._redeemed(endpoints, code, sign_in_secret, redirect_uri)
         token = tokens.get("id_token")
@@ -257,8 +260,8 @@ class Provider:
         return cast("T", value)
 
     async def _answer(self, method: str, url: str, **options: Any) -> dict[str, Any]:
-        """Send a request and return the JSON object of the response. Raises ProviderError; BackPressureError if too
-        many requests are in flight."""
+        """Send a request and return the JSON object of the response. Raises ProviderError if the provider fails or
+        refuses, and BackPressureError if too many requests are in flight."""
         place = object()
         try:
             self._places.acquire_on_behalf_of_nowait(place)
@@ -290,7 +293,7 @@ _LATER: Final = "try again later, or sign in with a key"
 
 
 def _keys_of(document: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the provider's published keys. Raises ProviderError."""
+    """Return the provider's published keys. Raises ProviderError if the document is invalid."""
     keys = document.get("keys")
     if not isinstance(keys, list) or len(keys) > limits.PROVIDER_KEYS_MAX:
         raise ProviderError(f"the provider has no list of keys, or more than {limits.PROVIDER_KEYS_MAX}")

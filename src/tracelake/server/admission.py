@@ -5,8 +5,8 @@ cannot delay a probe or a sign-in. Within a pool, keys share slots fairly: each 
 to the waiting key with the fewest slots. A waiting request takes no thread, and leaves the queue when its client
 disconnects.
 
-A slot stays in use until the work of its request has ended. Many searches cannot be interrupted. Otherwise a client
-that disconnects and retries would multiply the work.
+A slot stays in use until the work of its request has ended, even if the client disconnects, because many searches
+cannot be interrupted. Otherwise a client that disconnects and retries would multiply the work.
 """
 
 from __future__ import annotations
@@ -94,7 +94,8 @@ class Slots:
         """Waiting requests of each key; the key served longest ago comes first."""
 
     async def acquire(self, key: str, wait_s: float) -> None:
-        """Wait for a slot. Raises BackPressureError if too many requests of the key wait, or for too long."""
+        """Wait for a slot. Raises BackPressureError if too many requests of the key wait already, or the wait takes
+        longer than `wait_s`."""
         with self._lock:
             if self._may_begin(key):
                 self._take(key)
@@ -238,7 +239,7 @@ class _Slot:
 
 @dataclass
 class _Answer:
-    """Response of the application, unless the deadline replaced it."""
+    """Sends the application's response to the client, unless a response for the missed deadline has replaced it."""
 
     _send: Send
     _slot: _Slot
@@ -262,7 +263,7 @@ class _Answer:
 
 
 class _ClientMessages:
-    """Messages of the client. After the complete body, a disconnect cancels the request."""
+    """Receives the client's messages for the application. After the complete body, a disconnect cancels the request."""
 
     def __init__(self, receive: Receive, cancellation: Cancellation) -> None:
         self._receive = receive

@@ -3,7 +3,7 @@
 Passes run one at a time. A long request becomes an operation in a thread, and its response waits for the end for a
 limited time. A client that gets a 202 polls the operation.
 
-Long operations of a server. Each runs in a thread; the most recent ones can be looked up by id.
+`Operations` keeps the long operations of a server. Each runs in a thread; the most recent ones can be looked up by id.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class Operations:
         return operation
 
     def wait(self, operation: ServerOperation, wait_s: float) -> ServerOperation:
-        """Wait up to `wait_s` seconds for an operation to end. Raises its error."""
+        """Wait up to `wait_s` seconds for an operation to end. Raises the error of an operation that failed."""
         with self._lock:
             entry = self._entries.get(operation.id)
         if entry is not None:
@@ -134,7 +134,7 @@ class Operations:
         return operation
 
     def get(self, operation_id: str) -> ServerOperation:
-        """Return an operation. Raises NotFoundError."""
+        """Return an operation. Raises NotFoundError if the server remembers no operation with this id."""
         with self._lock:
             entry = self._entries.get(operation_id)
         if entry is None:
@@ -274,7 +274,8 @@ class ArchiveService:
     def begin_pass(
         self, experiment: str | None = None, older_than: str | None = None, traces_max: int | None = None
     ) -> ServerOperation:
-        """Start a requested pass. Raises UsageError, BackPressureError."""
+        """Start a requested pass. Raises UsageError for an invalid argument, and BackPressureError if too many
+        operations run."""
         if older_than is not None:
             duration_ns(older_than)
         archive = self._lake.archive  # fails early if the lake has no archive
@@ -286,7 +287,8 @@ class ArchiveService:
         )
 
     def begin_restore(self, trace_ids: Sequence[str]) -> ServerOperation:
-        """Start to restore archived traces. Raises UsageError, LimitError, BackPressureError."""
+        """Start to restore archived traces. Raises UsageError for an invalid id, LimitError for too many, and
+        BackPressureError if too many operations run."""
         archive, ids = self._lake.archive, _ids(trace_ids)
 
         def restore(tell: Tell) -> Result:
@@ -306,7 +308,8 @@ class ArchiveService:
         return self.operations.begin("restore", BY_REQUEST, restore)
 
     def begin_deletion(self, trace_ids: Sequence[str]) -> ServerOperation:
-        """Start to delete traces. Raises UsageError, LimitError, BackPressureError."""
+        """Start to delete traces. Raises UsageError for an invalid id, LimitError for too many, and BackPressureError
+        if too many operations run."""
         archive, ids = self._lake.archive, _ids(trace_ids)
 
         def delete(_tell: Tell) -> Result:
@@ -323,7 +326,8 @@ class ArchiveService:
         return self.operations.begin("deletion", BY_REQUEST, delete)
 
     def begin_sweep(self, grace_s: float) -> ServerOperation:
-        """Start a sweep. Raises UsageError, BackPressureError."""
+        """Start a sweep. Raises UsageError for an invalid grace period, and BackPressureError if too many operations
+        run."""
         archive = self._lake.archive
         return self.operations.begin(
             SWEEP, BY_REQUEST, lambda _tell: {"deleted_objects": archive.sweep(grace_s)}
@@ -332,8 +336,8 @@ class ArchiveService:
     def _turn(self, only_marked: bool) -> bool:
         """Run a pass; return whether to run the next one at once.
 
-        A pass that archived nothing would only repeat itself. Therefore traces that cannot be archived do not suspend
-        the interval.
+        After a pass that archived nothing, the next one waits for the interval, because it would only repeat the
+        failures.
         """
         if not self._has_hot_tier():
             return False
@@ -424,7 +428,7 @@ def _result(tell: Tell, report: ArchiveReport) -> Result:
 
 
 def _ids(trace_ids: Sequence[str]) -> list[str]:
-    """Return distinct trace ids in the store's form. Raises LimitError."""
+    """Return distinct trace ids in the store's form. Raises LimitError for too many."""
     if len(trace_ids) > limits.ARCHIVE_REQUEST_TRACES_MAX:
         raise LimitError(
             f"{len(trace_ids)} traces at once, of {limits.ARCHIVE_REQUEST_TRACES_MAX} at most; send several requests"

@@ -1,9 +1,9 @@
 """Audit writer of a server.
 
 A request that changes something waits until its audit record is written, in a group with concurrent ones. Its outcome
-is written afterwards, without waiting. A single thread writes the groups in order. So an outcome never precedes its
-record, and a busy server needs fewer writes. Another thread removes expired records. Outcomes are taken from the
-passing responses.
+is written afterwards, without waiting. A single thread writes the groups in order. An outcome therefore never precedes
+its record, and a busy server needs fewer writes. Another thread removes expired records. The outcome of a request is
+read from its response.
 """
 
 from __future__ import annotations
@@ -65,7 +65,8 @@ class AuditWriter:
         self._untrimmed = AUDIT_TRIM_EACH
 
     async def begin(self, record: AuditRecord) -> AuditRecord:
-        """Write the record of an action before it runs. Raises StorageError; then the action must not run."""
+        """Write the record of an action before it runs. Raises StorageError if it cannot be written; the action must
+        then not run."""
         # The shield keeps the group if this request is cancelled.
         written = asyncio.shield(asyncio.wrap_future(self._join([record])))
         try:
@@ -193,7 +194,7 @@ def address_of(scope: Scope) -> str:
 
 @contextmanager
 def collect_objects() -> Iterator[list[str]]:
-    """Collect the objects of the current request's action."""
+    """Yield a list that receives the names of the objects that the current request's action changes."""
     objects: list[str] = []
     token = _OBJECTS.set(objects)
     try:
@@ -203,7 +204,7 @@ def collect_objects() -> Iterator[list[str]]:
 
 
 def tell_object(text: str) -> None:
-    """Record the object of the current action, if its path does not name it."""
+    """Record the object that the current action changes, if the request's path does not name it."""
     objects = _OBJECTS.get()
     if objects is not None:
         objects.append(text)

@@ -1,9 +1,9 @@
 """Connections of the server: limits on their number and speed, and TLS.
 
-A client must act while the server waits for a request, for more of its body, or for the client to read the response.
-It then has a grace period, extended by each byte that it moves; after that the connection is closed. At the maximum
-number of connections, the slowest one by this measure is closed for a new one. So slow clients, such as with one byte
-a second, cannot lock out the rest. uvicorn itself closes only connections that idle after a response.
+A client must act while the server waits for a request, for more of its body, or for the client to read the response. It
+then has a grace period, extended by each byte that it moves; after that the connection is closed. At the maximum number
+of connections, the slowest one by this measure is closed for a new one. Slow clients, such as those that send one byte
+a second, therefore cannot lock out others. uvicorn itself closes only connections that idle after a response.
 
 The HTTP parser has no limits. Therefore this module bounds the head of a request, and the pipelined requests behind
 the current one.
@@ -311,7 +311,7 @@ class _Handshake(asyncio.Protocol):
         self._early.append(data)
 
     def hand_on(self, transport: asyncio.Transport) -> None:
-        """Hand the secured transport to the connection."""
+        """Give the connection its secured transport, and the data that has arrived."""
         transport.set_protocol(self._connection)
         self._connection.connection_made(transport)
         for data in self._early:
@@ -337,13 +337,13 @@ class Tls:
             ) from None
 
     def context(self) -> ssl.SSLContext:
-        """Return the TLS context for HTTP. Raises OSError, including SSLError."""
+        """Return the TLS context for HTTP. Raises OSError, or its subclass SSLError, if the files are unusable."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(self.cert, self.key, password="")
         return context
 
     def read(self) -> tuple[bytes, bytes]:
-        """Return the key and the certificate for gRPC. Raises OSError."""
+        """Return the key and the certificate for gRPC. Raises OSError if a file cannot be read."""
         return Path(self.key).read_bytes(), Path(self.cert).read_bytes()
 
 
@@ -355,7 +355,7 @@ class Renewal:
     """
 
     def __init__(self, tls: Tls, clock: Callable[[], float] = time.monotonic) -> None:
-        """Read the files. Raises OSError."""
+        """Read the files. Raises OSError if they are unusable."""
         self._tls = tls
         self._clock = clock
         self._looked_s = clock()

@@ -4,9 +4,9 @@ The Host check stops DNS rebinding. The Origin check refuses pages of other site
 traces. The key comes from the Authorization header, or from the sign-in cookie, which works only for requests from
 this server's own pages.
 
-Over TLS, here or at a proxy on this machine, cookie names start with `__Host-`, and only these names are read.
-Browsers accept such a cookie only from this exact host over TLS. So a sibling domain, or an attacker who answers
-without TLS, cannot plant a cookie.
+Over TLS, here or at a proxy on this machine, cookie names start with `__Host-`, and only these names are read. Browsers
+accept such a cookie only from this exact host over TLS. Neither a sibling domain nor an attacker who answers without
+TLS can therefore set such a cookie.
 """
 
 from __future__ import annotations
@@ -64,7 +64,8 @@ def cookie_name(name: str, scheme: str) -> str:
 
 
 def our_cookies(scope: Scope) -> dict[str, str]:
-    """Return the values of this server's cookies by bare name. Values that this server cannot have set are ignored."""
+    """Return the values of this server's cookies by name without prefix. Values that this server cannot have set are
+    ignored."""
     ours: dict[str, str] = {}
     bare = {cookie_name(name, scope["scheme"]): name for name in (COOKIE, BEGUN_COOKIE)}
     for cookie in Headers(scope=scope).get("cookie", "").split(";"):

@@ -1,8 +1,9 @@
 """HTTP policy of the server: status codes of errors, access rules of routes, workspace isolation, and names of hosts.
 
 A route takes the lake as a `RequestLake`: all of it, or the view of the workspace that the guard set before any route
-runs. So no route can bypass isolation, and a route without an admitted request gets no lake. A route that no rule
-names, including future ones, needs an admin key for all workspaces. The rules and names are pure data and functions.
+runs. No route can therefore bypass the isolation, and a request that the guard has not admitted gets no lake. A route
+that no rule names needs an admin key for all workspaces; that includes routes added later. The rules and names are pure
+data and functions.
 
 `HttpLocations` checks the locations that requests name, for sources and for the archive repository: setting
 `http_locations` lists allowed directories, bucket prefixes and brokers. Commands and programs on the server's machine

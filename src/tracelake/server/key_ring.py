@@ -49,7 +49,8 @@ ACTOR: Final = "tracelake.actor"
 
 @dataclass(frozen=True, slots=True)
 class KeyHolder:
-    """Caller of a request: a key, or the local user if keys are not demanded."""
+    """The authenticated caller of a request, with role and workspace: the holder of an API key or session, or, if the
+    server requires no keys, the local user."""
 
     key_id: str
     name: str
@@ -81,8 +82,8 @@ class KeyRing:
         demanded: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """With `demanded`, every request needs a key. Otherwise keys are needed once the lake has any. Sessions count
-        as keys."""
+        """Create a cache of keys and sessions. With `demanded`, every request needs a key. Otherwise keys are needed
+        once the lake has any."""
         self._keys = keys
         self._sessions = sessions
         self._demanded = demanded
@@ -101,7 +102,9 @@ class KeyRing:
         self._allowances: dict[str, tuple[Allowance | None, Allowance | None]] = {}
 
     async def actor(self, token: str | None, need: Need) -> KeyHolder:
-        """Return the caller. Raises NoKeyError, ForbiddenError, and BackPressureError if keys cannot be read."""
+        """Return the caller who sent this token. Raises NoKeyError if a key is required and the token is missing or
+        invalid, ForbiddenError if the role lacks the permission `need`, and BackPressureError if keys cannot be read.
+        """
         await self._look(KEYS_LOOK_S)
         if not self._demanded and not self._has_keys:
             return LOCAL
@@ -124,8 +127,8 @@ class KeyRing:
         return key_holder(record)
 
     def forget(self, ended: str | None = None) -> None:
-        """Invalidate the cache after a change of a key, including a read in progress. A revoked key stops working
-        now, even if keys cannot be read."""
+        """Make the next request reload the keys, because a key has changed. The key with id `ended` stops working
+        immediately, even if keys cannot be read."""
         self._changes += 1
         self._has_keys = True
         if ended is not None:

@@ -105,7 +105,8 @@ def span_json(span: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def view_conversation(span: Mapping[str, Any], previous: Mapping[str, Any] | None = None) -> ConversationView:
-    """Return the messages of a span. `previous` is the row of the model call before, for the earlier messages."""
+    """Return the view of a span's messages. `previous` is the row of the previous model call, which shows the earlier
+    messages."""
     own = conversation(span)
     shared = 0 if previous is None else shared_messages(own, conversation(previous))
     reader = MessageReader()
@@ -122,7 +123,8 @@ def view_conversation(span: Mapping[str, Any], previous: Mapping[str, Any] | Non
 
 
 def shared_messages(own: Conversation, previous: Conversation) -> int:
-    """Return how many messages at the beginning of an input the model call before had received or returned."""
+    """Return how many messages at the beginning of an input are repeated from the input or output of the previous model
+    call."""
     shown_before = [*map(_identity, previous.input), *map(_identity, previous.output)]
     count = 0
     for mine, before in zip(map(_identity, own.input), shown_before, strict=False):
@@ -265,7 +267,7 @@ def embedded_image(url: str | None) -> tuple[bytes, str] | None:
 
 
 def markdown(text: str) -> Markup:
-    """Return Markdown as HTML without anything that loads, runs, or leaves the page by itself."""
+    """Return Markdown as HTML, without anything that loads data, runs code, or leaves the page without a click."""
     return Markup(_MARKDOWN.render(text))  # noqa: S704 the renderer escapes each text and knows no raw HTML
 
 

@@ -441,7 +441,8 @@ def _traces(lake: Lake, trace_ids: Sequence[str]) -> list[dict[str, Any] | msgsp
 def _without_spans(lake: Lake, trace_id: str, error: DamageError | LimitError) -> dict[str, Any]:
     """Return a trace whose spans cannot be read: its stored info without spans, with a tag that names the reason.
 
-    So one bad trace neither fails the batch nor looks deleted. Raises such an error for a trace without a stored row.
+    One unreadable trace therefore neither fails the batch nor looks deleted. Raises `error` if the trace has no stored
+    row.
     """
     stored = lake.hot.infos([trace_id])
     kind, tag = (LimitError, TOO_LARGE_TAG) if isinstance(error, LimitError) else (DamageError, DAMAGE_TAG)
@@ -452,14 +453,14 @@ def _without_spans(lake: Lake, trace_id: str, error: DamageError | LimitError) -
 
 
 def _trace(lake: Lake, trace_id: str) -> Response:
-    """Answer with a trace and its spans, of whichever tier, and of tables alone."""
+    """Return a response with a trace and its spans, from both tiers."""
     rows = lake.hot.spans_of(bare(trace_id)).sort_by(IN_ORDER)
     trace = document({"trace_info": _info_of(lake, rows)}, "spans", rows, _spans)
     return in_pieces(enclosed(b'{"trace":', trace, b"}"))
 
 
 def _info_alone(lake: Lake, trace_id: str) -> dict[str, Any]:
-    """Return the info of a trace from its row. Without a row, or for an id prefix, compute it from the spans."""
+    """Return the info of a trace from its stored row. Without a row, or for an id prefix, compute it from the spans."""
     stored = lake.hot.infos([trace_id]) if _WHOLE_ID.fullmatch(trace_id) else {}
     return _infos(lake, stored)[0] if stored else _info_of(lake, lake.hot.spans_of(trace_id))
 
@@ -467,7 +468,7 @@ def _info_alone(lake: Lake, trace_id: str) -> dict[str, Any]:
 def _trace_json(lake: Lake, rows: pa.Table) -> msgspec.Raw:
     """Return a trace with these spans in MLflow's JSON.
 
-    It is encoded in pieces, because the encoder holds the interpreter lock. The answer only copies the bytes.
+    It is encoded in pieces, because the encoder holds the interpreter lock. The response then only copies the bytes.
     """
     pieces = document({"trace_info": _info_of(lake, rows)}, "spans", rows.sort_by(IN_ORDER), _spans)
     return msgspec.Raw(b"".join(pieces))
@@ -514,7 +515,7 @@ def _of_root(rows: pa.Table) -> dict[str, Any]:
 
 
 def _infos(lake: Lake, rows: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return MLflow's trace info for rows."""
+    """Return MLflow's trace info for rows of the tracking store."""
     tags, assessments = lake.annotations.of_traces(list(rows))
     client_infos = lake.hot.said_of(list(rows))
     infos = []

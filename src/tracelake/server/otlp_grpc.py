@@ -4,7 +4,8 @@ It follows https://opentelemetry.io/docs/specs/otlp/#otlpgrpc. A retryable error
 with RetryInfo. A partly rejected request is a success that counts the rejected spans.
 
 Messages stay bytes until the shared endpoint decodes them. gRPC's decompression is disabled, because its output is
-unbounded. The limit on incomplete messages is enforced here too, because only here the slowest call is known.
+unbounded. The limit on incomplete messages is enforced here too, because only this module knows which call is the
+slowest.
 
 The server is a variant of gRPC's asyncio server without three weaknesses. Each one lets a client without a key block
 all others.
@@ -329,7 +330,8 @@ class OtlpGrpcServer:
         return call
 
     async def _admit(self, authorization: str | None, service: str, peer: str) -> KeyHolder | None:
-        """Return the caller, or None without a key ring. Raises AccessError, StorageError."""
+        """Return the caller, or None without a key ring. Raises AccessError if the key does not permit the call, and
+        StorageError if keys cannot be read."""
         if self._ring is None:
             return None
         try:
@@ -352,7 +354,8 @@ class OtlpGrpcServer:
             raise
 
     async def _read(self, messages: AsyncIterator[bytes]) -> bytes:
-        """Return a call's message. Raises TimeoutError, or BackPressureError if it is slow while other calls wait."""
+        """Return a call's message. Raises TimeoutError if the message takes too long, and BackPressureError if it is
+        slow while other calls wait."""
         await self._wait_for_turn()
         turn = asyncio.timeout(limits.GRPC_READ_MAX_S)
         try:

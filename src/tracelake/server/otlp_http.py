@@ -142,7 +142,8 @@ class BudgetShare:
 
     @contextmanager
     def for_now(self) -> Iterator[BudgetShare]:
-        """Release, at the end of the block, the bytes taken in it, except those that `keep` took."""
+        """Inside the `with` block, reserve bytes temporarily: at its end, bytes from `take` are released, and bytes
+        from `keep` stay."""
         before_bytes = self.size_bytes - self._kept_bytes
         try:
             yield self
@@ -150,12 +151,12 @@ class BudgetShare:
             self.give_back(self.size_bytes - self._kept_bytes - before_bytes)
 
     def keep(self, size_bytes: int) -> None:
-        """Reserve bytes until the end of the request. Raises LimitError, BackPressureError."""
+        """Reserve bytes until the end of the request. Raises the errors of `Budget.take`."""
         self.take(size_bytes)
         self._kept_bytes += size_bytes
 
     def take(self, size_bytes: int) -> None:
-        """Reserve bytes. Raises LimitError, BackPressureError."""
+        """Reserve bytes. Raises the errors of `Budget.take`."""
         self._budget.take(size_bytes, self.size_bytes)
         self.size_bytes += size_bytes
 
@@ -205,7 +206,7 @@ class RequestBody:
 async def read_body(declared: bytes, receive: Receive, share: BudgetShare, max_bytes: int) -> bytes:
     """Return the body as sent. `declared` is its Content-Length, if any.
 
-    Raises ClientDisconnect, and LimitError beyond `max_bytes`, before that much is read.
+    Raises ClientDisconnect if the client disconnects, and LimitError as soon as the body exceeds `max_bytes`.
     """
     if declared.isdigit() and int(declared) > max_bytes:
         raise _too_large(max_bytes)
@@ -229,7 +230,8 @@ async def read_body(declared: bytes, receive: Receive, share: BudgetShare, max_b
 def decompress(body: bytes, encoding: str, max_bytes: int, share: BudgetShare) -> bytes:
     """Decompress a `gzip`, `deflate` or `zstd` body, which may have several gzip members or zstd frames.
 
-    Raises DecodeError for a damaged or truncated body, LimitError beyond `max_bytes`, BackPressureError.
+    Raises DecodeError for a damaged or truncated body, LimitError beyond `max_bytes`, and BackPressureError if other
+    requests use the memory budget.
     """
     if encoding == "zstd":
         return _unzstd(body, max_bytes, share)
@@ -306,7 +308,8 @@ class DecodedRequest(NamedTuple):
 def decode_request(
     format: Format, payload: bytes, share: BudgetShare, workspace: str | None, *, takes_apart: bool
 ) -> DecodedRequest:
-    """Decode a request and assign it to the workspace of its key, if the key has one. Raises as `_decode`."""
+    """Decode a request and assign it to the workspace of its key, if the key has one. Raises the errors of
+    `_decode`."""
     decoded, traces, workspaces = _decode(format, payload, share, workspace, takes_apart=takes_apart)
     if workspace is None or workspaces <= {workspace}:
         return DecodedRequest(format, payload, decoded, traces)
@@ -328,7 +331,8 @@ def _decode(
     """Decode a request; find the accepted spans and their workspaces.
 
     Split it by trace if all spans belong to `workspace`, or if that is None. The result keeps its memory share until
-    the response. Raises InputError, LimitError, BackPressureError.
+    the response. Raises InputError if the payload cannot be decoded, LimitError if it needs too much memory, and
+    BackPressureError if other requests use the memory.
     """
     decode = decode_json if format == "json" else decode_protobuf
 
@@ -382,14 +386,15 @@ def _reserve(format: Format, payload: bytes, share: BudgetShare) -> Iterator[OnP
 
 
 def _tokens(format: Format, payload: bytes) -> int:
-    """Return a bound on objects, arrays and commas, or on messages and fields of protobuf, found in a moment."""
+    """Return an upper bound on the values of a payload (JSON objects, arrays and commas, or protobuf messages and
+    fields), by a fast scan."""
     if format == "json":
         return payload.count(b"{") + payload.count(b"[") + payload.count(b",") // _COMMAS_OF_OBJECT
     return max(message_tags(payload) // _TAGS_OF_MESSAGE, len(payload) // _BYTES_OF_MESSAGE)
 
 
 def _check_structure(format: Format, payload: bytes, values_max: int, messages_max: int) -> None:
-    """Count what a payload holds without parsing it. Raises LimitError."""
+    """Count the values and messages of a payload without parsing it. Raises LimitError if there are too many."""
     if format == "protobuf":
         if has_messages_beyond(payload, messages_max, limits.OTLP_CAREFUL_VALUES_MAX):
             raise _too_many(f"{messages_max} messages, or {limits.OTLP_CAREFUL_VALUES_MAX} other fields")
@@ -477,7 +482,7 @@ class TracesEndpoint:
     async def take_message(
         self, payload: bytes, encoding: str, experiment_id: str, meter: Meter | None = None
     ) -> Decoded:
-        """Store a protobuf message that arrived through another protocol. Raises TracelakeError."""
+        """Store a protobuf message that arrived through another protocol. Raises the errors of a request over HTTP."""
         with self._budget.share() as share:
             share.take(len(payload))
             return await self._store("protobuf", payload, encoding, experiment_id, share, meter)
@@ -534,10 +539,10 @@ class TracesEndpoint:
         return payload
 
     async def _do(self, is_small: bool, work: Callable[[], ResultT]) -> ResultT:
-        """Do some work: in a thread, unless it is small, so that going there takes longer than the work.
+        """Run `work` in a thread; small work runs in the event loop, because switching threads would take longer.
 
-        An error loses its frames on the way. They would be held by a cycle of references, and with them all that a
-        refused request was decoded to, until the garbage collector comes by.
+        An error is raised without its frames. In a reference cycle, they would keep all decoded data of a refused
+        request alive until the next garbage collection.
         """
 
         def call() -> ResultT | TracelakeError:
@@ -565,7 +570,7 @@ def _text(header: bytes) -> str:
 
 
 def experiment_of(header: str) -> str:
-    """Return the experiment from the header that MLflow's clients send. Raises LimitError."""
+    """Return the experiment from the header that MLflow's clients send. Raises LimitError if it is too long."""
     experiment_id = header.strip()
     if len(experiment_id) > limits.TRACKING_KEY_MAX_CHARS:
         raise LimitError(
@@ -631,7 +636,7 @@ class IgnoredSignalsEndpoint:
 
 
 async def _skip_body(receive: Receive) -> bool:
-    """Read and discard a body; return False if the client disconnected. Raises LimitError."""
+    """Read and discard a body; return False if the client disconnected. Raises LimitError if it is too large."""
     size_bytes = 0
     while True:
         message = await receive()

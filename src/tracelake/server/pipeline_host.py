@@ -11,7 +11,7 @@ from tracelake.results import ReplicaInfo
 
 
 class PipelineHost(Protocol):
-    """Runner of the pipeline between `start` and `stop`, with reports on its state."""
+    """Runs the pipeline between `start` and `stop`, and reports its state."""
 
     def start(self) -> None:
         """Start the pipeline."""

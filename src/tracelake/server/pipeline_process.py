@@ -1,9 +1,9 @@
 """Pipeline in a separate process: the server starts it, monitors it, and restarts it after an unexpected exit.
 
-So requests and searches do not wait for the interpreter lock during a transaction. Correctness does not depend on the
-process: if killed, it leaves the same state as a killed replica.
+Requests and searches therefore do not wait for the interpreter lock during a transaction. Correctness does not depend
+on the process: if killed, it leaves the same state as a killed replica.
 
-Watchdog for the pipeline's process: it detects a hang and kills the process.
+`Watchdog` detects a hang of the process and kills it.
 
 The server polls about once a second and counts polls in which the process reported no new step. Polls, not clock
 time, are counted. Therefore a clock jump, a suspended machine or a stopped server never looks like a hang.

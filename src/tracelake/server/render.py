@@ -1,10 +1,11 @@
 """Formatting of numbers, times and excerpts for pages. All functions are pure and accept every value that a table can
 hold.
 
-JSON answers with many spans, encoded in pieces: none takes much memory, or keeps the event loop waiting.
+The module also encodes JSON responses with many spans in pieces, so that none takes much memory or blocks the event
+loop for long.
 
 Encoding a whole trace at once takes many times the memory of its rows, and the encoder holds the interpreter lock for
-as long as it takes. Each piece is made in a thread, once the client has read the piece before.
+as long as it takes. Each piece is made in a thread, after the client has read the previous piece.
 """
 
 from __future__ import annotations
@@ -71,9 +72,10 @@ def ago(nanoseconds: int, now_ns: int) -> str:
 
 
 def span_url(trace_id: str, span_id: str, workspace: str | None = None, kind: str | None = None) -> str:
-    """Return the page of a trace with a span selected, of the workspace that a span of several is of.
+    """Return the URL of a trace's page with a span selected. `workspace` and `kind` are needed if several spans share
+    the id.
 
-    A span on the server side names its kind, because a client span may share its id.
+    A span on the server side needs its kind, because a client span may share its id.
     """
     its_workspace = None if workspace == WORKSPACE_DEFAULT else workspace
     query = span_query(span_id, its_workspace, kind if kind in SERVER_KINDS else None)
@@ -81,7 +83,7 @@ def span_url(trace_id: str, span_id: str, workspace: str | None = None, kind: st
 
 
 def span_query(span_id: str, workspace: str | None = None, kind: str | None = None) -> str:
-    """Return what names a span in an address, with workspace and kind where these are needed."""
+    """Return the query string that identifies a span, with workspace and kind if they are given."""
     parameters = {"span": span_id, "workspace": workspace, "kind": kind}
     return urlencode({name: value for name, value in parameters.items() if value}, quote_via=quote)
 
@@ -190,7 +192,7 @@ _JSON_PIECE_MAX_BYTES: Final = 4 * MIB
 
 
 def slices(rows: pa.Table) -> Iterator[pa.Table]:
-    """Yield rows in pieces, of a bounded number, and of bounded bytes where the rows are alike."""
+    """Yield rows in pieces of at most a fixed number of rows, and of about at most a fixed number of bytes."""
     of_bytes = _JSON_PIECE_MAX_BYTES * len(rows) // max(rows.nbytes, 1)
     step = max(1, min(JSON_PIECE_SPANS_MAX, of_bytes))
     for first in range(0, len(rows), step):
@@ -198,7 +200,8 @@ def slices(rows: pa.Table) -> Iterator[pa.Table]:
 
 
 def in_pieces(pieces: Iterator[bytes]) -> Response:
-    """Answer with pieces of a JSON document. Raises what the first piece raises; one piece is a plain response."""
+    """Return a response that streams pieces of a JSON document. If there is only one piece, return an ordinary
+    response. Errors of the first piece are raised."""
     first, second = next(pieces, b""), next(pieces, None)
     if second is None:
         return Response(first, media_type="application/json")

@@ -76,7 +76,8 @@ class _JsonRequest(Request):
 
     @classmethod
     async def read(cls, request: Request) -> _JsonRequest:
-        """Read the body of a request. Raises UnsupportedError, LimitError, DecodeError."""
+        """Read the body of a request. Raises UnsupportedError if it is not `application/json`, LimitError if it is too
+        large, and DecodeError if it is no JSON."""
         content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if content_type != "application/json":
             raise UnsupportedError("send Content-Type: application/json")
@@ -97,7 +98,8 @@ class _JsonRequest(Request):
 
 
 async def small_body(request: Request, max_bytes: int) -> bytes:
-    """Return a body that is too small to need the shared budget. Raises ClientDisconnect, LimitError."""
+    """Return the body of a request, read without the memory budget that large bodies share. Raises LimitError if it
+    exceeds `max_bytes`, and ClientDisconnect if the client disconnects."""
     with Budget(max_bytes).share() as share:
         declared = request.headers.get("content-length", "").encode()
         return await read_body(declared, request.receive, share, max_bytes)
@@ -144,7 +146,7 @@ Hits = Annotated[int, Query(ge=1, le=limits.SEARCH_HITS_MAX)]
 
 
 def cut(value: Any) -> Any:
-    """Return a value for a list: of a long text its beginning, with an ellipsis."""
+    """Return a value shortened for a list: long texts are cut and end with an ellipsis."""
     if isinstance(value, str) and len(value) > limits.LIST_TEXT_MAX_CHARS:
         return value[: limits.LIST_TEXT_MAX_CHARS - 1] + "…"
     return value

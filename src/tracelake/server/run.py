@@ -72,7 +72,8 @@ class Exposure:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a listening socket, and raise the limit of open files for its connections. Raises UsageError."""
+    """Return a listening socket, and raise the limit of open files for its connections. Raises UsageError if the
+    address is not available."""
     raise_limit()
     address = "127.0.0.1" if host == "localhost" else host
     try:
@@ -190,7 +191,7 @@ class HotIndexWarmer(PeriodicThread):
     searches also work without it."""
 
     def __init__(self, index_newest: Callable[[], bool]) -> None:
-        """Set the step. `index_newest` does one step, and returns whether more work remains."""
+        """Create the warmer. `index_newest` indexes some rows, and returns whether more remain."""
         self._index_newest = index_newest
         self._logged = ""
         super().__init__("tracelake-indexing", self._step)

@@ -307,7 +307,7 @@ class Overview:
 
 
 def read_overview(lake: Lake, wanted: TraceFilter) -> Overview:
-    """Return the overview of the traces of a filter. Raises QueryError."""
+    """Return the overview of the traces of a filter. Raises QueryError if the filter's query does not parse."""
     now_ns = time.time_ns()
     conditions, notes = conditions_of(lake, wanted, now_ns)
     where = where_of(conditions)
@@ -346,7 +346,8 @@ _ID_MIN_DIGITS: Final = 12
 
 
 def find_id(lake: Lake, text: str) -> str | None:
-    """Return the page of the trace or span whose id this is, in any usual form; None if there is none."""
+    """Return the URL of the page of the trace or span with this id, which may be written in any usual form; None if
+    none exists."""
     digits = text.strip().lower()
     digits = digits.replace("-", "") if _UUID.fullmatch(digits) else digits
     match = _TRACE_ID.fullmatch(digits)

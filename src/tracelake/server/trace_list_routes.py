@@ -85,7 +85,7 @@ def _parameters(dependant: Dependant) -> list[str]:
 
 
 def refuse_unknown(request: Request) -> None:
-    """Refuse a query parameter that the route does not have. Raises UsageError."""
+    """Raise UsageError if a request has a query parameter that the route does not have."""
     parameters = _parameters(request.scope["route"].dependant)
     for name in request.query_params:
         if name not in parameters:
@@ -209,10 +209,8 @@ def list_page(lake: RequestLake, request: Request, wanted: Wanted) -> Response:
 
 
 def link(request: Request, path: str | None = None, **changed: str | float | None) -> str:
-    """Return the first page of the same list, or of the list at a path, with changed parameters; None removes one.
-
-    A new time range replaces the old one.
-    """
+    """Return the URL of the first page of a list, with changed query parameters; None removes one. The list is the
+    request's, or the one at `path`."""
     removed = {"page", "offset", *changed}
     if removed & {"last", "start", "end"}:
         removed |= {"last", "start", "end"}

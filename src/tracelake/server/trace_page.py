@@ -1,4 +1,4 @@
-"""The page of a trace: the tree of spans with what each contributes, and the details of one span.
+"""The page of a trace: the tree of spans, each with its time, tokens and cost, and the details of one span.
 
 The server renders the selected span, so that the page reads without JavaScript. The script of the page loads the
 details of other spans as the same HTML.
@@ -40,7 +40,7 @@ _STACK: Final = "exception.stacktrace"
 
 @dataclass(slots=True)
 class SpanFacts:
-    """Figures of a span within its trace."""
+    """Figures of a span within its trace, such as its own time."""
 
     type: str | None
     self_ns: int
@@ -117,7 +117,7 @@ def self_time(span: Row, children: Sequence[Row]) -> int:
 
 
 def _tree_tokens(bars: Sequence[Bar], parents: Sequence[int | None]) -> list[tuple[int | None, int | None]]:
-    """Return input and output tokens of each span with those below it."""
+    """Return, for each span, the input and output tokens of the span and its descendants."""
     columns = ("input_tokens", "output_tokens")
     below: list[list[int | None]] = [[None, None] for _ in bars]
     totals: list[tuple[int | None, int | None]] = [(None, None)] * len(bars)
@@ -160,7 +160,8 @@ def critical_path(
 
 
 def _link_model_calls(bars: Sequence[Bar], parents: Sequence[int | None], facts: Sequence[SpanFacts]) -> None:
-    """Set the previous model call of each: below the same parent, or else of the same service."""
+    """Set the previous model call of each model call: the one before it with the same parent, otherwise of the same
+    service."""
     last: dict[object, str] = {}
     for place in sorted(range(len(bars)), key=lambda place: bars[place].span["start_ns"]):
         span = bars[place].span
@@ -190,7 +191,7 @@ def first_failure(rows: Sequence[TraceRow]) -> TraceRow | None:
 
 @dataclass(frozen=True, slots=True)
 class SpanAddress:
-    """The query strings that name a span: of its page, and of its JSON with the question mark."""
+    """The query strings that identify a span: for its page, and for its JSON, which begins with a question mark."""
 
     query: str
     json: str
@@ -251,7 +252,8 @@ def _scope(scope: Row | None) -> Row:
 
 
 def _previous_call(lake: Lake, trace_id: str, previous: str | None, workspace: str | None) -> Row | None:
-    """Return the model call before. Without it, the page shows all messages."""
+    """Return the row of the previous model call, or None if there is none or it cannot be read. The page then shows all
+    messages."""
     if previous is None:
         return None
     try:
@@ -263,7 +265,8 @@ def _previous_call(lake: Lake, trace_id: str, previous: str | None, workspace: s
 def _selected(
     rows: Sequence[TraceRow], span: str | None, workspace: str | None, kind: str | None
 ) -> TraceRow | None:
-    """Return the row of a span; of several with its id, the one of the default workspace and the client side."""
+    """Return the row of the requested span. If several spans share the id, prefer the default workspace and the client
+    side."""
     candidates = [row for row in rows if row.bar.span["span_id"] == span]
     if workspace:
         candidates = [row for row in candidates if row.bar.workspace in (workspace, None)]

@@ -46,7 +46,8 @@ def search(
     vector: Sequence[float] | None = None,
     **options: Any,
 ) -> SearchResults:
-    """Return one page of `Lake.search`, which describes the options, with short texts. Raises BackPressureError."""
+    """Return one page of `Lake.search`, which describes the options, with short texts. Raises BackPressureError if too
+    many searches with an embedding function run."""
     with _turn(mode, vector):
         results = lake.search(query, mode=mode, vector=vector, **options)
     results[:] = [replace(hit, **{name: cut(getattr(hit, name)) for name in _HIT_TEXTS}) for hit in results]
@@ -75,7 +76,7 @@ def find_span(
 ) -> Row:
     """Return one span of a trace; `workspace` and `kind` choose one of several spans with the same id.
 
-    Raises NotFoundError, and UsageError if several spans are left.
+    Raises NotFoundError if there is no such span, and UsageError if several spans match.
     """
     spans = to_rows(lake.hot.span_rows(trace_id, span_id))
     its = [span for span in spans if workspace in (None, span["workspace"]) and kind in (None, span["kind"])]
@@ -96,7 +97,8 @@ def find_span(
 
 
 def trace_as_otlp(lake: Lake, trace_id: str) -> Iterator[bytes]:
-    """Return the pieces of a trace as OTLP/JSON, spans by start time. Raises NotFoundError.
+    """Return the pieces of a trace as OTLP/JSON, spans by start time. Raises NotFoundError if no trace, or more than
+    one, matches the id.
 
     A large trace repeats a resource in each piece that has spans of it.
     """
@@ -105,14 +107,15 @@ def trace_as_otlp(lake: Lake, trace_id: str) -> Iterator[bytes]:
 
 
 def read_page(lake: Lake, trace_id: str, limit: int, page: str | None, *, tiers: bool) -> Iterator[bytes]:
-    """Return the pieces of a page of a trace as JSON. Raises NotFoundError, UsageError."""
+    """Return the pieces of a page of a trace as JSON. Raises NotFoundError if no trace matches the id, and UsageError
+    for an invalid page token."""
     part = lake.hot.page(trace_id, limit, page, tiers=tiers)
     head = {"trace_id": part.trace_id, "summary": part.summary}
     return document(head, "spans", part.rows, part.spans_of, {"next_page": part.next_page})
 
 
 def numbers_of(vector: str) -> list[float]:
-    """Parse a vector. Raises QueryError."""
+    """Parse the text of a vector. Raises QueryError if it is no list of numbers."""
     try:
         return [float(number) for number in vector.split(",")]
     except ValueError as error:
@@ -217,7 +220,7 @@ class Bar:
 
     @property
     def address(self) -> str:
-        """Return the query string that selects this row on the page."""
+        """Return the query string that selects this span on the page."""
         return span_query(self.span["span_id"], self.workspace, self.kind)
 
 

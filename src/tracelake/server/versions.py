@@ -53,7 +53,8 @@ def list_commits(lake: Lake, ref: str, limit: int) -> tuple[list[CommitInfo], st
 
 
 def list_examples(lake: Lake, name: str, ref: str, after: str, limit: int) -> ExamplePage:
-    """Return one page of a dataset, including staged changes on a branch. Raises DatasetNotFoundError."""
+    """Return one page of a dataset, including staged changes on a branch. Raises DatasetNotFoundError if it does not
+    exist there."""
     dataset = lake.datasets.get(name, ref)
     states = dataset.states()
     examples = list(islice(dataset.examples(staged=dataset.on_branch, after=after), limit + 1))

@@ -1,16 +1,12 @@
 """PySpark data source: schema, readers and writers.
 
-Readers of tables at one commit, and of change streams.
+Readers read tables at one commit, or change streams. A task reads one part or several small ones, and yields Arrow
+batches. The offsets of a stream are transactions, so a restarted query reads the same batches again.
 
-A task reads one part or several small ones, and yields Arrow batches. The offsets of a stream are transactions, so a
-restarted query reads the same batches again.
-
-Writers into user tables. Tasks write parts; the driver appends and commits once per job or micro-batch.
-
-Options of format `tracelake`, and conversions between Spark and Arrow.
+Writers write into user tables. Tasks write parts; the driver appends and commits once per job or micro-batch.
 
 Spark has no unsigned integers, so they become the next wider signed type. Spark's filters become a DuckDB condition;
-a filter without a translation is left to Spark.
+Spark itself applies a filter without a translation.
 """
 
 from __future__ import annotations
@@ -88,7 +84,7 @@ class Options:
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> Options:
-        """Parse the options. Raises UsageError."""
+        """Parse the options. Raises UsageError if one is unknown or invalid."""
         table = options.get("table") or options.get("path")
         if not table:
             raise UsageError('name a table: .load("spans"), .save("mine"), or .option("table", "mine").')
@@ -133,7 +129,7 @@ class Options:
 
 
 def number(options: Mapping[str, str], name: str, default: int) -> int:
-    """Return an integer option. Raises UsageError."""
+    """Return an integer option. Raises UsageError if it is no integer."""
     text = options.get(name, str(default))
     try:
         return int(text)
@@ -312,7 +308,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {_OFFSET: max(newest, start[_OFFSET])}
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  Spark's name
-        """Fix the end of this run; it ignores later changes."""
+        """Fix the end of this run at the newest transaction; the run ignores later changes."""
         self._last = self._newest()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
@@ -453,7 +449,7 @@ def _spec(
     tombstone: str | None,
     buckets: int,
 ) -> TableSpec:
-    """Return the specification of the table, or that of a new table."""
+    """Return the specification of an existing table, or of a new table with these columns and key."""
     try:
         spec = read_spec(lake.objects, table)
     except TableNotFoundError:

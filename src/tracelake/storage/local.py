@@ -43,7 +43,7 @@ OBJECTS_AT_ONCE: Final = 16
 
 
 def make_directory(directory: Path) -> None:
-    """Create a directory and its parents, if absent; durable on return. Raises OSError."""
+    """Create a directory and its parents, if absent; durable on return. Raises OSError if one cannot be created."""
     if directory.is_dir():
         return
     make_directory(directory.parent)
@@ -52,7 +52,7 @@ def make_directory(directory: Path) -> None:
 
 
 def sync_directory(directory: str | Path) -> None:
-    """Make the names in a directory durable. Raises OSError."""
+    """Make the names in a directory durable. Raises OSError if the file system fails."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

@@ -1,9 +1,9 @@
 """Backoff for failed work: each failure has a separate pause, and other work continues in the meantime.
 
-`RetrySchedule` is for background work such as compaction: failed items are skipped and retried later. Only damage is
-skipped at once. Any other failure, such as a full disk, is not the item's fault: it ends the call, and the same item
-is retried after a pause. After repeated failures the item is skipped too, because one that this machine cannot
-process must not block others.
+`RetrySchedule` is for background work such as compaction: failed items are skipped and retried later. An item that is
+damaged is skipped at once. Any other failure, such as a full disk, is not the item's fault: it ends the call, and the
+same item is retried after a pause. After repeated failures the item is skipped too, because an item that this machine
+cannot process must not block others.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class RetrySchedule:
         return self._has_skipped and self._pauses.failing(_LEFT) is None
 
     def passes_by(self, error: Exception) -> bool:
-        """Return whether to skip the item that failed with this error; otherwise the error ends the call."""
+        """Return whether to skip an item that failed with this error. If False, the error must end the call."""
         return self._ended >= self._tries or is_damage(error)
 
     def ended(self, transaction: int) -> None:

@@ -95,7 +95,7 @@ class SparkConnect:
     def run(
         self, function: Callable[[TaskT], ReceiptT], tasks: Sequence[TaskT], on_done: Callable[[int], None]
     ) -> list[ReceiptT]:
-        """Run the tasks as one job. Raises TaskError."""
+        """Run the tasks as one job. Raises TaskError if a task or the job fails."""
         if not tasks:
             return []
         session = self._connected()
@@ -157,7 +157,8 @@ def _end(session: SparkSession) -> None:
 
 
 def _is_of_the_way(error: Exception) -> bool:
-    """Return whether the server or its session was lost, rather than a task failed."""
+    """Return whether an error means that the connection to the server or its session was lost. Otherwise a task
+    failed."""
     from pyspark.errors.exceptions.connect import SparkConnectException, SparkConnectGrpcException  # noqa: PLC0415
 
     # A task's exception arrives as a subclass of the second.
@@ -166,14 +167,14 @@ def _is_of_the_way(error: Exception) -> bool:
 
 @dataclass(slots=True)
 class _AtWork:
-    """Time at which the server last reported executors running a task of this process; one job may wait behind
+    """Time at which the server last reported that executors run a task of this process. One job may wait for
     another."""
 
     last_s: float = float("-inf")
 
 
 class _Watch:
-    """Reports how many tasks of this thread's job are done, and cancels a job that no executor runs."""
+    """Thread that reports how many tasks of the caller's job are done, and cancels the job if no executor runs any."""
 
     def __init__(
         self, session: SparkSession, at_work: _AtWork, total: int, report_count: Callable[[int], None]

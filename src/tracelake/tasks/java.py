@@ -192,7 +192,8 @@ atexit.register(_SCRATCH.close)
 
 
 def hide_gateway() -> None:
-    """Remove our JVM from the environment once PySpark is connected, because child processes start their own."""
+    """Remove the JVM's address from the environment once PySpark is connected, because child processes must start their
+    own JVM."""
     if _JVM:
         os.environ.pop("PYSPARK_GATEWAY_PORT", None)
         os.environ.pop("PYSPARK_GATEWAY_SECRET", None)
@@ -325,7 +326,8 @@ def command_of(environment: Mapping[str, str], java: Path, home: Path) -> list[s
 
 
 def be_executor() -> NoReturn:
-    """Replace this process with the executor that the environment describes. Raises UsageError, JavaError."""
+    """Replace this process with the executor that the environment describes. Raises UsageError if variables are
+    missing, and JavaError if no usable Java exists."""
     import pyspark  # noqa: PLC0415  slow to import, and not needed by most commands
 
     home = Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent)

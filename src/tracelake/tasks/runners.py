@@ -1,8 +1,8 @@
 """Task runners: on Spark or in this process. A task is a plain function of one picklable argument.
 
-The module also defines the progress reports of long work, and turns Spark's errors into one actionable line.
+The module also defines the progress reports of long work, and converts Spark's errors to one-line messages.
 
-Low-priority tasks for background work: a worker leaves the CPU to other work on the machine.
+`LowPriorityRunner` runs background work on workers at low CPU priority.
 """
 
 from __future__ import annotations
@@ -131,7 +131,8 @@ class TaskRunner(Protocol):
     def run(
         self, function: Callable[[TaskT], ReceiptT], tasks: Sequence[TaskT], on_done: Callable[[int], None]
     ) -> list[ReceiptT]:
-        """Run all tasks; call `on_done` now and then with the number of finished ones. Raises TaskError."""
+        """Run all tasks; call `on_done` now and then with the number of finished ones. Raises TaskError if a task
+        fails."""
 
     def stop(self) -> None:
         """Release the resources of `start`. Calling it twice is allowed."""
@@ -205,8 +206,8 @@ class SizedRunner:
 
     @property
     def is_warm(self) -> bool:
-        """Return whether large work begins at once: the other runner has started, or has failed, which `run` reports
-        again."""
+        """Return whether large work can begin without waiting: the other runner has started. Also True if its start has
+        failed, because `run` then reports the failure."""
         return self._starting is not None and not self._starting.is_alive()
 
     def _start(self) -> None:
@@ -277,7 +278,7 @@ _LOWEST: Final = 19
 
 @dataclass(frozen=True, slots=True)
 class LowPriorityTask(Generic[TaskT, ReceiptT]):
-    """A task's function in a low-priority thread, because the worker's next task may be urgent."""
+    """A task's function that runs in a separate low-priority thread of the worker, whose next task may be urgent."""
 
     function: Callable[[TaskT], ReceiptT]
 

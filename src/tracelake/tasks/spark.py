@@ -96,9 +96,9 @@ def named_master() -> str | None:
 def settings_for(conf: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
     """Return default settings: quiet logging, and on a cluster the executors' credentials for object stores.
 
-    Credentials are passed in the environment of the executors' processes. So they are on no command line, and Spark
-    redacts them wherever it shows or logs settings. On Kubernetes they would be in the pods' specification, so the
-    user names a Secret there instead.
+    Credentials are passed in the environment of the executors' processes. They are therefore on no command line, and
+    Spark redacts them wherever it shows or logs settings. On Kubernetes, environment variables are part of the pods'
+    specification, so the user names a Secret instead.
     """
     master = conf["spark.master"]
     chosen = dict(_DEFAULTS)
@@ -144,7 +144,9 @@ def has_chosen(conf: Mapping[str, str], environment: Mapping[str, str]) -> bool:
 
 
 def sockets_of(jvm: JVMView) -> dict[str, str]:
-    """Return the settings for communication over sockets; none if no folder is suitable."""
+    """Create a private folder for Unix domain sockets, which is deleted when the JVM ends. Return the Spark settings
+    that make the JVM and its Python workers communicate over sockets in it; no settings if the folder cannot be
+    created."""
     folder = _make_folder()
     if folder is None:
         return {}
@@ -154,10 +156,11 @@ def sockets_of(jvm: JVMView) -> dict[str, str]:
 
 
 def _make_folder() -> Path | None:
-    """Create a folder for sockets; return None if that is impossible, as on some file systems.
+    """Create a private folder for Unix domain sockets. Return None if that is impossible, for example because the path
+    would be too long or other users may rename its parents.
 
-    No other user may enter it, because Spark requires no secret from a client of a socket. Its name is ASCII, because
-    Java without a locale supports nothing else.
+    No other user may enter the folder, because Spark requires no secret from a client of a socket. Its name is ASCII,
+    because Java without a locale supports nothing else.
     """
     if not hasattr(socket, "AF_UNIX"):
         return None
@@ -182,7 +185,7 @@ def _make_folder() -> Path | None:
 
 
 def _is_open_to_others(folder: Path) -> bool:
-    """Return whether users other than root may rename the contents of a directory."""
+    """Return whether users other than root may rename the entries of a directory."""
     status = folder.stat()
     is_shared = bool(status.st_mode & _OTHERS) and not status.st_mode & stat.S_ISVTX
     return is_shared or status.st_uid not in {_ROOT, os.geteuid()}
@@ -234,7 +237,7 @@ _spark_users: set[int] = set()
 
 @dataclass(slots=True)
 class _Jobs:
-    """Job counts of this process. Our JVM keeps one socket name per job forever (`File.deleteOnExit`)."""
+    """Counts the jobs of this process, because our JVM keeps one socket name per job forever (`File.deleteOnExit`)."""
 
     under_way: int = 0
     over: int = 0
@@ -283,7 +286,8 @@ class Spark:
         self._context: SparkContext | None = None
 
     def start(self) -> None:
-        """Start the JVM and the Spark context, unless they are running. Raises JavaError or TaskError."""
+        """Start the JVM and the Spark context, unless they are running. Raises JavaError if no usable Java exists, and
+        TaskError if Spark does not start."""
         self._started()
 
     def _started(self, *, jobs: int = 0) -> SparkContext:
@@ -344,7 +348,7 @@ class Spark:
     def run(
         self, function: Callable[[TaskT], ReceiptT], tasks: Sequence[TaskT], on_done: Callable[[int], None]
     ) -> list[ReceiptT]:
-        """Run the tasks as one Spark job. Raises TaskError."""
+        """Run the tasks as one Spark job. Raises TaskError if a task or the job fails."""
         context = self._started(jobs=1)
         try:
             return self._run(context, function, tasks, on_done)
@@ -376,7 +380,8 @@ class Spark:
         return receipts
 
     def stop(self) -> None:
-        """Stop the context and end the JVM, if they are ours and not in use."""
+        """Stop the Spark context and end the JVM. A context or JVM of the user, or one that other code uses, keeps
+        running."""
         with _spark_lock:
             context, self._context = self._context, None
             _spark_users.discard(id(self))
@@ -392,7 +397,7 @@ def _jvm() -> JVMView:
 
 
 def _of_job(error: Exception) -> TaskError:
-    """Return the error of a failed job or start."""
+    """Return the TaskError that describes the failure of a job or start."""
     from py4j.protocol import Py4JNetworkError  # noqa: PLC0415
 
     is_cut = isinstance(error, Py4JNetworkError | ConnectionError)

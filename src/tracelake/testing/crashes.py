@@ -19,7 +19,7 @@ ResultT = TypeVar("ResultT")
 
 
 class Crashed(BaseException):
-    """Raised to simulate a killed process. Not an Exception, so that no `except Exception` catches it."""
+    """The simulated process was killed. Not an Exception, so that no `except Exception` catches it."""
 
 
 class CrashPoint:

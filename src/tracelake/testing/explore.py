@@ -2,13 +2,13 @@
 
 `explore` runs every schedule of a small scenario, up to the order of independent calls. It searches depth first, and
 replays each schedule from its beginning. Two reductions keep the search small, and both keep every reachable state.
-*Sleep sets* (Godefroid 1996) omit schedules that differ from an earlier one only in the order of calls that commute.
-And a state that was reached before is not explored again, unless fewer choices slept there.
+*Sleep sets* (Godefroid 1996) omit schedules that differ from an earlier one only in the order of calls that commute. In
+addition, a state that was reached before is not explored again, unless fewer choices slept there.
 
 `search` runs random schedules of larger scenarios. Each run has a separate seed, which replays it byte for byte.
 `shrink` shortens a failing schedule by omitting choices that the failure does not need.
 
-Check that a history of calls on a key-value store is linearizable (Herlihy & Wing 1990).
+`find_contradiction` checks that a history of calls on a key-value store is linearizable (Herlihy & Wing 1990).
 
 Keys are independent, so each is checked separately. The search is that of Wing and Gong (1993). It takes any call
 that began before every other remaining call ended, applies it to the model, and continues. It remembers visited
@@ -49,7 +49,7 @@ class FailedRun:
     """The shrunk run as a readable interleaving."""
 
     def __str__(self) -> str:
-        """Return everything that a person needs to understand the failure."""
+        """Return a report of the failure with the rule, the seed and the interleaving."""
         how = "exhaustive search" if self.seed is None else f"seed {self.seed}"
         return (
             f"{self.scenario}: {self.message}\n"
@@ -164,8 +164,8 @@ def explore(
 ) -> Report:
     """Run all schedules of a scenario, at most `schedules_max`, and report.
 
-    `is_complete` of the report tells whether these were all. `check` must depend only on the stores and on each
-    actor's observations, because runs that agree on both are treated as one. `shortens` as for `search`.
+    The report's `is_complete` is True if these were all. `check` must depend only on the stores and on each actor's
+    observations, because runs that agree on both are treated as one. `shortens` as for `search`.
     """
     report = Report()
     began = time.perf_counter()

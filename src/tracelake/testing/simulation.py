@@ -45,7 +45,7 @@ Body: TypeAlias = "Callable[[Process], object]"
 
 
 class Violation(AssertionError):  # noqa: N818  what the literature calls it
-    """Raised if a run breaks a rule; the message names the rule."""
+    """A run broke a rule. The message names the rule."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +59,8 @@ class Actor:
 class Scenario:
     """Actors over shared stores. It keeps no state between runs; subclasses define the rest.
 
-    A StorageError that escapes an actor's body is no violation: the process failed and is restarted. Any other
-    exception is a violation.
+    If an actor's body raises a StorageError, its process counts as failed and is restarted. Any other exception is a
+    violation.
     """
 
     name = "scenario"
@@ -308,7 +308,8 @@ class Run:
         return [index for index, process in enumerate(self.processes) if process.pending is not None]
 
     def landing(self) -> list[int]:
-        """Return the actors with a late write in flight."""
+        """Return the actors with a late write: its caller got an unknown outcome, and the write may still take
+        effect."""
         return sorted({index for index, _ in self._in_flight})
 
     def landing_touches(self, index: int) -> tuple[Touch, ...]:

@@ -122,7 +122,7 @@ class ObjectModel:
 
 
 class Fate(IntEnum):
-    """Outcome of an actor's next call, or an event that hits the actor itself."""
+    """Outcome that the scheduler chooses for an actor's next call, or an event that hits the actor itself."""
 
     DONE = 0
     LOST_AFTER = 1

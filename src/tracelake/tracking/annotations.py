@@ -44,7 +44,7 @@ from tracelake.tracking.store import TrackingStore
 
 
 def check_tag(key: str, value: str, value_max_chars: int) -> None:
-    """Raise UsageError for an invalid or overlong tag."""
+    """Raise UsageError if a tag's key is empty, or the key or value is too long or contains a NUL."""
     if not key or len(key) > limits.TRACKING_KEY_MAX_CHARS:
         raise UsageError(
             f"the key of a tag must have 1 to {limits.TRACKING_KEY_MAX_CHARS} characters; {quoted(key)} "
@@ -72,7 +72,8 @@ OF_SERVER: Final = ("assessment_id", "trace_id", "create_time", "last_update_tim
 def new_row(
     trace_id: str, assessment_id: str, assessment: Mapping[str, Any], workspace: str
 ) -> dict[str, Any]:
-    """Return the row of a new assessment, without its lake. Raises UsageError, LimitError."""
+    """Return the row of a new assessment, without its lake. Raises UsageError if the assessment is invalid, and
+    LimitError if it is too large."""
     now = now_text()
     body = {key: value for key, value in assessment.items() if key not in OF_SERVER and value is not None}
     body = {
@@ -92,7 +93,7 @@ def now_text() -> str:
 
 
 def columns(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the columns of an assessment. Raises UsageError, LimitError."""
+    """Return the columns of an assessment. Raises UsageError if it is invalid, and LimitError if it is too large."""
     name, span_id = body.get("assessment_name"), body.get("span_id")
     if not isinstance(name, str) or not 0 < len(name) <= limits.TRACKING_NAME_MAX_CHARS:
         raise UsageError(
@@ -202,7 +203,8 @@ class Annotations:
         return shown
 
     def set_tag(self, trace_id: str, key: str, value: str, workspace: str = DEFAULT_WORKSPACE) -> None:
-        """Set a tag of a trace, which must exist. Raises UsageError, LimitError."""
+        """Set a tag of a trace, which must exist. Raises UsageError if the tag is invalid or only the archive may set
+        it, and LimitError if the trace has too many tags."""
         check_tag(key, value, limits.TRACKING_VALUE_MAX_CHARS)
         if key in OF_COLUMNS:
             raise UsageError(f"tag {key} records the location of a trace; only the archive sets it.")
@@ -210,8 +212,8 @@ class Annotations:
             self._set(connection, trace_tags, {"trace_id": trace_id, "workspace": workspace}, key, value)
 
     def delete_tag(self, trace_id: str, key: str) -> None:
-        """Delete a tag of a trace. Deleting `archivalFailure` lets it be archived again. Raises NotFoundError,
-        UsageError."""
+        """Delete a tag of a trace. Deleting `archivalFailure` lets the trace be archived again. Raises NotFoundError if
+        the trace has no such tag, and UsageError if only the archive may change it."""
         with self._database.writing() as connection:
             if key == FAILURE_TAG:
                 cleared = (
@@ -277,7 +279,7 @@ class Annotations:
         return str(row["experiment_id"])
 
     def experiment(self, experiment_id: str) -> Experiment:
-        """Return an experiment. Raises NotFoundError."""
+        """Return an experiment. Raises NotFoundError if none has this id."""
         for each in self._experiments(experiments.c.experiment_id == experiment_id):
             if self._workspace in (None, each.workspace):
                 return each
@@ -293,7 +295,7 @@ class Annotations:
             raise NotFoundError(f"no experiment {quoted(experiment_id)}.")
 
     def find_experiment(self, name: str, workspace: str = DEFAULT_WORKSPACE) -> Experiment:
-        """Return an experiment by its name. Raises NotFoundError."""
+        """Return an experiment by its name. Raises NotFoundError if the workspace has none of this name."""
         for each in self._experiments(and_(experiments.c.name == name, experiments.c.workspace == workspace)):
             return each
         raise NotFoundError(f"no experiment {quoted(name)} in workspace {quoted(workspace)}.")
@@ -313,14 +315,15 @@ class Annotations:
         return several
 
     def set_experiment_tag(self, experiment_id: str, key: str, value: str) -> None:
-        """Set a tag of an experiment. Raises NotFoundError, UsageError, LimitError."""
+        """Set a tag of an experiment. Raises NotFoundError if the experiment does not exist, UsageError if the tag is
+        invalid, and LimitError if the experiment has too many tags."""
         check_tag(key, value, limits.EXPERIMENT_TAG_MAX_CHARS)
         self._check_own(experiment_id)
         with self._database.writing() as connection:
             self._set(connection, experiment_tags, {"experiment_id": experiment_id}, key, value)
 
     def delete_experiment_tag(self, experiment_id: str, key: str) -> None:
-        """Delete a tag of an experiment. Raises NotFoundError."""
+        """Delete a tag of an experiment. Raises NotFoundError if the experiment or its tag does not exist."""
         if self._workspace is not None:
             self._check_own(experiment_id)
         tags = experiment_tags.c
@@ -333,11 +336,11 @@ class Annotations:
     def log_assessment(
         self, trace_id: str, assessment: Mapping[str, Any], workspace: str = DEFAULT_WORKSPACE
     ) -> dict[str, Any]:
-        """Store an assessment of a trace, or of one of its spans, in MLflow's format; return it with its id and
-        times.
+        """Store an assessment of a trace, or of one of its spans, in MLflow's format. Return the assessment with its id
+        and times.
 
-        It has an `assessment_name`, and a `feedback` or an `expectation` with a `value`. Raises UsageError,
-        LimitError.
+        It has an `assessment_name`, and a `feedback` or an `expectation` with a `value`. Raises UsageError if it is
+        invalid, and LimitError if it is too large or the trace has too many.
         """
         assessment_id = f"a-{secrets.token_hex(16)}"
         row = {"lake": self._lake, **new_row(trace_id, assessment_id, assessment, workspace)}
@@ -349,7 +352,8 @@ class Annotations:
     def update_assessment(
         self, trace_id: str, assessment_id: str, changes: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Change fields of an assessment and return it. Raises NotFoundError, UsageError, LimitError."""
+        """Change fields of an assessment, and return the changed assessment. Raises NotFoundError if the trace has no
+        assessment with this id, UsageError for an invalid field, and LimitError if it becomes too large."""
         here = self._assessment(trace_id, assessment_id)
         with self._database.writing() as connection:
             text = connection.execute(select(assessments.c.body).where(*here).with_for_update()).scalar()
@@ -362,7 +366,7 @@ class Annotations:
         return dict(body)
 
     def delete_assessment(self, trace_id: str, assessment_id: str) -> None:
-        """Delete an assessment. Raises NotFoundError."""
+        """Delete an assessment. Raises NotFoundError if the trace has no assessment with this id."""
         with self._database.writing() as connection:
             deleted = connection.execute(
                 delete(assessments).where(*self._assessment(trace_id, assessment_id))
@@ -475,7 +479,8 @@ _OF_INFO: Final = {
 
 @dataclass(frozen=True, slots=True)
 class StartedTrace:
-    """A client's annotations of a trace. `fields` are fields of its info that override or supplement its spans."""
+    """Annotations that a client sends when it starts a trace. `fields` are fields of the trace's info. They override or
+    supplement data from its spans."""
 
     tags: Mapping[str, str] = field(default_factory=dict)
     metadata: Mapping[str, str] = field(default_factory=dict)
@@ -495,7 +500,7 @@ class ClientTraceInfo:
         """Store a client's annotations of a trace, which may exist or arrive later.
 
         Earlier annotations stay unless they are overwritten. Location tags are ignored, because only the archive sets
-        them. Raises UsageError, LimitError.
+        them. Raises UsageError for an invalid tag or assessment, and LimitError for too many.
         """
         tags = {key: value for key, value in trace.tags.items() if key not in OF_COLUMNS}
         metadata = {key: value for key, value in trace.metadata.items() if key != DELETED_KEY}

@@ -48,7 +48,7 @@ _CANCELED: Final = "57014"
 
 @contextmanager
 def in_time(connection: Connection) -> Iterator[None]:
-    """Limit the statements in this context to the time of a search. Raises QueryError."""
+    """Limit the duration of statements inside the `with` block. Raises QueryError if one takes too long."""
     driver: Any = connection.connection.driver_connection
     is_sqlite = isinstance(driver, sqlite3.Connection)
     if is_sqlite:
@@ -118,7 +118,7 @@ class TrackingDatabase:
 
     def __init__(self, url: str) -> None:
         """Open `sqlite:///absolute/file`, created if absent, or `postgresql://…`. Raises UsageError for another URL,
-        StorageError."""
+        and StorageError if the database cannot be opened."""
         scheme, _, address = url.partition("://")
         self._queue = threading.Lock()
         self._searches = threading.BoundedSemaphore(limits.TRACKING_SEARCHES_MAX)
@@ -240,7 +240,7 @@ class TrackingDatabase:
     def searching(self) -> Iterator[Connection]:
         """Run a read transaction that may scan every trace. Concurrency and time are limited.
 
-        Raises BackPressureError, QueryError.
+        Raises BackPressureError if too many searches run, and QueryError if this one takes too long.
         """
         if not self._searches.acquire(timeout=limits.TRACKING_SEARCH_WAIT_S):
             raise BackPressureError(

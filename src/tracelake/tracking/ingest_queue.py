@@ -4,15 +4,15 @@ Each group is written by one call, so a slower store gets larger groups. A calle
 then allow the write (`release`). `TrackingDoor` writes a group to the tracking store in one transaction.
 
 Without a hot tier, `Inbox` makes requests durable in the object store before they are acknowledged (PROTOCOLS §5). A
-group becomes one segment: an immutable object with a new name. So after a crash each acknowledged request is complete
-in exactly one segment. A client repeats a request that failed or timed out, so an unacknowledged request may be
-stored too, even twice; the tables keep each span once.
+group becomes one segment: an immutable object with a new name. After a crash, each acknowledged request is therefore
+complete in exactly one segment. A client repeats a request that failed or timed out, so an unacknowledged request may
+be stored too, even twice; the tables keep each span once.
 
-Group commit: requests of one event loop that are written together.
+`GroupCommitter` collects the requests of one event loop that are written together.
 
-A single request is written at once. While turns of the event loop bring further requests, the group grows, up to a
-time limit; the queue limits its bytes. So a lone client never waits, and a busy server needs fewer writes and syncs
-per request.
+A single request is written immediately. As long as each turn of the event loop brings further requests, the group
+grows, up to a time limit; the queue limits its bytes. A single client therefore never waits, and a busy server needs
+fewer writes and syncs per request.
 """
 
 from __future__ import annotations
@@ -81,17 +81,19 @@ class RequestGroups(ABC):
 
     @abstractmethod
     def check(self) -> None:
-        """Raise StorageError or OSError if a request would be refused now, because of the queue, backlog or store."""
+        """Raise StorageError or OSError if a request would be refused now, because the queue or backlog is full or the
+        store fails."""
 
     @abstractmethod
     def _store(self, requests: Sequence[TracedRequest]) -> Answers:
-        """Make requests durable, all or none, except those answered by an error."""
+        """Write these requests, all or none, so that they are durable. Return answers; a request that the store refuses
+        has an error as its answer."""
 
     def append(self, format: Format, payload: bytes) -> RefusedSpans | None:
-        """Store a decompressed request body and return once it is durable.
+        """Store a decompressed request body. Return, once it is durable, its refused spans, or None.
 
-        Raises BackPressureError if the queue or the store is full, if the store fails, or if the acknowledgement
-        times out. The request may be sent again then.
+        Raises BackPressureError if the queue or the store is full, if the store fails, or if the acknowledgement times
+        out. The client may then send the request again.
         """
         group, place = self.join(format, payload)
         self.release(group)
@@ -157,7 +159,7 @@ class RequestGroups(ABC):
         self._writer.shutdown(wait=True)
 
     def _release(self, group: RequestGroup) -> None:
-        """Release a group. The caller holds the lock."""
+        """Release a group. The caller must hold the lock."""
         if not group.released:
             group.released = True
             self._writer.submit(self._write, group)

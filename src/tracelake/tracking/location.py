@@ -45,9 +45,9 @@ class TrackingLocation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def set_up(objects: ObjectStore, lake_id: str, metadata_url: str, url: str | None = None) -> TrackingStore:
     """Return the tracking store of a lake; create it if there is none.
 
-    An existing store is at the location in `tracking.json`. A new one is created at `url`, the setting `tracking`,
-    the PostgreSQL database with the metadata, or the lake's directory, in this order. Raises StorageError, and
-    UsageError if no place is available.
+    An existing store is at the location in `tracking.json`. A new one is created at `url`, the setting `tracking`, the
+    PostgreSQL database with the metadata, or the lake's directory, in this order. Raises StorageError if a store fails,
+    and UsageError if no place is available.
     """
     if (place := read_place(objects)) is None:
         wanted = find_tracking_url(url) or _require_default_database(objects, metadata_url)
@@ -65,7 +65,8 @@ def has_place(objects: ObjectStore, metadata_url: str) -> bool:
 
 
 def find_tracking(objects: ObjectStore) -> TrackingStore | None:
-    """Return the tracking store of a lake, or None. Raises StorageError, DamageError."""
+    """Return the tracking store of a lake, or None. Raises StorageError if a store is unreachable, and DamageError if
+    `tracking.json` does not decode."""
     place = read_place(objects)
     return None if place is None else open_store(objects.url, place)
 
@@ -82,10 +83,10 @@ def read_place(objects: ObjectStore) -> TrackingLocation | None:
 def open_store(
     lake_url: str, place: TrackingLocation, url: str | None = None, *, begins: bool = False
 ) -> TrackingStore:
-    """Open a tracking store, or return the one that this process has open.
+    """Open a tracking store, or return the one that this process has open already.
 
-    Raises StorageError if the database does not know the lake, unless it `begins`. A server with an empty wrong
-    database would acknowledge requests that no pipeline reads, and would miss the data of the right one.
+    Raises StorageError if the database does not know the lake, unless `begins` allows a new one. A server with an empty
+    wrong database would acknowledge requests that no pipeline reads, and would miss the data of the right one.
     """
     # SQLAlchemy and what reads spans: commands of a lake without a tracking store start without them.
     from tracelake.tracking.database import TrackingDatabase  # noqa: PLC0415
@@ -118,7 +119,8 @@ def release(lake_url: str) -> None:
 
 
 def _page_key(place: TrackingLocation) -> str:
-    """Return the page key of a location. Without one, a random key is used, and pages are valid in one process only."""
+    """Return the key that signs page tokens. If the location has none, it is random, and tokens are valid in this
+    process only."""
     return place.page_key or secrets.token_hex(16)
 
 

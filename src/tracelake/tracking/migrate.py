@@ -1,10 +1,10 @@
 """Schema migrations of the tracking store, from any revision to this release's, in one transaction.
 
 A killed migration leaves the previous revision. Each process takes a lock first: SQLite's write lock, or a PostgreSQL
-advisory lock with a fixed number. So if several start at once, one migrates and the others find the work done.
+advisory lock with a fixed number. If several processes start at once, one migrates, and the others find the work done.
 Copying a large table has no time limit.
 
-Copies of the tracking store of one lake, from a database of either kind to another.
+The module also copies the tracking store of one lake from one database to another, of either kind.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ _LOCK: Final = 0x544C5452
 
 
 def migrate(database: TrackingDatabase, revision: str = HEAD) -> None:
-    """Migrate the tables to a revision. Raises StorageError, and UsageError for an unknown revision."""
+    """Migrate the tables to a revision. Raises StorageError if the database fails, and UsageError for an unknown
+    revision."""
     with database.reading() as connection:
         if current(connection) == revision:
             return
@@ -131,10 +132,10 @@ _SEQUENCE: Final = "pg_get_serial_sequence('tracelake_outbox', 'sequence')"
 
 @contextmanager
 def paused_snapshot(database: TrackingDatabase) -> Iterator[tuple[Connection, Any]]:
-    """Yield a connection that reads one snapshot, and a function that ends the pause of writers.
+    """Pause writers of the outbox. Yield a connection that reads one snapshot, and a function that ends the pause.
 
-    Writers of the outbox wait until that function is called. Whatever the caller reads elsewhere before is of the
-    same moment: no request is acknowledged, and no row of the outbox deleted, between both.
+    Data that the caller reads elsewhere before it ends the pause is from the same moment as the snapshot: in the
+    meantime no request is acknowledged, and no row of the outbox deleted.
     """
     with database._failures("copy"), database.engine.connect() as lock, database.engine.connect() as reader:
         driver: Any = lock.connection.driver_connection
@@ -162,7 +163,7 @@ def paused_snapshot(database: TrackingDatabase) -> Iterator[tuple[Connection, An
 
 
 def copy_tracking(source: Connection, lake_id: str, target: TrackingDatabase) -> int:
-    """Copy all rows of a lake into a migrated database that has none of it; return how many."""
+    """Copy all rows of a lake into a migrated database that has none of them; return their number."""
     number = source.execute(select(lakes.c.lake).where(lakes.c.lake_id == lake_id)).scalar_one()
     with target.reading() as connection:
         if connection.execute(select(lakes.c.lake).where(lakes.c.lake_id == lake_id)).first() is not None:
@@ -191,7 +192,8 @@ def copy_tracking(source: Connection, lake_id: str, target: TrackingDatabase) ->
 
 
 def _last_number(connection: Connection) -> int:
-    """Return the last number that a row of the outbox had. The journal knows rows by it, so it is never used again."""
+    """Return the last number that an outbox row had. The journal identifies rows by number, so a number must never be
+    used again."""
     if connection.dialect.name == "sqlite":
         query = "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'tracelake_outbox'"
     else:
@@ -200,7 +202,7 @@ def _last_number(connection: Connection) -> int:
 
 
 def _number_from(connection: Connection, database: TrackingDatabase, lake: int, last: int) -> None:
-    """Let the next row of the outbox have a number after `last`."""
+    """Make the database assign outbox numbers after `last`."""
     if not database.is_sqlite:
         connection.execute(text(f"SELECT setval({_SEQUENCE}, greatest(:last, 1))"), {"last": last})
     elif (

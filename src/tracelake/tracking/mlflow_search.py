@@ -311,7 +311,8 @@ class TraceSearch:
         order_by: Sequence[str] = (),
         page_token: str | None = None,
     ) -> FoundTraces:
-        """Return traces of experiments that match a filter, the newest first by default. Raises QueryError."""
+        """Return traces of experiments that match a filter, the newest first by default. Raises QueryError if an
+        argument does not parse or the search takes too long."""
         conditions = parse_filter(filter)
         key, is_ascending = _order(order_by)
         column, kind = _ORDERS[key]
@@ -447,7 +448,8 @@ def requested_name(*asked: object) -> str:
 
 
 def make_token(query_name: str, value: object, behind: str) -> str:
-    """Return a page token: the next page starts after this value, and among equal values after this id."""
+    """Return a page token. The next page starts after the result with this sort value and, among equal values, this id
+    (`behind`)."""
     return base64.urlsafe_b64encode(json.dumps([query_name, value, behind]).encode()).decode()
 
 
@@ -501,7 +503,8 @@ class ExperimentSearch:
     ) -> tuple[list[Experiment], str | None]:
         """Return experiments that match a filter, the newest first by default, and the token of the next page.
 
-        A page has at most 1,000. Raises QueryError, BackPressureError.
+        A page has at most 1,000. Raises QueryError if an argument does not parse or the search takes too long, and
+        BackPressureError if too many searches run.
         """
         conditions = parse_filter(filter)
         column, kind, is_ascending = _experiment_order(order_by)
@@ -525,7 +528,7 @@ class ExperimentSearch:
         return [by_id[row.experiment_id] for row in rows if row.experiment_id in by_id], token
 
     def _holds(self, condition: FilterCondition) -> ColumnElement[bool]:
-        """Return a condition as SQL. Raises QueryError."""
+        """Return a condition as SQL. Raises QueryError for a condition that experiments do not have."""
         is_sqlite = self._store.database.is_sqlite
         if condition.kind == "attribute" and condition.key == "name":
             return compared(_OF.name, condition, is_sqlite)
@@ -543,7 +546,8 @@ class ExperimentSearch:
 
 
 def _experiment_order(order_by: Sequence[str]) -> tuple[ColumnElement[Any], type, bool]:
-    """Return the sort key of experiments, its type, and whether it ascends. Raises QueryError."""
+    """Return the sort key of experiments, its type, and whether it ascends. Raises QueryError if the order does not
+    parse."""
     wanted = [text for text in order_by if text.strip()] or ["creation_time DESC"]
     name, *direction = wanted[0].split()
     key = name.removeprefix("attribute.").removeprefix("attributes.").strip('`"').lower()

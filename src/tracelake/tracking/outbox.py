@@ -2,13 +2,13 @@
 
 A row is identified by its number: the pipeline reads it, records it in the journal, and deletes it after the commit.
 There is no high watermark, because PostgreSQL commits numbers in another order than it assigns them. A number may
-appear below one that was read long ago, and a rolled-back number never appears. The pipeline waits for neither and
-misses neither.
+appear below one that was read long ago, and a rolled-back number never appears. The pipeline therefore lists existing
+rows, and neither waits for a number nor misses one.
 
 If the trace parts contain all of a request, the row's payload is empty, so that nothing is stored twice. Code that
-deletes such a part while its row exists must fill the payload first (`keep`).
+deletes such a part while its outbox row exists must fill the row's payload first (`keep`).
 
-Reads of pending outbox rows by trace, before the pipeline commits them.
+`Uncommitted` reads the pending rows by trace, before the pipeline commits them.
 """
 
 from __future__ import annotations
@@ -110,10 +110,7 @@ def _spans_read(segment: bytes) -> Counter[str]:
 
 
 def keep(connection: Connection, lake: int, trace_ids: Collection[str]) -> None:
-    """Fill the payload of rows that consist of these traces' parts, so that the parts can be deleted.
-
-    The caller has locked the traces, so no more spans arrive.
-    """
+    """Fill the payloads of outbox rows that consist of parts of these traces, so that the parts can be deleted."""
     parts, of = trace_parts.c, outbox.c
     numbers: set[int] = set()
     for ids in at_once(trace_ids):
@@ -156,7 +153,7 @@ class Outbox:
         return int(rows), int(size_bytes), oldest_ns
 
     def read(self, sequence: int) -> bytes | None:
-        """Return the segment of a row, or None if it is gone."""
+        """Return the segment of a row, or None if the row does not exist."""
         return self.read_all([sequence]).get(sequence)
 
     def read_all(self, sequences: Collection[int]) -> dict[int, bytes]:
@@ -168,9 +165,9 @@ class Outbox:
         return payloads
 
     def looked_through(self, sequence: int) -> ReadRow | None:
-        """Return a damaged row, with the completeness of each of its traces, or None if it is gone.
+        """Return a damaged row, with the completeness of each of its traces, or None if the row does not exist.
 
-        This scans all spans of the lake, so use it for damaged rows only.
+        This scans all spans of the lake, so callers should use it for damaged rows only.
         """
         parts, of = trace_parts.c, spans.c
         with self._database.reading() as connection:
@@ -200,7 +197,7 @@ class Outbox:
         return outbox.c.lake == self._lake, outbox.c.sequence.in_(sequences)
 
     def size_bytes(self, sequence: int) -> int | None:
-        """Return the size of a row, or None if it is gone."""
+        """Return the size of a row, or None if the row does not exist."""
         query = select(outbox.c.size_bytes).where(outbox.c.lake == self._lake, outbox.c.sequence == sequence)
         with self._database.reading() as connection:
             size: int | None = connection.execute(query).scalar()
@@ -260,10 +257,7 @@ class Outbox:
                 self._trim(connection, [sequence])
 
     def _again(self, connection: Connection, sequence: int, trace_ids: Collection[str]) -> set[str]:
-        """Create a row from the parts of traces that a row with a payload brought; return these traces.
-
-        Parts and span columns are copied, so that a reader with the old number can continue.
-        """
+        """Create a new row from the parts of traces that an existing row brought; return these traces."""
         own = select(outbox.c.payload, outbox.c.received_ns).where(*self._of([sequence]))
         payload, received_ns = connection.execute(own).one()
         of = trace_parts.c
@@ -342,7 +336,7 @@ class StoredPart:
 
 
 def listed(part: StoredPart) -> ListedPart:
-    """Return the key of a part."""
+    """Return the key that identifies a stored part."""
     return part.trace_id, part.sequence, part.size_bytes
 
 
@@ -433,7 +427,8 @@ class Uncommitted:
         return waits
 
     def is_given_up(self, trace_id: str) -> bool:
-        """Return whether the tables may lack spans of a trace that have left the outbox."""
+        """Return whether the tables may permanently lack spans of a trace, because outbox rows were discarded or
+        damaged."""
         info = trace_info.c
         query = select(info.given_up).where(info.lake == self._lake, info.trace_id == trace_id)
         with self._database.reading() as connection:

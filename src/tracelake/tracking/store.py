@@ -121,9 +121,9 @@ def group_by_trace(requests: Iterable[TracedRequest]) -> dict[str, TraceWrite]:
 def is_in_parts(requests: Sequence[TracedRequest], writes: Mapping[str, TraceWrite]) -> bool:
     """Return whether the trace parts alone can represent these requests for the pipeline.
 
-    They cannot if spans were refused or a body is JSON, because the pipeline reads those as received. They cannot if
-    a trace is in several requests, because size limits apply per request. They also cannot if resources repeated for
-    each trace make them much larger than the requests.
+    They cannot if spans were refused or a body is JSON, because the pipeline must read such requests as received. They
+    cannot if a trace is in several requests, because size limits apply per request. They also cannot if resources
+    repeated for each trace make them much larger than the requests.
     """
     sent = sum(len(request.payload) for request in requests)
     apart = sum(len(data) for write in writes.values() for data in write.data)
@@ -299,8 +299,8 @@ class TrackingStore:
     def write(self, requests: Sequence[TracedRequest]) -> list[RefusedSpans | None]:
         """Store requests, all or none. Return each request's refused spans, or None.
 
-        Refused are spans of traces that are archived outside the lake's tables. Raises BackPressureError if the
-        outbox is full, StorageError if nothing was stored, and IndeterminateError if the outcome is unknown.
+        Spans of traces that are archived outside the lake's tables are refused. Raises BackPressureError if the outbox
+        is full, StorageError if nothing was stored, and IndeterminateError if the outcome is unknown.
         """
         self._check_backlog()
         writes = group_by_trace(requests)
@@ -345,7 +345,7 @@ class TrackingStore:
         return refusals(requests, refused, ARCHIVED)
 
     def traces(self, trace_ids: Collection[str]) -> dict[str, HotTrace]:
-        """Return the given traces by id; unknown ones are left out. Raises DamageError."""
+        """Return the given traces by id; unknown ones are left out. Raises DamageError if a part is unreadable."""
         found_traces: dict[str, HotTrace] = {}
         with self.database.reading() as connection:
             for ids in at_once(trace_ids):
@@ -407,7 +407,8 @@ class TrackingStore:
             return list(connection.execute(query).scalars())
 
     def began_until(self, experiment_id: str, until_ms: int, limit: int) -> list[str]:
-        """Return ids of an experiment's traces that began up to a time, the oldest first. Raises UsageError."""
+        """Return ids of an experiment's traces that began up to a time, the oldest first. Raises UsageError if the time
+        is out of range."""
         info = trace_info.c
         until_ns = until_ms * 1_000_000 + 999_999
         if abs(until_ns) >= 2**63:

@@ -83,7 +83,8 @@ def check_store(store: TrackingStore, settled: Collection[int]) -> Iterator[Find
 
 
 def unchecked(store: TrackingStore) -> Iterator[str]:
-    """Yield the parts of the database that `check_store` cannot check, with the reason. Raises StorageError."""
+    """Yield the parts of the database that `check_store` cannot check, with the reason. Raises StorageError if the
+    database is unavailable."""
     with store.database.reading() as connection:
         if store.database.is_sqlite:
             if not has_mirrors(connection):
@@ -246,7 +247,8 @@ def _columns_problem(sequence: int, keys: set[_Key], by_row: Mapping[int, set[_K
 
 
 def _keys(data: bytes) -> set[_Key]:
-    """Return ids and workspaces of spans in the form of the columns. Raises InputError."""
+    """Return ids and workspaces of spans in the form of the columns. Raises InputError if the payload does not
+    decode."""
     rows = (row for trace in take_apart("protobuf", data).values() for row in trace.rows)
     return {(row[_SPAN_ID], stored_name(row[_WORKSPACE]) or "", row[_KIND] in SERVER_KINDS) for row in rows}
 

@@ -1,14 +1,14 @@
 """Staging of rows for a user table: tasks write sorted pieces that no batch references yet.
 
-A piece is a part whose rows have no time yet, because only the append determines it. Its row ids count from 0 until a
-batch references it (see `Part.relative`). It waits in a separate folder, as long as the write takes.
+A piece is a part whose rows have no insertion time yet, because the append determines that. Its row ids count from 0
+until a batch references the piece (see `Part.relative`). During the write, pieces are in a separate folder.
 
-The module also defines the winner among several rows of one key in one write. A caller in one process gives rows in
-an order: the last one of a key wins, whether it is a row or a deletion. Tasks of a job have no common order, so a
-column may decide: its greatest value wins. If it does not decide, or no column is named, rows that differ are
-refused. So the result never depends on the division into batches, blocks, buckets or tasks.
+The module also defines the winner among several rows of one key in one write. A caller in one process gives rows in an
+order: the last one of a key wins, whether it is a row or a deletion. Tasks of a job have no common order, so a column
+may decide: its greatest value wins. If the values are equal, or no column is named, differing rows of one key are
+refused. The result therefore never depends on the division into batches, blocks, buckets or tasks.
 
-Key comparison of a write: finds the staged rows that lose and the stored rows to retract.
+`compare` compares the rows of a write by key: it finds the staged rows that lose, and the stored rows to retract.
 
 Keys are compared for some buckets at a time, so memory is bounded. Only the keys of stored rows are read, from parts
 whose key range overlaps that of a piece. If a key exists, the new row is compared with the stored one, because they
@@ -57,7 +57,8 @@ _KEY_TOLD_MAX_CHARS: Final = 80
 
 @dataclass(frozen=True, slots=True)
 class RowOrder:
-    """The order of rows with the same key: that of the caller, that of a column, or undefined."""
+    """Rule for the winner among rows with the same key: the last in the caller's order, the greatest in a column, or
+    undefined."""
 
     of_caller: bool = False
     column: str | None = None
@@ -126,12 +127,7 @@ def winning_candidates(rows: pa.Table, key: Sequence[str], order: RowOrder) -> N
 
 
 def untold_sql(claims: str, key: str) -> str:
-    """Return the query for keys whose winning row is undefined.
-
-    Args:
-        claims: a table of the rows of a write with `_rank` and `_row`, the whole row, null for a deletion.
-        key: SQL of the key columns.
-    """
+    """Return the query for keys with several different rows of which none wins."""
     return f"""
         select {key} from (
             select *, row(_row is null, _row) as _claim, max(_rank) over (partition by {key}) as _top from {claims}
@@ -143,7 +139,7 @@ def untold_sql(claims: str, key: str) -> str:
 
 
 def ambiguous_keys_error(spec: TableSpec, order: RowOrder, keys: Sequence[dict[str, Any]]) -> InputError:
-    """Return the error that lists some of the keys."""
+    """Return the error for keys whose winning row is undefined; it lists some of them."""
     keys_text = "; ".join(
         ", ".join(f"{column} = {_shortened(repr(key[column]))}" for column in spec.key)
         for key in keys[:_KEYS_TOLD_MAX]
@@ -216,15 +212,7 @@ def stage(
     tombstone: str | None = None,
     order: RowOrder = LAST_STANDS,
 ) -> Pieces:
-    """Write rows as pieces, in bounded memory.
-
-    Raises InputError if a row does not fit the table, UsageError if the table is read-only.
-
-    Args:
-        tombstone: a boolean column that is not part of the table; a row in which it is true deletes the row of its key
-        epoch: the epoch of the table's shard
-        order: decides among several rows of a key
-    """
+    """Write rows as pieces, in bounded memory; return the pieces."""
     check_columns(spec.name, spec.schema)
     staged = Pieces(epoch, spec.buckets, order)
     for incoming in _blocks(batches):
@@ -245,7 +233,7 @@ def stage(
 def restage(objects: ObjectStore, spec: TableSpec, staged: Pieces, epoch: int) -> Pieces:
     """Copy pieces into a newer epoch, because pieces of the old one may no longer be appended.
 
-    Raises ExpiredError if they were collected.
+    Raises ExpiredError if the old pieces were collected.
     """
 
     def copied(piece: Part) -> Part:
@@ -423,7 +411,8 @@ def compare(
 ) -> Outcome:
     """Compare staged pieces with each other and with stored rows, by key.
 
-    Raises InputError if the winner among several rows of a key is undefined, DamageError.
+    Raises InputError if the winner among several rows of a key is undefined, and DamageError if a stored part is
+    damaged.
     """
     rows = [part for block in blocks for part in block.rows]
     deleted = [part for block in blocks for part in block.deleted]

@@ -1,9 +1,9 @@
 """Publication of staged rows: one append to the table's shard, then one commit that references it. The write is an
 upsert.
 
-A new row retracts the stored row of its key; a deletion does too. A row equal to the stored one writes nothing. Among
-several rows or deletions of a key in one write, `staging.py` defines the winner. Without a key, every row is new.
-Pieces of tasks are already parts; those that lose rows here, and small ones, are rewritten.
+A new row retracts the stored row with the same key, and so does a deletion. A row that equals the stored one writes
+nothing. Among several rows or deletions of a key in one write, `staging.py` defines the winner. Without a key, every
+row is new. Pieces of tasks are already parts; those that lose rows here, and small ones, are rewritten.
 
 The batch is appended at the shard's next time. If another writer was faster, the merge is repeated on top of its
 batch. A write with an id happens once: the shard stores the id atomically with the append, even if no row changes, as
@@ -104,10 +104,8 @@ class TableMerge:
         self._order = orders.pop() if orders else LAST_STANDS
 
     def against(self, stored: Scan, epoch: int) -> MergedParts:
-        """Write the changes from the stored rows to the new state. Call it again for a newer snapshot.
-
-        Raises InputError if the winner among several rows of a key is undefined.
-        """
+        """Write parts with the changes that lead from the stored rows to the new state; return them. If another writer
+        appended first, call this again with the newer snapshot."""
         outcome = self.compared(stored)
         time = stored.snapshot.as_of + 1
         # DuckDB and Parquet release the GIL while they work.
@@ -121,7 +119,7 @@ class TableMerge:
             return MergedParts(parts, list(retractions))
 
     def compared(self, stored: Scan) -> Outcome:
-        """Compare by key. Raises InputError as `against`."""
+        """Compare by key. Raises InputError as `against` does."""
         if not self._spec.key:
             return Outcome()
         return compare(self._files, self._spec, self._order, self._blocks, stored)
@@ -180,7 +178,8 @@ def _numbered(parts: Iterable[Part], first: int) -> Iterator[Part]:
 
 
 def create_table(stores: Stores, spec: TableSpec) -> TableSpec:
-    """Create an empty table, and commit it. Idempotent for an equal table. Raises UsageError if another one exists."""
+    """Create an empty table, and commit it. Idempotent for an equal table. Raises UsageError if a different table has
+    the name."""
     spec = create_spec(stores.objects, spec)
     _commit(stores, spec, -1, f"table {spec.name} made", {})
     return spec
@@ -232,7 +231,7 @@ def publish(
         write_id: idempotency key; if a write with this id has completed, nothing is appended.
     Raises:
         InputError: rows of one key differ, and their order does not define the winner.
-        ContentionError: other writers were faster again and again.
+        ContentionError: other writers won too many races in a row.
         ExpiredError: the rows were staged more than a day ago, and have been collected.
     """
     staged = [staged_for(stores.objects, stores.copies, spec, task) for task in staged]
@@ -246,7 +245,8 @@ def publish(
 
 
 def check_first(stores: Stores, spec: TableSpec, staged: Sequence[Pieces]) -> None:
-    """Raise InputError if the row order of a first write is undefined, so that the table is not created either."""
+    """Raise InputError if the rows of a table's first write have no defined winner. Called before the table is
+    created."""
     nothing = Scan(stores.objects.url, stores.copies, spec.layout(), EMPTY)
     try:
         TableMerge(stores.objects, stores.copies, spec, staged).compared(nothing)

@@ -1,4 +1,4 @@
-"""Preparations of a revision that copies a table into its replacement."""
+"""Lock for a migration that copies a table into its replacement."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from alembic import op
 
 
 def hold(table: str) -> None:
-    """Wait for those who are writing a table, and let nobody write it before this is over.
+    """Lock a table until the migration ends, so that no other transaction writes it.
 
-    On PostgreSQL a statement that copies does not see rows of transactions that are open, and to drop the table waits
-    for these: what they commit meanwhile would go with it. SQLite has one writer at a time, which is this one.
+    On PostgreSQL, a statement that copies a table does not see rows of open transactions, and dropping the table waits
+    for these transactions. Rows that they commit in the meantime would be lost. SQLite allows one writer at a time,
+    which is the migration.
     """
     if op.get_bind().dialect.name == "postgresql":
         op.execute(f"LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE")
