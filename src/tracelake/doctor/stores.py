@@ -88,7 +88,7 @@ def _answer(check: Callable[[], Verdict], mend: str) -> Verdict:
         return check()
     except TracelakeError as error:
         return Verdict("failed", str(error), mend)
-    except Exception as error:  # noqa: BLE001  whatever it is, it is a finding, and the other checks still run
+    except Exception as error:  # noqa: BLE001  any failure is a finding, and the other checks still run
         lines = str(error).strip().splitlines() or [""]
         return Verdict("failed", f"{type(error).__name__}: {lines[0][:PROBLEM_MAX_CHARS]}", mend)
 

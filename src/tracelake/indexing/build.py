@@ -1,6 +1,6 @@
 """Index parts for the live rows of table `spans`, built from these rows or merged from existing parts.
 
-Rebuild of the index from table `spans`, concurrent with readers and pipelines (see docs/internals/index.md).
+`rebuild` rebuilds the index from table `spans`, while readers and pipelines continue (see docs/internals/index.md).
 
 The new parts have one document for each live row, so that scores ignore replaced rows. One commit publishes them.
 Transactions that were committed in the meantime have separate parts, which are taken over unchanged. If their parts

@@ -468,7 +468,7 @@ class PublishReceipts:
 
 
 RepairKind = Literal["seal", "forgotten"]
-"""What a repair did: it wrote the seal again, or had the journal forget the transaction and all before it."""
+"""Result of a repair: the seal was written again, or the records of this and all earlier transactions were dropped."""
 
 
 def repair(journal: Journal, t: int, sealed_at: str, spans: int) -> RepairKind:

@@ -259,7 +259,7 @@ def _has_appends(table: BuiltInTable, commits: Sequence[CheckedCommit]) -> bool:
 
 
 _BACKUP_TRIES_MAX: Final = 5
-"""How often a backup takes its snapshot because an input was taken before it was copied."""
+"""Snapshots that a backup takes at most, because pipelines deleted an input before it was copied."""
 
 
 _DATABASES: Final = tuple(

@@ -52,7 +52,7 @@ JOURNAL_TRIM_EACH: Final = 100
 JOURNAL_TRIM_MAX: Final = 2_000
 """Transactions whose records one trim erases."""
 _DISK_FULL_TOLD_EACH_S: Final = 300.0
-"""How often a pipeline says in the log that a disk is full, while each of its tries finds that."""
+"""Interval at which a pipeline logs that a disk is full, while each attempt fails for that reason."""
 
 
 def recording_receipts(key_value: KeyValueStore, name: str | None, progress: OnProgress) -> OnProgress:
@@ -402,7 +402,7 @@ class PipelineLoop(PeriodicThread):
             if is_news:
                 self._on_failure(error, self._interval_s)
             return self._interval_s
-        except Exception as error:  # noqa: BLE001  whatever it is, the inbox keeps its input
+        except Exception as error:  # noqa: BLE001  after any failure, the inbox keeps its input
             self._failures += 1
             self._problem = f"the pipeline failed {self._failures} times, last: {error}; it will retry"
             pause_s = backoff_s(self._interval_s, self._failures, limits.PIPELINE_PAUSE_MAX_S)

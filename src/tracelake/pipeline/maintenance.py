@@ -126,7 +126,7 @@ class MaintenanceScheduler:
                 self._pending_commits = 0
             try:
                 self._maintain(self._tell)
-            except BaseException as error:  # noqa: BLE001  whatever it is, the pipeline is told
+            except BaseException as error:  # noqa: BLE001  the pipeline gets any failure
                 self._failure = error
 
     def _tell(self, step: Progress) -> None:

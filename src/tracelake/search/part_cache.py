@@ -456,7 +456,7 @@ class RenewableIndex(Protocol):
         ...
 
 
-class IndexCorrupt(ValueError):  # noqa: N818  nobody outside meets it
+class IndexCorrupt(ValueError):  # noqa: N818  never leaves the package
     """tantivy failed in a way that corrupt files may have caused."""
 
     def __init__(self, reason: str, else_: Exception | None = None) -> None:

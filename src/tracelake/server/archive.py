@@ -369,7 +369,7 @@ class ArchiveService:
         it."""
         try:
             return self._lake.hot.is_there
-        except Exception:  # noqa: BLE001  whatever it is, the pass tells of it, and the scheduler goes on
+        except Exception:  # noqa: BLE001  the pass reports any failure, and the scheduler continues
             return True
 
     def _marks(self) -> Marks:

@@ -140,7 +140,7 @@ class AuditWriter:
         assert group is not None, "a group is written once"
         try:
             self._audit.write(records)
-        except Exception as error:  # noqa: BLE001  whoever waits is told
+        except Exception as error:  # noqa: BLE001  the waiting callers get any failure
             logger.error("the audit cannot be written, of %d records: %s", len(records), error)
             group.set_exception(error)
             return

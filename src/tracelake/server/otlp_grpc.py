@@ -315,7 +315,7 @@ class OtlpGrpcServer:
                 meter = None if self._ring is None or actor is None else self._ring.meter(actor)
                 with request_workspace(None if actor is None else actor.workspace):
                     return await answer(await self._read(messages), metadata, meter)
-            except Exception as error:  # noqa: BLE001  whatever it is, the client is told
+            except Exception as error:  # noqa: BLE001  the client gets any failure
                 status = status_message(error)
                 code = code_pb2.Code.Name(status.code)
             except asyncio.CancelledError:

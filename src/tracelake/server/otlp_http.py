@@ -291,7 +291,7 @@ def _too_large(max_bytes: int) -> LimitError:
 _COMMAS_OF_OBJECT: Final = 8
 _TAGS_OF_MESSAGE: Final = 4
 _BYTES_OF_MESSAGE: Final = 40
-"""Least sizes of what is worth counting: requests of SDKs have larger messages, with fewer such bytes in texts."""
+"""Smallest sizes that are counted: requests of SDKs have larger messages, with fewer such bytes in texts."""
 _MESSAGES_OF_ATTRIBUTE: Final = 2
 """A KeyValue and its AnyValue."""
 
@@ -512,7 +512,7 @@ class TracesEndpoint:
             )
         except (InputError, LimitError):
             if meter is not None:
-                meter(0, work_bytes)  # what costs work and is refused counts like any other request
+                meter(0, work_bytes)  # a refused request that cost work counts like any other
             raise
         format, payload, decoded, traces = request.format, request.payload, request.decoded, request.traces
         if meter is not None:

@@ -144,7 +144,7 @@ def _work(job: PipelineJob, channel: _Channel, stopped: Sequence[int]) -> int:
     try:
         with closing(open_lake(job.lake)) as lake:
             _run(lake, job, channel, stopped)
-    except BaseException as error:  # noqa: BLE001  whatever it is, the server tells it, and begins another process
+    except BaseException as error:  # noqa: BLE001  the server reports any failure, and starts another process
         own = None if isinstance(error, TracelakeError) else error
         logging.getLogger(_LOGGER).getChild("pipeline").error(
             "the pipeline cannot continue: %s", error, exc_info=own

@@ -205,7 +205,7 @@ class PipelineProcess:
             begun_s = time.monotonic()
             try:
                 how = self._one()
-            except Exception as error:  # noqa: BLE001  whatever it is, this thread is all that begins another
+            except Exception as error:  # noqa: BLE001  only this thread starts another process
                 how = f"could not be run: {error}"
             stopping = self._stopping.is_set()
             if not stopping:

@@ -303,7 +303,7 @@ class BuiltInTable:
     """The columns that the schema got after its first version, each with the version that added it. A new column is
     nullable; parts of earlier versions stay as they are."""
     sides: bool = False
-    """Whether a row is told apart by its side instead of by all of column `kind`."""
+    """Whether only the side of a span, not all of column `kind`, is part of the key."""
 
     @property
     def entry(self) -> str:

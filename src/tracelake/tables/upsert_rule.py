@@ -52,7 +52,7 @@ KEY_COLUMNS: Final = f"{', '.join(TABLE_SPANS.key_sql)} as {SIDE}"
 """SQL of the key columns, for a relation with the columns of SPANS."""
 IDS: Final = f"trace_id, span_id, {SIDE}"
 ID_COLUMNS: Final = f"trace_id, span_id, {IS_SERVER_SQL} as {SIDE}"
-"""SQL of what repeats are found by: the key without the workspace."""
+"""SQL of the columns by which repeats are found: the key without the workspace."""
 ORDER: Final = ", ".join(f"{name} desc" for name in _MEASURES)
 """SQL of the order of versions, the winner first. Versions that are equal in all measures have the same content."""
 

@@ -189,7 +189,7 @@ class Process:
             self.result = self._actor.body(self)
         except Crashed:
             return
-        except Exception as error:  # noqa: BLE001  whatever it is, it is what the simulation looks for
+        except Exception as error:  # noqa: BLE001  the simulation searches for any failure
             # A few actors cannot lose so many races, so contention means that one of them makes no progress.
             if isinstance(error, StorageError) and not isinstance(error, ContentionError):
                 self._run.fail(self._index, error)

@@ -185,7 +185,7 @@ class RequestGroups(ABC):
         failure: BaseException | None = None
         try:
             answers = self._store(group.requests)
-        except BaseException as error:  # noqa: BLE001  whatever it is, who waits is told
+        except BaseException as error:  # noqa: BLE001  the waiting callers get any failure
             failure = error
         with self._lock:
             self._waiting_requests -= len(group.requests)

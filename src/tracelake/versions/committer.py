@@ -183,7 +183,7 @@ class _Building:
             why, detail = refused.why, refused.detail
         except DamageError as error:
             why, detail = Refusal.DAMAGED, (excerpt(str(error)),)
-        except Exception as error:  # noqa: BLE001  else it is raised in every helper, and nobody commits any more
+        except Exception as error:  # noqa: BLE001  otherwise every helper fails, and no commit succeeds any more
             why, detail = Refusal.FAILED, (excerpt(f"{type(error).__name__}: {error}"),)
         return replace(answer, commit=self._head, refusal=why, detail=detail)
 

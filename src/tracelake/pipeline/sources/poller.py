@@ -270,7 +270,7 @@ class SourcePoller:
             looked.waiting = look.result()
             assert looked.watch is not None
             looked.lag = looked.watch.lag()
-        except Exception as error:  # noqa: BLE001  whatever it is, it is of this source alone
+        except Exception as error:  # noqa: BLE001  a failure concerns only this source
             looked.reason = str(error) or type(error).__name__
             self.pauses.failed(looked.key, looked.reason)
         else:

@@ -1,1 +1,1 @@
-"""The revisions, oldest first by name. What is released never changes."""
+"""Revisions of the tracking store's schema, oldest first by name. A released revision never changes."""

@@ -1,4 +1,4 @@
-"""The tracking store as it began.
+"""First schema of the tracking store.
 
 Revision ID: 0001
 """
@@ -15,7 +15,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Make all tables."""
+    """Create all tables."""
     _make_tables_of_traces()
     _make_more_tables_of_traces()
     op.create_table(

@@ -1,4 +1,4 @@
-"""The archive: objects of repositories, and how a lake archives.
+"""Tables of the archive: objects of repositories, and the archive settings of lakes.
 
 Revision ID: 0002
 """
@@ -15,7 +15,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Make the tables."""
+    """Create the tables of the archive."""
     op.create_table(
         "tracelake_archive_objects",
         sa.Column("lake", sa.Integer(), autoincrement=False, nullable=False),
@@ -34,5 +34,5 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Go back no further."""
+    """Refuse to downgrade."""
     raise NotImplementedError("a newer tracking store is read by a newer release")

@@ -1,4 +1,4 @@
-"""Indexes that passes of the archive select by, and that have all that is counted.
+"""Indexes for archive passes. They contain all columns that a pass selects by or counts.
 
 Revision ID: 0003
 """
@@ -14,7 +14,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Make them, and drop those that they stand for."""
+    """Create these indexes, and drop the ones that they replace."""
     op.drop_index("tracelake_trace_info_by_time", "tracelake_trace_info")
     op.create_index(
         "tracelake_trace_info_by_place",
@@ -37,5 +37,5 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Go back no further."""
+    """Refuse to downgrade."""
     raise NotImplementedError("a newer tracking store is read by a newer release")

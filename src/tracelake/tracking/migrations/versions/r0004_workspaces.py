@@ -1,4 +1,4 @@
-"""Tags, assessments and spans have a workspace of their own, for a trace may be of several.
+"""A workspace column for tags, assessments and spans, because a trace may belong to several workspaces.
 
 Revision ID: 0004
 """
@@ -17,7 +17,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Give them that of their trace."""
+    """Add the column to each table, filled with the workspace of the trace."""
     name = sa.String(length=500)
     for table in ("tracelake_spans", "tracelake_assessments"):
         op.add_column(table, sa.Column("workspace", name, nullable=False, server_default="default"))
@@ -47,5 +47,5 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Go back no further."""
+    """Refuse to downgrade."""
     raise NotImplementedError("a newer tracking store is read by a newer release")

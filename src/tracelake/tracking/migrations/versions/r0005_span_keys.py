@@ -1,4 +1,4 @@
-"""The workspace joins the key of spans: two workspaces may send the same ids, also in one group.
+"""The workspace becomes part of the key of spans, because two workspaces may send the same ids, even in one group.
 
 Revision ID: 0005
 """
@@ -22,7 +22,7 @@ _COLUMNS = (
 
 
 def upgrade() -> None:
-    """Make the table anew: SQLite changes no primary key."""
+    """Copy the table into a new one with the new key, because SQLite cannot change a primary key."""
     hold("tracelake_spans")
     name = sa.String(length=500)
     op.create_table(
@@ -55,5 +55,5 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Go back no further."""
+    """Refuse to downgrade."""
     raise NotImplementedError("a newer tracking store is read by a newer release")

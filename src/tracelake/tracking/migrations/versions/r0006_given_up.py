@@ -1,4 +1,5 @@
-"""Whether spans of a trace were given up outlives the mark of it; ids of traces are in order of their bytes.
+"""A permanent flag for traces whose spans were given up, which stays when a user removes their mark. On PostgreSQL,
+trace ids are compared by their bytes.
 
 Revision ID: 0006
 """
@@ -24,7 +25,8 @@ _OF_TRACES = (
 
 
 def upgrade() -> None:
-    """Take it from the mark, which it was told by; PostgreSQL makes the indexes anew, and not the tables."""
+    """Set the flag for marked traces. On PostgreSQL, change the collation of trace ids, which rebuilds the indexes but
+    not the tables."""
     op.add_column(
         "tracelake_trace_info", sa.Column("given_up", sa.Boolean(), nullable=False, server_default=sa.false())
     )
@@ -35,5 +37,5 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Go back no further."""
+    """Refuse to downgrade."""
     raise NotImplementedError("a newer tracking store is read by a newer release")

@@ -1,4 +1,5 @@
-"""The kind joins the key of spans: a client and a server span of one request may share a span id (Zipkin B3).
+"""The kind becomes part of the key of spans, because a client and a server span of one request may share a span id
+(Zipkin B3).
 
 Revision ID: 0007
 """
@@ -24,7 +25,7 @@ _COLUMNS = (
 
 
 def upgrade() -> None:
-    """Change the key on PostgreSQL; SQLite changes no primary key, so make the table anew."""
+    """Change the key of the table. On SQLite, which cannot change a primary key, copy the table into a new one."""
     if op.get_bind().dialect.name == "postgresql":
         key = sa.inspect(op.get_bind()).get_pk_constraint("tracelake_spans")["name"]
         op.execute(
@@ -63,5 +64,5 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Go back no further."""
+    """Refuse to downgrade."""
     raise NotImplementedError("a newer tracking store is read by a newer release")
