@@ -366,8 +366,8 @@ class Keys(KeyRecords):
         return NewKey(self._add(record), token)
 
     def expire(self, key_id: str, expires_ns: int | None) -> KeyInfo:
-        """Set the expiry of a key; None removes it. Raises NotFoundError if no key has this id, and UsageError if it is
-        revoked."""
+        """Set the expiry of a key; None removes it. Raises NotFoundError if no key has this id, and UsageError for an
+        invalid time."""
         _check_time(expires_ns)
         return self._change(key_id, lambda record: msgspec.structs.replace(record, expires_ns=expires_ns))
 

@@ -301,8 +301,8 @@ def verified_claims(
 
 
 def _key_of(header: Mapping[str, Any], keys: Sequence[Mapping[str, Any]]) -> RSAKey | ECKey | OKPKey | None:
-    """Return the key that signed a token, or None if it is not among these. Raises ValueError if the key does not fit
-    the token's algorithm."""
+    """Return the key that signed a token, or None if it is not among these. Raises ValueError if the algorithm or the
+    key's size is not accepted, or if several keys fit."""
     algorithm, kid = header.get("alg"), header.get("kid")
     kind = ALGORITHMS.get(algorithm) if isinstance(algorithm, str) else None
     if kind is None:

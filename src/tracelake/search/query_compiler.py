@@ -104,7 +104,8 @@ def only_of(index: tantivy.Index, query: tantivy.Query, field: str, value: str) 
 
 
 def tree(query: str) -> Node:
-    """Return the tree of a query. Raises QuerySyntaxError or QueryError if it does not parse or costs too much."""
+    """Return the tree of a query. Raises QuerySyntaxError or QueryError if it is empty, too long, or too costly, or
+    does not parse."""
     if not query.strip():
         raise QueryError(
             f"the search is empty; give words to look for, or * for all spans. Example: {EXAMPLE}"

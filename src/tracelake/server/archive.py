@@ -274,8 +274,8 @@ class ArchiveService:
     def begin_pass(
         self, experiment: str | None = None, older_than: str | None = None, traces_max: int | None = None
     ) -> ServerOperation:
-        """Start a requested pass. Raises UsageError for an invalid argument, and BackPressureError if too many
-        operations run."""
+        """Start a requested pass. Raises UsageError if `older_than` is no duration or the lake has no archive, and
+        BackPressureError if too many operations run."""
         if older_than is not None:
             duration_ns(older_than)
         archive = self._lake.archive  # fails early if the lake has no archive
@@ -287,8 +287,8 @@ class ArchiveService:
         )
 
     def begin_restore(self, trace_ids: Sequence[str]) -> ServerOperation:
-        """Start to restore archived traces. Raises UsageError for an invalid id, LimitError for too many, and
-        BackPressureError if too many operations run."""
+        """Start to restore archived traces. Raises UsageError if the lake has no archive, LimitError for too many
+        traces, and BackPressureError if too many operations run."""
         archive, ids = self._lake.archive, _ids(trace_ids)
 
         def restore(tell: Tell) -> Result:
@@ -308,8 +308,8 @@ class ArchiveService:
         return self.operations.begin("restore", BY_REQUEST, restore)
 
     def begin_deletion(self, trace_ids: Sequence[str]) -> ServerOperation:
-        """Start to delete traces. Raises UsageError for an invalid id, LimitError for too many, and BackPressureError
-        if too many operations run."""
+        """Start to delete traces. Raises UsageError if the lake has no archive, LimitError for too many traces, and
+        BackPressureError if too many operations run."""
         archive, ids = self._lake.archive, _ids(trace_ids)
 
         def delete(_tell: Tell) -> Result:
@@ -326,7 +326,7 @@ class ArchiveService:
         return self.operations.begin("deletion", BY_REQUEST, delete)
 
     def begin_sweep(self, grace_s: float) -> ServerOperation:
-        """Start a sweep. Raises UsageError for an invalid grace period, and BackPressureError if too many operations
+        """Start a sweep. Raises UsageError if the lake has no archive, and BackPressureError if too many operations
         run."""
         archive = self._lake.archive
         return self.operations.begin(

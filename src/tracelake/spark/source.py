@@ -84,7 +84,7 @@ class Options:
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> Options:
-        """Parse the options. Raises UsageError if one is unknown or invalid."""
+        """Parse the options. Raises UsageError if no table is named or an option is invalid."""
         table = options.get("table") or options.get("path")
         if not table:
             raise UsageError('name a table: .load("spans"), .save("mine"), or .option("table", "mine").')
