@@ -605,7 +605,7 @@ LIKE = span_texts.texts_of
     ("broken", "part"),
     [
         (Broken("the lake of a request", http_policy.request_lake, "workspace is None", "True"), "services"),
-        (Broken("SQL", SEES._sql_over, "{workspace_table_sql(table.name, rows, workspace)}", "{rows}"), "services"),
+        (Broken("SQL", SEES._views, "workspace_table_sql(name, rows, workspace)", "rows"), "services"),
         (Broken("sums", builtin.workspace_table_sql, "name == TABLE_TRACES.name", "False"), "/api/v1/traces"),
         (Broken("spans of a trace", SEES.trace_spans, ", workspace)", ", None)"), TRACE),
         (Broken("hot spans", tier.HotTier._hot, "workspace, span_id), workspace)", "None, span_id), None)"), TRACE),

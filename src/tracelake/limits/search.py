@@ -78,6 +78,9 @@ VECTOR_PARAMETER_MAX_CHARS: Final = 32 * 1024
 SEMANTIC_FILTERED_MAX_ROWS: Final = 50_000
 """Spans matching the conditions that are listed before vectors are compared. Beyond: the nearest spans overall are
 read, until enough of them meet the conditions."""
+INHERITED_SPANS_MAX: Final = 100_000
+"""Spans with a session or user that a search asks for, whose traces give it to their other spans. Beyond: the traces
+of the newest ones do."""
 QUERY_MAX_CHARS: Final = 4_096
 """One search query. Beyond: it is refused."""
 QUERY_NESTING_MAX: Final = 50

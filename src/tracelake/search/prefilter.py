@@ -20,7 +20,7 @@ from tracelake._errors import QueryError
 from tracelake.search import analyzers, query_values
 from tracelake.search.analyzers import Analyzer, Word
 from tracelake.search.model import NAMED, PartContents, PartRef
-from tracelake.search.query_compiler import KEYWORDS, forms_of, ids_in, tree
+from tracelake.search.query_compiler import KEYWORDS, forms_of, ids_in, is_inherited, tree
 from tracelake.search.query_parser import OWNERS, AllOf, AnyOf, Boost, Last, Node, Text, ValueRange
 from tracelake.search.query_values import starts
 from tracelake.search.results import beginning
@@ -46,6 +46,8 @@ def prefilter_of(
         node = tree(query)
     except (ValueError, QueryError):
         return None
+    if is_inherited(node):
+        return None  # Any span may have the value from its trace.
     whole_values = [
         Text(field, value.encode(errors="replace").decode(), 0, quoted=True)
         for field, value in (("service", service), ("workspace", workspace))

@@ -12,10 +12,10 @@ from __future__ import annotations
 import difflib
 import re
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Final, NoReturn
+from typing import Final, NoReturn, TypeAlias
 
 import tantivy
 
@@ -49,6 +49,10 @@ _QUERY_FUZZY_COST: Final = 4
 
 EXAMPLE: Final = '"refund policy" AND service:airline-agent'
 KEYWORDS: Final = (*analyzers.FACETS, "trace")
+INHERITED: Final = ("session", "user")
+"""Fields whose values a span inherits from its trace; see `inheritance.py`."""
+Inherited: TypeAlias = Callable[[Text, tantivy.Query], tantivy.Query]
+"""Function that returns the query for spans with an own or inherited value, given that for own values."""
 FIELDS: Final = (*KEYWORDS, *analyzers.NUMBERS, *analyzers.TEXTS, "span", "has", "like")
 """All fields except attributes, for which see `OWNERS`."""
 
@@ -90,10 +94,11 @@ def compiled(
     now_ns: int,
     alike: Alike | None = None,
     analyzer: Analyzer = ENGLISH,
+    inherited: Inherited | None = None,
 ) -> tantivy.Query | None:
     """Return the query of a tree; None if it has no words. Raises QuerySyntaxError if a value does not fit its
     field."""
-    return _Compiler(index, now_ns, alike, analyzer).compiled(node)
+    return _Compiler(index, now_ns, alike, analyzer, inherited).compiled(node)
 
 
 def only_of(index: tantivy.Index, query: tantivy.Query, field: str, value: str) -> tantivy.Query:
@@ -150,6 +155,7 @@ class _Compiler:
     now_ns: int
     alike: Alike | None
     analyzer: Analyzer
+    inherited: Inherited | None
 
     def compiled(self, node: Node) -> tantivy.Query | None:  # noqa: PLR0911 - one for each kind of node
         """Return the query for the documents of a node; None if the node has no word, such as `!!!`."""
@@ -204,7 +210,10 @@ class _Compiler:
         if field == "status" and node.text.lower() == "unset" and not node.prefix and not node.distance:
             return _filter(self._unset(node))
         if field in KEYWORDS:
-            return _filter(self._exact(node, field, node.text))
+            query = self._exact(node, field, node.text)
+            if field in INHERITED and self.inherited is not None:
+                query = self.inherited(node, query)
+            return _filter(query)
         if field == "span":
             return _filter(self._span(node))
         if field in analyzers.NUMBERS:
@@ -495,6 +504,11 @@ def is_like(node: Node) -> bool:
     return any(isinstance(leaf, Text) and leaf.field == "like" for leaf in _leaves(node))
 
 
+def is_inherited(node: Node) -> bool:
+    """Whether a query has a value that spans inherit from their trace."""
+    return any(isinstance(leaf, Text) and leaf.field in INHERITED and leaf.text for leaf in _leaves(node))
+
+
 def is_graded(node: Node) -> bool:
     """Whether a query has complete words or phrases, which give its hits many different scores."""
     leaves = (leaf for leaf in _leaves(node, wanted=True) if isinstance(leaf, Text))
@@ -556,6 +570,7 @@ class _Read:
     node: Node
     is_like: bool
     is_relative: bool
+    is_inherited: bool
 
 
 @lru_cache(len(ANALYZERS) + len(EARLIER))
@@ -573,36 +588,43 @@ def asks_for_likeness(query: str) -> bool:
     return _read(query).is_like
 
 
+def asks_for_inheritance(query: str) -> bool:
+    """Whether a query has values that spans inherit, which depend on the index. Raises as `asks_for_likeness`."""
+    return _read(query).is_inherited
+
+
 def prepared(
     query: str, service: str | None, analyzer: Analyzer, now_ns: int, workspace: str | None = None
 ) -> Prepared:
-    """Compile a query without `like:` for one service and workspace. Raises QuerySyntaxError or QueryError if it does
-    not parse or costs too much."""
+    """Compile a query that does not depend on the index, for one service and workspace. Raises QuerySyntaxError or
+    QueryError if it does not parse or costs too much."""
     return _prepared(query, service, workspace, analyzer.name, now_ns if _read(query).is_relative else 0)
 
 
-def prepared_alike(
+def prepared_in_index(
     query: str,
     service: str | None,
     analyzer: Analyzer,
     now_ns: int,
-    alike: Alike,
     workspace: str | None = None,
+    *,
+    alike: Alike | None,
+    inherited: Inherited | None,
 ) -> Prepared:
-    """Compile a query with `like:`, for which `alike` supplies words. Raises QuerySyntaxError or QueryError if it does
-    not parse or costs too much."""
-    return _compiled(query, service, workspace, analyzer, now_ns, alike)
+    """Compile a query with `like:`, for which `alike` supplies words, or with values that spans inherit. Raises
+    QuerySyntaxError or QueryError if it does not parse or costs too much."""
+    return _compiled(query, service, workspace, analyzer, now_ns, alike, inherited)
 
 
 @lru_cache(QUERIES_KEPT)
 def _read(query: str) -> _Read:
     node = tree(query)
-    return _Read(node, is_like(node), is_relative(node))
+    return _Read(node, is_like(node), is_relative(node), is_inherited(node))
 
 
 @lru_cache(QUERIES_KEPT)
 def _prepared(query: str, service: str | None, workspace: str | None, text: str, now_ns: int) -> Prepared:
-    return _compiled(query, service, workspace, get_analyzer(text), now_ns, None)
+    return _compiled(query, service, workspace, get_analyzer(text), now_ns, None, None)
 
 
 def _compiled(
@@ -612,9 +634,10 @@ def _compiled(
     analyzer: Analyzer,
     now_ns: int,
     alike: Alike | None,
+    inherited: Inherited | None,
 ) -> Prepared:
     node, grammar = _read(query).node, grammar_of(analyzer)
-    compiled_query = compiled(grammar, node, now_ns, alike, analyzer)
+    compiled_query = compiled(grammar, node, now_ns, alike, analyzer, inherited)
     for field, value in (("service", service), ("workspace", workspace)):
         if compiled_query is not None and value is not None:
             compiled_query = only_of(grammar, compiled_query, field, value)

@@ -21,17 +21,20 @@ from tracelake.limits import SEARCH_HITS_DEFAULT
 from tracelake.search.analyzers import ANALYZERS, ENGLISH, of_fingerprint
 from tracelake.search.build import UnpublishedPart
 from tracelake.search.facets import FacetCounts, OneWorkspace, RawFacet, check, completions, count, only
+from tracelake.search.inheritance import Inheritance
 from tracelake.search.model import BUILD_ANEW, Manifest, RowSelection
 from tracelake.search.open_index import OpenedIndex, OpenIndex
 from tracelake.search.part_cache import classify_error, retry_after_reopen
 from tracelake.search.prefilter import MayMatch, latest_start, may_match, newest_after, only_after, only_until
 from tracelake.search.query_compiler import (
+    Inherited,
     Prepared,
+    asks_for_inheritance,
     asks_for_likeness,
     grammar_of,
     parse,
     prepared,
-    prepared_alike,
+    prepared_in_index,
 )
 from tracelake.search.raw_hits import SEARCH_RANKED_BEYOND_HITS, AnyHit, RawHit, ranked_as_far_as, raw_hit
 from tracelake.search.results import PartsAsked
@@ -49,6 +52,8 @@ from tracelake.storage.ports import ObjectStore
 
 _LIKE_SPANS_KEPT: Final = 8
 """Spans whose texts a searcher caches for more-like-this."""
+_WORKSPACES_KEPT: Final = 8
+"""Workspaces whose queries for inherited values a searcher caches."""
 INDEX_PRUNED_KEPT: Final = 8
 """Subsets of parts that a searcher keeps open, besides the full set."""
 
@@ -121,6 +126,8 @@ class Searcher:
         self._by_meaning: SemanticSearch | None = None
         self._some: dict[tuple[int, ...], OpenedIndex] = {}
         """Open subsets of the parts, by part numbers."""
+        self._inheritances: dict[str | None, Inheritance] = {}
+        """Inheritance by workspace."""
         if at_once:
             self.open()
 
@@ -136,6 +143,7 @@ class Searcher:
             return False
         self._whole = self._by_meaning = None
         self._some = {}
+        self._inheritances = {}
         return True
 
     @property
@@ -300,9 +308,17 @@ class Searcher:
         """
         now_ns = time.time_ns() if now_ns is None else now_ns
         try:
-            if like := asks_for_likeness(query):
-                alike = self._alike(workspace)
-                prepared_query = prepared_alike(query, service, self.analyzer, now_ns, alike, workspace)
+            like, inherits = asks_for_likeness(query), asks_for_inheritance(query)
+            if like or inherits:
+                prepared_query = prepared_in_index(
+                    query,
+                    service,
+                    self.analyzer,
+                    now_ns,
+                    workspace,
+                    alike=self._alike(workspace) if like else None,
+                    inherited=self._inherited(workspace) if inherits else None,
+                )
             else:
                 prepared_query = prepared(query, service, self.analyzer, now_ns, workspace)
         except ValueError as error:
@@ -328,6 +344,20 @@ class Searcher:
         opened = self._opened()
         counted = self._grammar.searcher() if opened is None else opened.searcher
         return alike_in(self._grammar.schema, counted, self._texts_of, self.analyzer, workspace)
+
+    def _inherited(self, workspace: str | None) -> Inherited | None:
+        """Return the function that makes queries for values that spans inherit. It needs all parts, because a trace
+        may be in several."""
+        opened = self._opened()
+        if opened is None:
+            return None
+        inheritance = self._inheritances.get(workspace)
+        if inheritance is None:
+            for oldest in list(self._inheritances)[: len(self._inheritances) + 1 - _WORKSPACES_KEPT]:
+                self._inheritances.pop(oldest, None)
+            inheritance = Inheritance(self._grammar, opened.searcher, workspace)
+            self._inheritances[workspace] = inheritance
+        return inheritance.query
 
     def _may_match(self, may: MayMatch) -> tuple[int, ...]:
         """Return the numbers of the parts that may have hits."""

@@ -21,6 +21,7 @@ from tracelake import limits
 from tracelake._errors import QueryError
 from tracelake.search.analyzers import Analyzer
 from tracelake.search.facets import FacetCounts, Only, RawFacet, check, count, only
+from tracelake.search.inheritance import Inheritance
 from tracelake.search.model import NOBODY, RowIds
 from tracelake.search.open_index import OpenedIndex
 from tracelake.search.part_cache import classify_error
@@ -290,8 +291,10 @@ class SemanticSearch:
             index.schema, self._opened.searcher, self._texts_of, self._analyzer, request.workspace
         )
 
+        inheritance = Inheritance(index, self._opened.searcher, request.workspace)
+
         def query_of(node: Node) -> tantivy.Query | None:
-            query = compiled(index, node, request.now_ns, alike, self._analyzer)
+            query = compiled(index, node, request.now_ns, alike, self._analyzer, inheritance.query)
             for field, value in request.only:
                 query = None if query is None else only_of(index, query, field, value)
             return query

@@ -53,6 +53,11 @@ SPAN_COLUMNS: Final = (
 )
 """The columns of `spans` from which a row of `traces` is aggregated."""
 
+TRACE_VALUES: Final = {"trace_session": "session_id", "trace_user": "user_id"}
+"""Columns of `spans` in SQL with the value of the span, or else of its trace. They exist if a query names one."""
+CARRIER_COLUMNS: Final = ("trace_id", "span_id", "workspace", "kind", "start_ns", *TRACE_VALUES.values())
+"""The columns of `spans` that determine the session and user of a trace."""
+
 IN_ORDER: Final[list[tuple[str, Literal["ascending", "descending"]]]] = [
     ("start_ns", "ascending"),
     ("span_id", "ascending"),
@@ -230,12 +235,35 @@ def _has_usage(span: Mapping[str, Any]) -> bool:
     return any(span[name] is not None for name in _USAGE)
 
 
+def _early(span: Mapping[str, Any]) -> tuple[Any, ...]:
+    return span["start_ns"], span["span_id"], span["workspace"], is_server_side(span)
+
+
+def values_of_traces(spans: Sequence[pa.Table], workspace: str | None) -> dict[str, dict[str, Any]]:
+    """Return the session and user of each trace in a workspace, given CARRIER_COLUMNS of its spans."""
+    values: dict[str, dict[str, Any]] = {}
+    carriers: list[dict[str, Any]] = []
+    for rows in spans:
+        session, user = (pc.is_valid(rows[name]) for name in TRACE_VALUES.values())
+        carriers += in_workspace(rows.filter(pc.or_(session, user)), workspace).to_pylist()
+    for span in sorted(carriers, key=_early):
+        of_trace = values.setdefault(span["trace_id"], dict.fromkeys(TRACE_VALUES.values()))
+        for name, value in of_trace.items():
+            of_trace[name] = span[name] if value is None else value
+    return values
+
+
+def inherit(rows: Sequence[tuple[str, dict[str, Any]]], values: Mapping[str, Mapping[str, Any]]) -> None:
+    """Give rows, each with its trace id, the session and user of their trace if they have none."""
+    for trace_id, row in rows:
+        for name in TRACE_VALUES.values():
+            if row[name] is None and trace_id in values:
+                row[name] = values[trace_id][name]
+
+
 def summed(spans: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Compute the result of `aggregate_sql` for all spans of one trace in Python, without the transaction."""
-    early = sorted(
-        spans,
-        key=lambda span: (span["start_ns"], span["span_id"], span["workspace"], is_server_side(span)),
-    )
+    early = sorted(spans, key=_early)
     root = next((span for span in early if span["parent_span_id"] is None), early[0])
     start_ns = early[0]["start_ns"]
     end_ns = max(max(span["start_ns"], span["end_ns"]) for span in spans)
@@ -374,5 +402,25 @@ def workspace_table_sql(name: str, rows: str, workspace: str | None) -> str:
 
 
 def base_tables(names: set[str], workspace: str | None) -> set[str]:
-    """Return the tables that DuckDB must read to answer a query of the named tables in one workspace."""
-    return {TABLE_SPANS.name} if workspace is not None and TABLE_TRACES.name in names else set()
+    """Return the tables that DuckDB must read to answer a query with these words, besides those that it names."""
+    if workspace is not None:
+        return {TABLE_SPANS.name} if TABLE_TRACES.name in names else set()
+    return set() if names.isdisjoint(TRACE_VALUES) else {TABLE_TRACES.name}
+
+
+def with_trace_values_sql(spans: str, traces: str | None) -> str:
+    """Return SQL of spans with TRACE_VALUES.
+
+    Args:
+        spans: A query for the spans.
+        traces: A query for their traces; None if the spans do not have all spans of the traces.
+    """
+    early = f"row(start_ns, span_id, workspace, {IS_SERVER_SQL})"
+    first = ", ".join(
+        f"arg_min({name}, {early}) filter ({name} is not null) as {name}" for name in TRACE_VALUES.values()
+    )
+    of_traces = traces or f"select trace_id, {first} from ({spans}) group by trace_id"
+    columns = ", ".join(
+        f"coalesce(span.{name}, of_trace.{name}) as {value}" for value, name in TRACE_VALUES.items()
+    )
+    return f"select span.*, {columns} from ({spans}) span left join ({of_traces}) of_trace using (trace_id)"

@@ -43,14 +43,19 @@ from tracelake.shards.shard import EMPTY, Shard, Snapshot
 from tracelake.storage import ObjectStore, Stores
 from tracelake.tables.builtin import (
     BUILT_IN,
+    CARRIER_COLUMNS,
     IN_ORDER,
     TABLE_SPANS,
     TABLE_TRACES,
     TABLES_FOLDER,
+    TRACE_VALUES,
     TRACES,
     base_tables,
     entry_of,
     in_workspace,
+    inherit,
+    values_of_traces,
+    with_trace_values_sql,
     workspace_sql,
     workspace_table_sql,
 )
@@ -215,26 +220,32 @@ class UncommittedRows:
 
     def rows_of(self, row_ids: Sequence[int], columns: Sequence[str]) -> pa.Table:
         """Return the rows with these ids, without hidden rows, which other versions of their spans beat."""
-        wanted = np.setdiff1d(np.array(row_ids, np.int64), self.hidden)
+        wanted = np.array(row_ids, np.int64)
         return self._select(columns, lambda rows: np.isin(rows[ROW_ID.name].to_numpy(), wanted))
 
     def of_span(self, trace_id: str, span_id: str, columns: Sequence[str]) -> pa.Table:
         """Return the uncommitted rows of a span, one for each workspace: the greatest claim."""
 
         def is_it(rows: pa.Table) -> npt.NDArray[np.bool_]:
-            same = pc.and_(
-                pc.equal(rows["trace_id"], pa.scalar(trace_id)), pc.equal(rows["span_id"], pa.scalar(span_id))
-            )
-            return np.asarray(same, np.bool_) & ~np.isin(rows[ROW_ID.name].to_numpy(), self.hidden)
+            of_trace = pc.equal(rows["trace_id"], pa.scalar(trace_id))
+            return np.asarray(pc.and_(of_trace, pc.equal(rows["span_id"], pa.scalar(span_id))), np.bool_)
 
         return self._select(columns, is_it)
+
+    def of_traces(self, trace_ids: Sequence[str], columns: Sequence[str]) -> pa.Table:
+        """Return the winning rows of traces."""
+        wanted = pa.array(trace_ids, pa.string())
+        return self._select(columns, lambda rows: np.asarray(pc.is_in(rows["trace_id"], wanted), np.bool_))
 
     def _select(
         self, columns: Sequence[str], are_wanted: Callable[[pa.Table], npt.NDArray[np.bool_]]
     ) -> pa.Table:
         names = [name for name in columns if name != TRANSACTION_FIELD.name]
         # Take from each part separately: taking from several parts would first concatenate them.
-        rows = [part.rows.select(names).take(np.flatnonzero(are_wanted(part.rows))) for part in self.parts]
+        rows = []
+        for part in self.parts:
+            is_winner = ~np.isin(part.rows[ROW_ID.name].to_numpy(), self.hidden)
+            rows.append(part.rows.select(names).take(np.flatnonzero(are_wanted(part.rows) & is_winner)))
         return pa.concat_tables(rows) if rows else SPANS.append(ROW_ID).empty_table().select(names)
 
 
@@ -375,25 +386,31 @@ class CommitView:
             # Tables that the query does not name are not fetched, because their parts may be remote.
             names = self._names if workspace is None else BUILT_IN
             identifiers |= base_tables(identifiers, workspace)
+            is_inherited = not identifiers.isdisjoint(TRACE_VALUES)
             tables = [self.table(name) for name in names if name in identifiers]
             files = [file for table in tables for file in table._read_files()]
             try:
-                return self._sql_over(query, tables, files, allow_files, newer or {}, workspace, is_bounded)
+                views, registered = self._views(tables, newer or {}, workspace, is_inherited=is_inherited)
+                if not is_bounded and produces_large_values(query=query):
+                    statements = [*([] if allow_files else locked_settings(files)), *views]
+                    with limited_process(statements, query, registered) as reader:
+                        return reader.read_all()
+                with connection(files, allow_files) as db:
+                    for name, new_rows in registered.items():
+                        db.register(name, new_rows)
+                    for view in views:
+                        db.execute(view)
+                    return within_limit(streamed(select(db, query), BOUNDED_BATCH_ROWS))
             except QueryError:  # a collected part is not the query's fault
                 self._leases.renew(now=True)
                 raise
 
-    def _sql_over(
-        self,
-        query: str,
-        tables: Sequence[Table],
-        files: Sequence[str],
-        allow_files: bool,
-        newer: Mapping[str, pa.Table],
-        workspace: str | None,
-        is_bounded: bool,
-    ) -> pa.Table:
-        views, registered = [], {}
+    @staticmethod
+    def _views(
+        tables: Sequence[Table], newer: Mapping[str, pa.Table], workspace: str | None, *, is_inherited: bool
+    ) -> tuple[list[str], dict[str, pa.Table]]:
+        """Return the statements that create a view for each table, and the tables that they read from memory."""
+        sources, registered = {}, {}
         for table in tables:
             rows = table.sql()
             if table.name in newer:
@@ -402,19 +419,12 @@ class CommitView:
                     f"select * from ({rows}) anti join newer_{table.name} using (trace_id)"
                     f" union all by name select * from newer_{table.name}"
                 )
-            views.append(
-                f'create temp view "{table.name}" as {workspace_table_sql(table.name, rows, workspace)}'
-            )
-        if not is_bounded and produces_large_values(query=query):
-            statements = [*([] if allow_files else locked_settings(files)), *views]
-            with limited_process(statements, query, registered) as reader:
-                return reader.read_all()
-        with connection(files, allow_files) as db:
-            for name, new_rows in registered.items():
-                db.register(name, new_rows)
-            for view in views:
-                db.execute(view)
-            return within_limit(streamed(select(db, query), BOUNDED_BATCH_ROWS))
+            sources[table.name] = rows
+        statements = {name: workspace_table_sql(name, rows, workspace) for name, rows in sources.items()}
+        if is_inherited and TABLE_SPANS.name in sources:
+            traces = sources[TABLE_TRACES.name] if workspace is None else None
+            statements[TABLE_SPANS.name] = with_trace_values_sql(statements[TABLE_SPANS.name], traces)
+        return [f'create temp view "{name}" as {sql}' for name, sql in statements.items()], registered
 
     def trace(self, trace_id: str) -> Trace:
         """Return a trace by its id, or by a unique prefix of at least 6 hex digits.
@@ -640,6 +650,8 @@ class CommitView:
         with rows_of(sql, where, tables=tables) as reader:
             selected = reader.read_all()
         by_id = {row[ROW_ID.name]: row for row in to_rows(selected)}
+        of_hits = [(hit.trace_id, by_id[hit.row]) for hit in raw_hits if hit.row in by_id]
+        self._inherit(of_hits, newer, request.workspace)
         hits = []
         for place, hit in enumerate(raw_hits):
             check_cancelled()  # an excerpt may take long
@@ -648,6 +660,21 @@ class CommitView:
                 of_row = {column: row[column] for column in _TOLD_COLUMNS}
                 hits.append((place, Hit(hit.trace_id, hit.span_id, hit.score, highlight=excerpt, **of_row)))
         return hits
+
+    def _inherit(
+        self, rows: Sequence[tuple[str, Row]], newer: UncommittedRows | None, workspace: str | None
+    ) -> None:
+        """Give rows without a session or user that of their trace."""
+        names = [*TRACE_VALUES.values()]
+        traces = sorted({trace_id for trace_id, row in rows if any(row[name] is None for name in names)})
+        if newer is None and workspace is None:
+            of_traces = self._tables[TABLE_TRACES.name].lookup(traces, ["trace_id", *names]).to_pylist()
+            return inherit(rows, {row["trace_id"]: row for row in of_traces})
+        spans = [self._tables[TABLE_SPANS.name].lookup(traces, [*CARRIER_COLUMNS, ROW_ID.name])]
+        if newer is not None:
+            is_hidden = pc.is_in(spans[0][ROW_ID.name], pa.array(newer.hidden))
+            spans = [spans[0].filter(pc.invert(is_hidden)), newer.of_traces(traces, CARRIER_COLUMNS)]
+        return inherit(rows, values_of_traces(spans, workspace))
 
 
 def _hint(request: SearchRequest, analyzer: Analyzer) -> str | None:
