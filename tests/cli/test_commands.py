@@ -154,6 +154,83 @@ def test_sql_shows_the_first_rows_and_says_so(cli: RunCli, agents_lake: Path) ->
     assert cli("sql", "select * from spans limit 2", "--lake", agents_lake).code == 0
 
 
+def test_wide_results_have_one_field_a_line(
+    cli: RunCli, agents_lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A result wider than the terminal shows every value in full, one field a line; a narrow one is a table."""
+    query = (
+        "select 7 as n, 'left ' || repeat('x', 40) as text, null as nothing, 'b' as \"c\x1b\" from range(2)"
+    )
+    lines = cli("sql", query, "--lake", agents_lake).out.splitlines()
+    assert [line.split()[0] for line in lines[:2]] == ["n", "─" * len(lines[1])]
+    monkeypatch.setenv("COLUMNS", "60")
+    lines = [line.rstrip() for line in cli("sql", query, "--lake", agents_lake).out.splitlines()]
+    record = ["n        7", f"text     left {'x' * 40}", "nothing", "c\\x1b    b"]
+    assert lines == ["row 1", *record, "row 2", *record]
+    assert "n" in cli("sql", f"{query} limit 0", "--lake", agents_lake).out
+
+
+def test_trace_list_has_the_filters_of_the_page(cli: RunCli, agents_lake: Path) -> None:
+    """Each option filters the traces as SQL does; pages follow each other, and texts name the next page."""
+
+    def listed(*words: str) -> list[str]:
+        done = cli("trace", "list", *words, "--limit", "1000", "--lake", agents_lake, "--json")
+        return [trace["trace_id"] for trace in json.loads(done.out)["traces"]]
+
+    def selected(where: str) -> list[str]:
+        query = f"select trace_id from traces where {where} order by start_ns desc, trace_id"
+        return [row["trace_id"] for row in json.loads(cli("sql", query, "--lake", agents_lake, "--json").out)]
+
+    of_spans = "trace_id in (select trace_id from spans where {})"
+    for words, where in (
+        ([], "true"),
+        (["--service", "multi-agent-team"], of_spans.format("service = 'multi-agent-team'")),
+        (["--model", "gpt-4o"], of_spans.format("model = 'gpt-4o'")),
+        (["--status", "error"], "error_count > 0"),
+        (["--status", "ok"], "error_count = 0"),
+        (["--min-duration", "2.5s", "--max-duration", "9s"], "duration_ns between 2500000000 and 9000000000"),
+        (
+            ["--start", "2025-10-10", "--end", "2025-12-04"],
+            "start_ns >= 1760054400000000000 and start_ns < 1764892800000000000",
+        ),
+        (["--last", "1h"], "false"),
+        (["awning"], of_spans.format("name ilike '%awning%' or concat(input, output) ilike '%awning%'")),
+    ):
+        assert sorted(listed(*words)) == sorted(selected(where)), words
+    newest, oldest = listed(), listed("--order", "oldest")
+    assert newest != oldest
+    assert sorted(newest) == sorted(oldest)
+    first = cli("trace", "list", "--limit", "3", "--lake", agents_lake)
+    assert [line.split()[0] for line in first.out.splitlines()[2:]] == [each[:12] for each in newest[:3]]
+    token = first.err.split()[-1]
+    assert f"3 traces; more with --page {token}" in first.err
+    assert listed("--page", token)[0] == newest[3]
+    assert "No traces." in cli("trace", "list", "--last", "1h", "--lake", agents_lake).out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--order", "best"], "'newest', 'oldest'"),
+        (["--status", "bad"], "'ok', 'error'"),
+        (["--min-duration", "long"], "write 500ms, 2s or 5m"),
+        (["--max-duration", "99999999d"], "write 500ms, 2s or 5m"),
+        (["--last", "soon"], "write 15m, 1h"),
+        (["--start", "2026-13-01"], "write 2026-01-31"),
+        (["--tag", "team"], "KEY=VALUE"),
+        (["nofield:x"], "there is no field 'nofield'"),
+        (["--page", "x"], "is not a page"),
+        (["--service", "a\0b"], "NUL"),
+    ],
+)
+def test_trace_list_says_what_to_write(
+    cli: RunCli, agents_lake: Path, words: list[str], message: str
+) -> None:
+    """A mistake in an option is a usage error that names a valid form."""
+    refused = cli("trace", "list", *words, "--lake", agents_lake)
+    assert (refused.code, refused.out, message in refused.err) == (2, "", True)
+
+
 def test_search_marks_the_matches(cli: RunCli, agents_lake: Path) -> None:
     """Search prints hits as objects, or as lines with marked matches; it counts all, and has further pages."""
     args = (

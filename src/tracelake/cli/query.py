@@ -1,4 +1,4 @@
-"""Commands that read: sql, search, trace show and trace tag.
+"""Commands that read: sql, search, trace list, trace show and trace tag.
 
 `waterfall` draws a trace in the terminal: the span tree with a bar for each span's time.
 """
@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias
 
 import typer
 from rich.text import Text
@@ -21,7 +21,13 @@ from tracelake.cli.command import Note, Renderable, Rendered, command
 from tracelake.cli.options import AtOption
 from tracelake.cli.output import console, iter_rows, plain, write_table
 from tracelake.cli.render import duration
-from tracelake.limits import SEARCH_HITS_DEFAULT, SEARCH_HITS_MAX, SQL_ROWS_SHOWN
+from tracelake.limits import (
+    PAGE_ROWS_DEFAULT,
+    PAGE_ROWS_MAX,
+    SEARCH_HITS_DEFAULT,
+    SEARCH_HITS_MAX,
+    SQL_ROWS_SHOWN,
+)
 from tracelake.results import Row, Trace
 from tracelake.search.query_parser import clause_of, narrowed
 
@@ -138,7 +144,7 @@ def _sql_result(of: dict[str, Any]) -> Iterator[Renderable]:
         yield f"Wrote {of['rows']:,} rows to {of['path']} ({of['bytes']:,} bytes)."
         return
     table, shown = of["table"], list(iter_rows(of["table"].slice(0, of["shown"])))
-    yield render.grid(table.column_names, [list(row.values()) for row in shown])
+    yield from render.records(table.column_names, [list(row.values()) for row in shown], console().width)
     if table.num_rows > len(shown):
         yield Note(f"{len(shown):,} of {table.num_rows:,} rows; more with --rows, all with --json")
 
@@ -173,8 +179,9 @@ def sql(
 ) -> dict[str, Any]:
     """Query the tables with SQL.
 
-    Takes any SELECT in DuckDB's dialect. The query reads the lake only, unless you pass --allow-files. --json prints
-    a list of objects, or with --output an object with path, rows and bytes.
+    Takes any SELECT in DuckDB's dialect. The query reads the lake only, unless you pass --allow-files. A result wider
+    than the terminal has one field a line. --json prints a list of objects, or with --output an object with path,
+    rows and bytes.
     """
     if output is not None:
         _check_output(output, force)
@@ -276,6 +283,111 @@ def search(
         facets=[name.strip() for name in facets.split(",")] if facets else [],
         page=page,
     )
+
+
+_TraceOrder: TypeAlias = Literal["newest", "oldest", "longest", "errors", "tokens", "spans"]
+
+
+def _traces(of: dict[str, Any]) -> Iterator[Renderable]:
+    yield render.traces(of["traces"]) if of["traces"] else "No traces."
+    if of["next_page"] is not None:
+        yield Note(f"{len(of['traces']):,} traces; more with --page {of['next_page']}")
+    if of["not_listed"] is not None:
+        yield Note(f"The list is incomplete: {of['not_listed']}.")
+
+
+@command(
+    trace_app,
+    "list",
+    text=_traces,
+    examples=[
+        "tracelake trace list --last 24h --status error",
+        'tracelake trace list "refund policy" --service checkout --min-duration 2s',
+        "tracelake trace list --start 2026-01-31 --end 2026-01-31T17:30Z --order longest --limit 10",
+        "tracelake trace list --model gpt-4o --tag team=billing --json",
+    ],
+)
+def trace_list(
+    lake: Lake,
+    query: Annotated[
+        str | None, typer.Argument(help="Only traces with a span that matches this query of `search`.")
+    ] = None,
+    last: Annotated[
+        str | None,
+        typer.Option(metavar="DURATION", help="Length of the time range that ends now, such as 24h."),
+    ] = None,
+    start: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Only traces that start at this time or later.")
+    ] = None,
+    end: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Only traces that start at this time or earlier.")
+    ] = None,
+    service: Annotated[str | None, typer.Option(help="Only traces with a span of this service.")] = None,
+    model: Annotated[str | None, typer.Option(help="Only traces with a span of this model.")] = None,
+    status: Annotated[
+        Literal["ok", "error"] | None, typer.Option(help="Only traces without errors, or with one.")
+    ] = None,
+    session: Annotated[str | None, typer.Option(help="Only traces of this session.")] = None,
+    user: Annotated[str | None, typer.Option(help="Only traces of this user.")] = None,
+    min_duration: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="Only traces this long or longer, such as 2s.")
+    ] = None,
+    max_duration: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="Only traces this long or shorter, such as 500ms.")
+    ] = None,
+    tag: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="Only traces with this tag; may be repeated."),
+    ] = None,
+    order: Annotated[_TraceOrder, typer.Option(help="Choose the traces that come first.")] = "newest",
+    limit: Annotated[
+        int, typer.Option(min=1, max=PAGE_ROWS_MAX, help="Show at most this many traces.")
+    ] = PAGE_ROWS_DEFAULT,
+    page: Annotated[
+        str | None, typer.Option(metavar="TOKEN", help="Continue after the previous page.")
+    ] = None,
+) -> dict[str, Any]:
+    """List traces, newest first, with the filters of the web page.
+
+    A trace matches a query, service or model if any of its spans does. Prints the beginning of each id, which `trace
+    show` accepts. --json prints an object with traces and next_page.
+    """
+    # The list of the web page; it imports FastAPI, which no other command of this module needs.
+    from tracelake.server.trace_list import list_traces  # noqa: PLC0415
+    from tracelake.server.trace_list_routes import trace_filter  # noqa: PLC0415
+
+    wanted = trace_filter(
+        query,
+        last=last,
+        start=start,
+        end=end,
+        service=service,
+        model=model,
+        status=status,
+        session=session,
+        user=user,
+        min_duration_ms=_milliseconds("--min-duration", min_duration),
+        max_duration_ms=_milliseconds("--max-duration", max_duration),
+        tag=tuple(tag or ()),
+        order=order,
+        limit=limit,
+        page=page,
+    )
+    listed = list_traces(lake, wanted)
+    pages = {"next_page": listed.next_page, "previous_page": listed.previous_page}
+    return {"traces": listed.traces, **pages, "not_listed": listed.not_listed}
+
+
+def _milliseconds(option: str, text: str | None) -> float | None:
+    """Return a duration in milliseconds, or None without one. Raises UsageError."""
+    if text is None:
+        return None
+    from tracelake.search.query_values import nanoseconds  # noqa: PLC0415  it imports numpy
+
+    duration_ns = nanoseconds(text)
+    if duration_ns is None or duration_ns >= 1 << 63:
+        raise UsageError(f"{option} {text!r} is no duration; write 500ms, 2s or 5m.")
+    return float(duration_ns) / 1e6
 
 
 def _trace(trace: Trace) -> Iterator[Renderable]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     )
     from tracelake.search.results import Hit
 
+TRACE_SHOWN: Final = 12
+"""Digits of a trace id in a list; `trace show` accepts a unique prefix."""
 COMMIT_SHOWN: Final = 12
 """Digits of a commit id in a list; a unique prefix is enough to name a commit."""
 
@@ -59,6 +61,42 @@ def grid(headers: Sequence[str], rows: Iterable[Sequence[Any]], *, ids: Sequence
     return table
 
 
+def records(headers: Sequence[str], rows: Sequence[Sequence[Any]], width: int) -> Iterator[Table | Text]:
+    """Yield rows as a table, or one field a line if the table is wider than `width` cells."""
+    columns = [[Text(plain(header)), *(cell(row[at]) for row in rows)] for at, header in enumerate(headers)]
+    widths = [max(text.cell_len for text in column) for column in columns]
+    if sum(widths) + 3 * (len(columns) - 1) <= width or not rows:
+        yield grid(headers, rows)
+        return
+    for number, row in enumerate(rows, 1):
+        yield Text(f"row {number:,}", "dim")
+        yield fields(
+            (header, "" if value is None else value) for header, value in zip(headers, row, strict=True)
+        )
+
+
+def traces(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """Return traces, one a row, with the beginnings of their ids."""
+    headers = ("trace", "start", "duration", "name", "service", "spans", "errors", "tokens")
+    return grid(
+        headers,
+        [
+            (
+                row["trace_id"][:TRACE_SHOWN],
+                moment(row["start_ns"]).partition(".")[0],
+                duration(row["duration_ns"]),
+                row["name"],
+                row["service"],
+                row["span_count"],
+                row["error_count"] or None,
+                (row["input_tokens"] or 0) + (row["output_tokens"] or 0) or None,
+            )
+            for row in rows
+        ],
+        ids=("trace", "start"),
+    )
+
+
 def cell(value: Any) -> Text:
     """Return one value as terminal-safe text; an empty text for None."""
     match value:
@@ -78,7 +116,7 @@ def fields(pairs: Iterable[tuple[str, Any]]) -> Table:
     table.add_column(overflow="fold")
     for name, value in pairs:
         if value is not None:
-            table.add_row(Text(name), cell(value))
+            table.add_row(Text(plain(name)), cell(value))
     return table
 
 
