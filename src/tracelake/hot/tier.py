@@ -104,7 +104,7 @@ class Outline:
         return self.rows.slice(first, end - first), token
 
     def read(self, view: CommitView, chosen: pa.Table) -> pa.Table:
-        """Return the complete rows of chosen spans, in order. Raises LimitError if they take too much memory, and
+        """Return the complete rows of chosen spans, by start time. Raises LimitError if they take too much memory, and
         BackPressureError if other large reads take too long."""
         hot = self.hot.take(chosen[_HOT].drop_null())
         if ROW_ID.name not in chosen.column_names:

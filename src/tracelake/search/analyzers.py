@@ -364,7 +364,7 @@ def get_analyzer(name: str) -> Analyzer:
 
 
 def hint_of(analyzer: Analyzer, texts: Iterable[str]) -> str | None:
-    """Return a warning if an index of this analyzer may miss these texts of a query; otherwise None."""
+    """Return a warning if these texts are cut into words in a way that a search may miss; otherwise None."""
     if analyzer.cut is not tokenization.pairs and any(map(tokenization.has_unspaced, texts)):
         return (
             f"this index has the text setting {analyzer.public_name!r}, which finds Chinese, Japanese, Korean, Thai, "

@@ -375,7 +375,10 @@ _NO_MAPS: Final = re.compile(r"cannot allocate memory|os error 12\b", re.IGNOREC
 
 
 def ceiling(*, with_vectors: bool = False) -> int | None:
-    """Return the number of parts that a searcher can open on this machine; None if the system does not report it."""
+    """Return how many index parts a searcher can open here: each needs memory maps, and the system limits them.
+
+    Parts with vectors need more maps. Return None if the system does not report its limit.
+    """
     allowed = _allowed()
     return None if allowed is None else allowed // (MAPS_PER_PART + MAPS_PER_BLOCK * with_vectors)
 

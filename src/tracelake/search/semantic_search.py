@@ -176,7 +176,7 @@ def ranked(
     compiled: Callable[[Node], tantivy.Query | None],
     workspace: str | None = None,
 ) -> Ranked:
-    """Return the rows that a semantic search finds, in order.
+    """Return the rows that a semantic search finds, most similar first.
 
     Args:
         mode: `semantic`, or `hybrid`, which also ranks text hits.
@@ -258,7 +258,7 @@ class SemanticSearch:
         self._ranked = lru_cache(_SEMANTIC_RESULTS_KEPT)(self._rank)
 
     def search(self, request: SemanticRequest, limit: int, offset: int) -> list[RawHit]:
-        """Return hits `offset` to `offset + limit`, in order."""
+        """Return up to `limit` hits from `offset` on, best first."""
         ranking = self._ranked(request)
         page = ranking.rows[offset : offset + limit]
         searcher = self._opened.searcher
