@@ -20,9 +20,10 @@ from tracelake.otlp.conventions import WORKSPACE_DEFAULT
 from tracelake.results import Row
 from tracelake.server.http_policy import RequestLake
 from tracelake.server.message_view import embedded_image, view_conversation, view_text
-from tracelake.server.render import duration, span_query, tokens
+from tracelake.server.render import cost, duration, span_query, tokens
 from tracelake.server.routes import TEMPLATES, Text, json_response, render_page
 from tracelake.server.traces import Bar, Waterfall, find_span, lay_out
+from tracelake.tables.builtin import has_usage
 
 TYPE_LABELS: Final = {
     "llm": "LLM",
@@ -36,6 +37,8 @@ TYPE_LABELS: Final = {
     "chain": "Chain",
 }
 _STACK: Final = "exception.stacktrace"
+TREE_COLUMNS: Final = ("input_tokens", "output_tokens", "cost")
+"""Usage that the page shows along the tree."""
 
 
 @dataclass(slots=True)
@@ -48,6 +51,8 @@ class SpanFacts:
     own_tokens: str
     tree_tokens: str
     """Tokens of the span and those below it; usage that a parent repeats counts once."""
+    tree_cost: str
+    """Cost of the span and those below it, if it differs from its own."""
     is_critical: bool = False
     """Whether the span is on the critical path."""
     previous: str | None = None
@@ -75,13 +80,14 @@ def rows_of(waterfall: Waterfall) -> list[TraceRow]:
     for place, parent in enumerate(parents):
         if parent is not None:
             children[parent].append(place)
-    totals = _tree_tokens(bars, parents)
+    totals = tree_usage([bar.span for bar in bars], parents)
     facts = [
         SpanFacts(
             bar.span["type"],
             self_time(bar.span, [bars[child].span for child in below]),
             tokens(bar.span),
-            tokens(dict(zip(("input_tokens", "output_tokens"), total, strict=True))),
+            tokens(total),
+            "" if total["cost"] in (None, bar.span["cost"]) else cost(total["cost"]),
         )
         for bar, below, total in zip(bars, children, totals, strict=True)
     ]
@@ -116,21 +122,26 @@ def self_time(span: Row, children: Sequence[Row]) -> int:
     return max(_end_ns(span) - int(span["start_ns"]) - covered, 0)
 
 
-def _tree_tokens(bars: Sequence[Bar], parents: Sequence[int | None]) -> list[tuple[int | None, int | None]]:
-    """Return, for each span, the input and output tokens of the span and its descendants."""
-    columns = ("input_tokens", "output_tokens")
-    below: list[list[int | None]] = [[None, None] for _ in bars]
-    totals: list[tuple[int | None, int | None]] = [(None, None)] * len(bars)
-    for place in reversed(range(len(bars))):
-        own = [bars[place].span[column] for column in columns]
-        # A parent with usage repeats that of the spans below it, so the larger number counts.
-        pairs = zip(own, below[place], strict=True)
-        total = [max((n for n in pair if n is not None), default=None) for pair in pairs]
-        totals[place] = total[0], total[1]
+def tree_usage(spans: Sequence[Row], parents: Sequence[int | None]) -> list[Row]:
+    """Return the tokens and cost of each span with those below it, by the rule of table `traces`.
+
+    Args:
+        spans: The spans in preorder.
+        parents: The place of the parent of each.
+    """
+    totals: list[Row] = [dict.fromkeys(TREE_COLUMNS) for _ in spans]
+    reported: list[Row] = [dict.fromkeys(TREE_COLUMNS, 0) for _ in spans]
+    """Usage of the nearest spans below that report any."""
+    for place in reversed(range(len(spans))):
+        span, total, below = spans[place], totals[place], reported[place]
+        for name in TREE_COLUMNS:
+            if span[name] is not None:
+                total[name] = (total[name] or 0) + span[name] - max(0, min(span[name], below[name]))
         if (parent := parents[place]) is not None:
-            for side, number in enumerate(total):
-                if number is not None:
-                    below[parent][side] = (below[parent][side] or 0) + number
+            for name in TREE_COLUMNS:
+                if total[name] is not None:
+                    totals[parent][name] = (totals[parent][name] or 0) + total[name]
+                reported[parent][name] += (span[name] or 0) if has_usage(span) else below[name]
     return totals
 
 

@@ -191,14 +191,14 @@ def _repeated(spans: Sequence[Mapping[str, Any]]) -> dict[str, int]:
     above_of = dict(ids)
     nested_usage: dict[_Id, dict[str, int]] = {}
     for (key, parent), span in zip(ids, spans, strict=True):
-        if not _has_usage(span):
+        if not has_usage(span):
             continue
         above = parent
         for _ in range(TRACE_USAGE_MAX_STEPS - 1):
-            if above not in by_id or _has_usage(by_id[above]):
+            if above not in by_id or has_usage(by_id[above]):
                 break
             above = above_of[above]
-        if above != key and above in by_id and _has_usage(by_id[above]):
+        if above != key and above in by_id and has_usage(by_id[above]):
             sums = nested_usage.setdefault(above, dict.fromkeys(_USAGE, 0))
             for name in _USAGE:
                 sums[name] += _integer(span, name) or 0
@@ -231,7 +231,8 @@ def _placed(spans: Sequence[Mapping[str, Any]]) -> list[tuple[_Id, _Id]]:
     return placed
 
 
-def _has_usage(span: Mapping[str, Any]) -> bool:
+def has_usage(span: Mapping[str, Any]) -> bool:
+    """Return whether a span reports any tokens or a cost."""
     return any(span[name] is not None for name in _USAGE)
 
 
@@ -275,7 +276,7 @@ def summed(spans: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         numbers = [number for span in spans if (number := _integer(span, name)) is not None]
         return _clamp(sum(numbers) - repeated[name]) if numbers else None
 
-    repeated = _repeated(spans) if any(map(_has_usage, spans)) else dict.fromkeys(_USAGE, 0)
+    repeated = _repeated(spans) if any(map(has_usage, spans)) else dict.fromkeys(_USAGE, 0)
     cost = total("cost")
 
     return {

@@ -104,7 +104,7 @@ function selectFromAddress() {
   else details.replaceChildren(element("p", `This trace has no span ${span}${workspace ? ` of ${workspace}` : ""}.`, "hint"));
 }
 
-async function showDetails({ span, workspace, kind, previous, self, tree: below }) {
+async function showDetails({ span, workspace, kind, previous, self, tree: below, cost }) {
   const ticket = ++asked;
   const url = `/traces/${tree.dataset.trace}/details?span=${encodeURIComponent(span)}`;
   let html;
@@ -120,7 +120,7 @@ async function showDetails({ span, workspace, kind, previous, self, tree: below 
   if (problem) return details.replaceChildren(element("p", problem.trim(), "problem"));
   const isRaw = details.querySelector('[value="raw"]')?.checked;
   details.innerHTML = html; // The server escaped all that comes from senders.
-  for (const [name, value] of Object.entries({ self, tree: below })) {
+  for (const [name, value] of Object.entries({ self, tree: below, cost })) {
     const fact = details.querySelector(`[data-fact="${name}"]`);
     fact.hidden = !value;
     fact.querySelector("dd").textContent = value ?? "";
