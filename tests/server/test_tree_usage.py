@@ -30,7 +30,7 @@ def check_trees(lake: tracelake.Lake) -> dict[str, tuple[int, int]]:
     for trace_id in lake.sql("select trace_id from traces")["trace_id"].to_pylist():
         trace = lake.hot.outline(str(trace_id))
         bars = lay_out(trace).bars
-        parents = trace_page._parents(bars)
+        parents = trace_page.parents_of(bars)
         totals = tree_usage([bar.span for bar in bars], parents)
         for name in TREE_COLUMNS:
             roots = [

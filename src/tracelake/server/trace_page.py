@@ -130,8 +130,8 @@ def tree_usage(spans: Sequence[Row], parents: Sequence[int | None]) -> list[Row]
         parents: The place of the parent of each.
     """
     totals: list[Row] = [dict.fromkeys(TREE_COLUMNS) for _ in spans]
+    # Usage of the nearest spans below that report any.
     reported: list[Row] = [dict.fromkeys(TREE_COLUMNS, 0) for _ in spans]
-    """Usage of the nearest spans below that report any."""
     for place in reversed(range(len(spans))):
         span, total, below = spans[place], totals[place], reported[place]
         for name in TREE_COLUMNS:
