@@ -14,6 +14,7 @@ from tests.pipeline.spans import AGENTS
 from tests.tracking.requests import trace_id
 from tracelake.otlp.partition import take_apart
 from tracelake.pipeline.continuous import InboxPipeline
+from tracelake.search import inheritance
 from tracelake.tasks.runners import InProcess
 from tracelake.tracking.store import TracedRequest, TrackingStore
 
@@ -128,12 +129,9 @@ def check(lake: tracelake.Lake, *, hot: bool) -> int:
         rows = reader.sql(f"select {columns} from spans", uncommitted=hot).to_pylist()
         wanted = resolved(rows)
         heirs += sum(one != other for one, other in zip(rows, wanted, strict=True))
-        if workspace is None or not hot:
-            named = (
-                "trace_id, span_id, workspace, start_ns, trace_session as session_id, trace_user as user_id"
-            )
-            of_sql = reader.sql(f"select {named} from spans", uncommitted=hot).to_pylist()
-            assert sorted(map(str, of_sql)) == sorted(map(str, wanted))
+        named = "trace_id, span_id, workspace, start_ns, trace_session as session_id, trace_user as user_id"
+        of_sql = reader.sql(f"select {named} from spans", uncommitted=hot).to_pylist()
+        assert sorted(map(str, of_sql)) == sorted(map(str, wanted))
         for query in QUERIES:
             hits = reader.search(query, limit=1_000)
             found = [(hit.trace_id, hit.span_id, hit.workspace, hit.session_id, hit.user_id) for hit in hits]
@@ -163,3 +161,21 @@ def test_a_session_that_arrives_later_is_that_of_all_spans(
 ) -> None:
     """See `check_tiers`."""
     check_tiers(lake, store, pipeline)
+
+
+def test_a_search_keeps_few_queries(agents: tracelake.Lake) -> None:
+    """Of many sessions, the last ones are cached; fewer than the limit are all cached."""
+    sessions = agents.sql("select distinct session_id from spans where session_id is not null order by 1")
+    queries = [f'session:"{session}"' for session in sessions["session_id"].to_pylist()]
+    assert len(queries) == inheritance.QUERIES_CACHED_MAX + 1
+
+    def cached(few: list[str]) -> int:
+        searcher = agents._opened.read("main", lambda view: view.open_searcher())
+        assert searcher is not None
+        searcher._inheritances.clear()
+        for query in few:
+            assert searcher.count(query).total > 0
+        (of_all,) = searcher._inheritances.values()
+        return len(of_all._queries)
+
+    assert [cached(queries[:number]) for number in (40, 62, 63, 64, 65)] == [40, 62, 63, 64, 64]

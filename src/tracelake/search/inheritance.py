@@ -17,7 +17,7 @@ from tracelake.search.query_compiler import only_of
 from tracelake.search.query_parser import Text
 from tracelake.search.raw_hits import AnyHit, RawHit, raw_hit
 
-_QUERIES_CACHED_MAX: Final = 64
+QUERIES_CACHED_MAX: Final = 64
 _TIES_FIRST: Final = 16
 _EARLIEST_READ_MAX: Final = 2_000
 """Spans of several traces that are read together to find the earliest of each."""
@@ -38,8 +38,8 @@ class Inheritance:
         query = self._queries.get(key)
         if query is None:
             query = self._resolved(node.field or "", own)
-            while len(self._queries) >= _QUERIES_CACHED_MAX:
-                self._queries.pop(next(iter(self._queries)), None)
+            for oldest in list(self._queries)[: max(0, len(self._queries) + 1 - QUERIES_CACHED_MAX)]:
+                self._queries.pop(oldest, None)  # other threads may drop it, too
             self._queries[key] = query
         return query
 

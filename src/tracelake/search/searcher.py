@@ -164,7 +164,7 @@ class Searcher:
         opened = self._some.get(numbers)
         if opened is None and (numbers or self._unpublished):
             opened = self._open(numbers)
-            for oldest in list(self._some)[: len(self._some) + 1 - INDEX_PRUNED_KEPT]:
+            for oldest in list(self._some)[: max(0, len(self._some) + 1 - INDEX_PRUNED_KEPT)]:
                 self._some.pop(oldest, None)
             self._some[numbers] = opened
         return opened
@@ -353,7 +353,7 @@ class Searcher:
             return None
         inheritance = self._inheritances.get(workspace)
         if inheritance is None:
-            for oldest in list(self._inheritances)[: len(self._inheritances) + 1 - _WORKSPACES_KEPT]:
+            for oldest in list(self._inheritances)[: max(0, len(self._inheritances) + 1 - _WORKSPACES_KEPT)]:
                 self._inheritances.pop(oldest, None)
             inheritance = Inheritance(self._grammar, opened.searcher, workspace)
             self._inheritances[workspace] = inheritance
