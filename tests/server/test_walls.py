@@ -140,6 +140,8 @@ def every_request(lake: tracelake.Lake) -> dict[tuple[str, str], list[Asked]]:
         "/traces/trace_id": [f"/traces/{one}" for one in EVERY_TRACE],
         "/traces/trace_id/details": [f"/traces/{one}/details?span={SPAN}" for one in EVERY_TRACE],
         "/traces/trace_id/image": [f"/traces/{one}/image?span={SPAN}&part=input.0.0" for one in EVERY_TRACE],
+        "/traces/trace_id/graph": [f"/traces/{one}/graph" for one in EVERY_TRACE],
+        "/api/v1/traces/trace_id/graph": [f"/api/v1/traces/{one}/graph" for one in EVERY_TRACE],
         "/api/v1/traces": ["/api/v1/traces", "/api/v1/traces?order=longest&limit=2&offset=1"],
         "/api/v1/traces/trace_id": [
             f"/api/v1/traces/{one}{more}"
