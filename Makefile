@@ -31,7 +31,7 @@ test-all: setup  ## All other tests: Spark, kills, simulations, browser, Kafka
 	$(PY) -m tests.campaigns kafka
 
 mutants: setup  ## Break each rule, and check that a test notices
-	$(PYTEST) -m mutant $(OTHER_SERVERS)
+	$(PYTEST) tests/mutants
 
 lint: setup  ## Check style with ruff and spelling with codespell
 	.venv/bin/ruff check .

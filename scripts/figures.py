@@ -75,9 +75,9 @@ def private_accesses() -> int:
 
 
 def mutants() -> int:
-    """Count the mutants that name a fragment of code."""
+    """Count the mutants that edit a syntax tree."""
     return sum(
-        isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Broken"
+        isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Mutation"
         for path in TESTS.rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text("utf-8")))
     )
@@ -141,7 +141,7 @@ def main() -> None:
         ("modules that one sibling imports", len(only_importers())),
         ("import lines", f"{import_lines():,} ({100 * import_lines() / lines:.1f} %)"),
         ("words of docs", f"{words_of_docs():,}"),
-        ("mutants by fragment", f"{mutants():,}"),
+        ("mutants", f"{mutants():,}"),
         ("private accesses from tests", f"{private_accesses():,}"),
     ]
     for area, texts in (

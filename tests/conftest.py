@@ -13,7 +13,6 @@ import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadFileScheduling
 
-from tests.broken import Broken
 from tracelake.tasks import spark
 from tracelake.tasks.spark import Spark
 
@@ -123,23 +122,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.relative_to(HERE).as_posix().startswith(SLOW):
             item.add_marker("slow")
-        if is_mutant(item):
+        if HERE / "mutants" in item.path.parents:
             item.add_marker("mutant")
     rank = {HERE / name: number for number, name in enumerate(SLOWEST_FIRST)}
     items.sort(key=lambda item: rank.get(item.path, len(rank)))
-
-
-def is_mutant(item: pytest.Item) -> bool:
-    """Return whether a test breaks a rule: it is in `mutants/`, or uses a `Broken`."""
-    if HERE / "mutants" in item.path.parents:
-        return True
-    if not isinstance(item, pytest.Function):
-        return False
-    values = item.callspec.params.values() if hasattr(item, "callspec") else ()
-    names = item.function.__code__.co_names
-    return any(isinstance(value, Broken) for value in values) or bool(
-        {"assert_caught", "Broken"} & set(names)
-    )
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tests.broken import Broken, assert_caught
 from tracelake.batching import batches
 
 
@@ -33,20 +31,3 @@ def check(sizes: list[int], most_bytes: int, most: int | None) -> None:
 def test_all_are_in_batches_that_fit() -> None:
     """All items are in batches within the limit."""
     check()
-
-
-@pytest.mark.parametrize(
-    "broken",
-    [
-        Broken("by bytes", batches, " or size_bytes > room", ""),
-        Broken("by number", batches, "len(batch) == most or ", ""),
-        Broken("each has all the room", batches, "room = [], most_bytes", "room = [], room"),
-        Broken("one by itself is none too many", batches, "if batch and (", "if ("),
-        Broken("the last is one, too", batches, "    if batch:\n        yield batch", "    pass"),
-        Broken("what is in it takes room", batches, "room -= size_bytes", "pass"),
-    ],
-    ids=lambda broken: broken.rule,
-)
-def test_each_rule_is_needed(broken: Broken) -> None:
-    """Without any one rule, a batch exceeds the limit, or an item is left out."""
-    assert_caught(broken, check)

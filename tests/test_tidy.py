@@ -293,3 +293,14 @@ def mixins_with_one_user(nodes: Sequence[ast.AST]) -> list[str]:
     bases = [[ast.unparse(base) for base in each.bases if ast.unparse(base) in names] for each in classes]
     users = Counter(base for each in bases for base in each)
     return sorted({base for each in bases if len(each) > 1 for base in each if users[base] == 1})
+
+
+def test_mutants_are_in_one_directory() -> None:
+    """Only `tests/mutants`, which `make mutants` runs, checks that a test notices a broken rule."""
+    outside = [
+        path.relative_to(TESTS).as_posix()
+        for path in sorted(TESTS.rglob("*.py"))
+        if TESTS / "mutants" not in path.parents
+        and re.search(r"import .*\bassert_caught\b", path.read_text("utf-8"))
+    ]
+    assert outside == []

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from functools import partial
 
 import pytest
 
-from tests.broken import Broken, assert_caught
 from tracelake.batching import class_of, due, runs
 
 FAN_OUT = 4
@@ -82,18 +80,3 @@ def test_what_is_large_and_new_counts_for_what_is_older() -> None:
     assert runs([1, 9, 1, 1, 9, 1], 3) == [range(5), range(5, 6)]
     assert due([1, 9, 1, 1, 9, 1], 3) == range(5)
     assert due([9, 1, 1], 3) == range(0)
-
-
-@pytest.mark.parametrize(
-    ("broken", "sizes"),
-    [
-        (Broken("newer ones count", runs, "accumulate(classes, max)", "classes"), nested),
-        (Broken("sizes count", runs, "class_of(size, fan_out)", "0"), large_first),
-        (Broken("runs are long", due, "len(run) >= fan_out", "len(run) >= 2"), alike),
-        (Broken("runs end", due, "run[: fan_out**2]", "run[: fan_out - 1]"), alike),
-    ],
-    ids=lambda given: given.rule if isinstance(given, Broken) else "",
-)
-def test_each_rule_is_needed(broken: Broken, sizes: Callable[[int], int]) -> None:
-    """Without any one rule, too many pieces remain, or rows move too often."""
-    assert_caught(broken, partial(test_few_are_left_and_a_row_is_moved_few_times, sizes))

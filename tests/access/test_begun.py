@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import tracelake
-from tests.broken import Broken, assert_caught
 from tests.torn import lake_in_bucket, tear
 from tracelake import limits
 from tracelake._errors import ContentionError
@@ -123,25 +121,3 @@ def test_signed() -> None:
 def test_secret() -> None:
     """A lake has one secret."""
     check_secret()
-
-
-@pytest.mark.parametrize(
-    ("broken", "check"),
-    [
-        (Broken("it ends", verify_state, "<= limits.SIGN_IN_BEGUN_MAX_S", "< 10**9"), check_signed),
-        (Broken("it is not of the future", verify_state, "-limits.PROVIDER_SKEW_MAX_S <=", "-10**9 <"), check_signed),
-        (Broken("it is of this lake", oidc._signature, "by.encode()", "b''"), check_signed),
-        (Broken("it is of this address", oidc._signature, "{place}", ""), check_signed),
-        (Broken("all of it is signed", oidc._signature, "{body}", "{body[:43]}"), check_signed),
-        (Broken("whoever writes first", LakeSecret._read_or_create, "set_if(PARTITION, NAME, encode(record), expected)",
-                "set(PARTITION, NAME, encode(record))"), check_secret),
-        (Broken("what is damaged is replaced", LakeSecret._read_or_create, "except DamageError",
-                "except ZeroDivisionError"), check_secret),
-        (Broken("it is read again", LakeSecret.secret, "now_s - cached[0] >= SIGN_IN_SECRET_KEPT_S", "False"),
-         check_secret),
-    ],
-    ids=lambda each: getattr(each, "rule", ""),
-)  # fmt: skip
-def test_broken_rules_are_caught(broken: Broken, check: Callable[[], None]) -> None:
-    """Each broken rule is caught."""
-    assert_caught(broken, check)

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 import tracelake
-from tests.broken import Broken, assert_caught
 from tests.torn import lake_in_bucket, tear
 from tracelake import limits
 from tracelake._errors import ForbiddenError, LimitError, NoKeyError, NotFoundError, UsageError
@@ -86,22 +85,6 @@ def check_refusals() -> None:
 def test_keys_that_do_not_count() -> None:
     """An altered, foreign, revoked or expired token is refused, and so is a role without the permission."""
     check_refusals()
-
-
-RULES = [
-    Broken(
-        "the token is the key's", protocol.check_token, "record is None or not hmac", "record is None or hmac"
-    ),
-    Broken("a revoked key ends", protocol.key_status, "record.revoked_ns is not None", "False"),
-    Broken("a key ends at its time", protocol.key_status, "<= now_ns", "> now_ns"),
-    Broken("a role grants what it holds", protocol.check_need, "need not in GRANTS[role]", "False"),
-]
-
-
-@pytest.mark.parametrize("broken", RULES, ids=lambda broken: broken.rule)
-def test_broken_rules_are_caught(broken: Broken) -> None:
-    """Each broken rule of keys is caught."""
-    assert_caught(broken, check_refusals)
 
 
 def test_what_cannot_be_a_key(lake: tracelake.Lake, monkeypatch: pytest.MonkeyPatch) -> None:

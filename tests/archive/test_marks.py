@@ -12,14 +12,12 @@ from sqlalchemy import update
 
 from tests.archive.place import HotLake
 from tests.archive.test_archive import tag
-from tests.broken import Broken, assert_caught
 from tests.tracking.requests import request, trace_id
 from tracelake.archive import candidates
 from tracelake.archive import service as archives
-from tracelake.archive.archive_pass import ArchivePass, share_of
 from tracelake.archive.candidates import Candidates
 from tracelake.archive.model import ArchiveReport
-from tracelake.archive.retention import ARCHIVE_NOW_TAG, cutoff_ns
+from tracelake.archive.retention import ARCHIVE_NOW_TAG
 from tracelake.tracking.schema import trace_info
 
 
@@ -67,21 +65,6 @@ def test_a_mark_goes_when_it_is_done(hot: HotLake) -> None:
     marks(hot)
 
 
-def test_each_of_it_is_noticed_when_it_breaks(hot: HotLake) -> None:
-    """The checks fail for each mutant of these rules."""
-    for broken in (
-        Broken("any pass does what a mark asks for", Candidates.older, "is_now=False, ", ""),
-        Broken(
-            "what says nothing is taken away",
-            Candidates.done_where_nothing_is_hot,
-            "and _says_something(value)",
-            "",
-        ),
-        Broken("a mark outlives what is hot", Candidates.done_where_nothing_is_hot, "not in hot", "in hot"),
-    ):
-        assert_caught(broken, lambda: marks(hot))
-
-
 def bounded(hot: HotLake) -> None:
     """Check passes of at most three traces each, over two experiments of which one has many traces."""
     ids = [f"{number:032x}" for number in range(1, 9)]
@@ -113,11 +96,6 @@ def test_passes_that_may_take_so_many_go_on(hot: HotLake) -> None:
     """Each bounded pass continues after the previous one, for any outcome of its traces, and each experiment has
     its share."""
     bounded(hot)
-    for broken in (
-        Broken("each begins at the beginning", ArchivePass._experiment, "self.places[key] = behind", "pass"),
-        Broken("one has all", share_of, "-(-remaining // experiments)", "remaining"),
-    ):
-        assert_caught(broken, lambda: bounded(hot))
 
 
 def shared(hot: HotLake, numbers: Iterator[int], first: str) -> None:
@@ -148,16 +126,6 @@ def test_a_mark_is_of_all_workspaces_that_share_an_experiment(hot: HotLake) -> N
     numbers = iter(range(1, 1_000))
     shared(hot, numbers, "done")
     shared(hot, numbers, "waits")
-    for broken in (
-        Broken("one of them is enough", ArchivePass.take, "not undone[each.experiment_id]", "is_complete"),
-        Broken(
-            "what waits counts too",
-            ArchivePass.take,
-            "-= each.is_now and is_complete",
-            "-= each.is_now",
-        ),
-    ):
-        assert_caught(broken, lambda: shared(hot, numbers, "done"))
 
 
 def changed(hot: HotLake, number: int) -> None:
@@ -182,8 +150,6 @@ def changed(hot: HotLake, number: int) -> None:
 def test_a_mark_that_is_set_while_a_pass_runs_is_for_the_next_one(hot: HotLake) -> None:
     """A new mark does not count for the running pass, whose traces were due by the earlier one."""
     changed(hot, 1)
-    broken = Broken("as it is now", ArchivePass.take, ", marks[", ", dict(self.candidates.marks())[")
-    assert_caught(broken, lambda: changed(hot, 2))
 
 
 def come(lake: HotLake, number: int, *, commit: bool = False) -> None:
@@ -229,10 +195,3 @@ def test_a7_archive_now_ends_while_traces_come(folders: Iterator[Path]) -> None:
                 each(lake)
 
     check()
-    for rule in (
-        Broken("it is kept when it was seen", Candidates.marks, ".get(mark, now_ns)", ".get('', now_ns)"),
-        Broken("that counts", cutoff_ns, "if asked_ns is None", "if True"),
-        Broken("what is asked for anew is", Candidates.done_at_once, "self._seen_ns.pop(", "{}.pop("),
-        Broken("not for long", Candidates._due, "max(seen_ns, now_ns - _SEEN_NS)", "seen_ns"),
-    ):
-        assert_caught(rule, check)

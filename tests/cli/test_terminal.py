@@ -7,16 +7,14 @@ import logging
 import os
 import re
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 import tracelake
-from tests.broken import Broken, assert_caught
 from tracelake.cli import render, run
-from tracelake.cli.output import WrappingTable, console, log_lines, prepare_streams, print_error
+from tracelake.cli.output import console, log_lines, prepare_streams, print_error
 
 NAME, ID = "a-branch-with-a-long-name" * 3, "2bd34e6bd186"
 HOSTILE = "a\x1b[2J\x1b]0;title\x07b\u202ec\x9bd\re"
@@ -80,17 +78,3 @@ def check_a_terminal_without_a_width() -> None:
 def test_a_terminal_without_a_width() -> None:
     """Tables have a default width if the terminal has none; formerly nothing was printed, with exit code 0."""
     check_a_terminal_without_a_width()
-
-
-@pytest.mark.parametrize(
-    ("broken", "check"),
-    [
-        (Broken("all columns are there", WrappingTable.__rich_console__, "column.no_wrap = False", "pass"),
-         lambda: check_no_column_is_left_out(40)),
-        (Broken("no width is no width", prepare_streams, '.strip("0")', ""), check_a_terminal_without_a_width),
-    ],
-    ids=lambda each: getattr(each, "rule", ""),
-)  # fmt: skip
-def test_broken_rules_are_caught(broken: Broken, check: Callable[[], None]) -> None:
-    """Each broken rule is caught."""
-    assert_caught(broken, check)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import random
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -13,12 +13,10 @@ import pytest
 from msgspec.structs import replace
 
 import tracelake
-from tests.broken import Broken, assert_caught
 from tests.pipeline.poison import good
 from tracelake import Lake
 from tracelake._errors import DamageError, SourceChangedError
 from tracelake.formats import encode
-from tracelake.journal import model, protocol
 from tracelake.journal.model import (
     SEGMENT_SHA256_CHARS,
     ReadRange,
@@ -255,91 +253,3 @@ def test_of_a_run_the_user_gives_up_only_what_changed(lake: Lake, monkeypatch: p
     assert report.files == 2
     assert list(lake.objects.list("inbox/")) == []
     assert lake.verify().ok
-
-
-TABLE: list[tuple[Callable[[], None], Callable[..., Any], list[tuple[str, str, str]]]] = [
-    (
-        check_round_trip,
-        model._fits,
-        [
-            ("problems stay", "not segment.problems_total\n", "True\n"),
-            ("damage stays", "and not segment.damaged", ""),
-            ("sizes fit", "and segment.size_bytes < _SIZE_STOP", ""),
-            ("only what was read whole", "== SEGMENT_SHA256_CHARS", "<= SEGMENT_SHA256_CHARS"),
-        ],
-    ),
-    (
-        check_round_trip,
-        model._folded,
-        [
-            ("numbers have so many digits", "len(digits), recorded_range.path", "1, recorded_range.path"),
-            ("numbers are of 64 bits", "[-RUN_DIGITS_MAX:]", ""),
-            ("the end counts", "recorded_range.path[len(stem) :]", "_TAIL"),
-            ("who is alone is kept", "if len(members) == 1", "if len(members) == 0"),
-        ],
-    ),
-    (
-        check_round_trip,
-        model._run,
-        [
-            ("gaps count", "stretches[-1][1] == number - 1", "stretches[-1][1] < number"),
-            (
-                "contents are in order",
-                "members[number] for number in sorted(members)",
-                "*members.values(),",
-            ),
-            ("sums are of all", "segment.records for segment in segments", "1 for segment in segments"),
-        ],
-    ),
-    (
-        check_compared,
-        protocol.compare,
-        [
-            (
-                "sums are compared",
-                "_gave(totals({source: ranges}), totals({source: read[source]}))",
-                "None",
-            ),
-            ("each is compared", "difference := _differs(recorded_input, now)", "difference := None"),
-            (
-                "paths are compared",
-                "recorded_input.path for recorded_input in again",
-                "recorded_input.path for recorded_input in before",
-            ),
-        ],
-    ),
-    (
-        check_compared,
-        protocol._differs,
-        [
-            ("sizes are compared", "(read.size_bytes, ", "(recorded.size_bytes, "),
-            (
-                "contents are compared",
-                "!= (read.size_bytes, read.sha256)",
-                "!= (read.size_bytes, recorded.sha256)",
-            ),
-            ("kinds are compared", "_kind(recorded) is not _kind(read)", "False"),
-        ],
-    ),
-    (
-        check_refused,
-        SegmentRange.__post_init__,
-        [
-            ("stretches are in order", "before < first", "-1 < first"),
-            ("stretches go up", "first <= last", "first < last + 9"),
-            ("numbers have digits", "last < stop", "True"),
-            ("digits have a bound", "0 < self.digits <= RUN_DIGITS_MAX", "self.digits < 99"),
-            ("a run has inputs", "not self.inputs or", ""),
-            ("contents are of all", "!= len(self.contents)", "> len(self.contents)"),
-        ],
-    ),
-]
-RULES = [
-    (Broken(rule, function, old, new), check) for check, function, rules in TABLE for rule, old, new in rules
-]
-
-
-@pytest.mark.parametrize(("broken", "check"), RULES, ids=lambda one: getattr(one, "rule", ""))
-def test_broken_rules_of_runs(broken: Broken, check: Callable[[], None]) -> None:
-    """A run that loses, adds or confuses inputs, or equals a different run, is caught."""
-    assert_caught(broken, check)

@@ -4,7 +4,6 @@ are."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -13,16 +12,13 @@ import pytest
 from sqlalchemy import update
 
 import tracelake
-from tests.broken import Broken, assert_caught
 from tests.server.client import Client
 from tests.tracking.requests import request, trace_id
 from tracelake import limits
 from tracelake._errors import LimitError, NotFoundError, UsageError
 from tracelake.cli import run
-from tracelake.lake.annotations import check_experiment_tag
 from tracelake.server.app import create_app
 from tracelake.tasks.runners import InProcess
-from tracelake.tracking.annotations import Annotations
 from tracelake.tracking.ingest_queue import TrackingDoor
 from tracelake.tracking.schema import trace_info, trace_parts
 from tracelake.tracking.store import TrackingStore
@@ -281,46 +277,6 @@ def test_the_command(
     assert "KEY=VALUE" in capsys.readouterr().err
     assert run([*command, "--json"]) == 0
     assert "third" not in capsys.readouterr().out
-
-
-MUTANTS: list[tuple[Broken, Callable[[tracelake.Lake, TrackingStore], object]]] = [
-    (
-        Broken(
-            "only the archive says where a trace is", Annotations.set_tag, "key in OF_COLUMNS", "key == 0"
-        ),
-        test_tags_of_columns_are_the_archives,
-    ),
-    (
-        Broken(
-            "a filter by tags asks for all of them", Annotations.traces_with, "number == 0", "number >= 0"
-        ),
-        test_tags_of_traces,
-    ),
-    (
-        Broken("a tag is of one trace", Annotations._of, "in_(list(trace_ids))", "is_not(None)"),
-        test_tags_of_columns_are_the_archives,
-    ),
-    (
-        Broken(
-            "what the archive reads of an experiment is checked",
-            check_experiment_tag,
-            "if key in _OF_EXPERIMENTS",
-            "if key == 0",
-        ),
-        test_experiments,
-    ),
-]
-
-
-@pytest.mark.parametrize(("broken", "check"), MUTANTS, ids=[broken.rule for broken, _ in MUTANTS])
-def test_broken_rules_are_caught(
-    lake: tracelake.Lake,
-    store: TrackingStore,
-    broken: Broken,
-    check: Callable[[tracelake.Lake, TrackingStore], object],
-) -> None:
-    """A test fails for each broken rule."""
-    assert_caught(broken, lambda: check(lake, store))
 
 
 def test_a_lake_without_a_store_says_so(tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ from opentelemetry.proto.trace.v1 import trace_pb2 as pb
 from sqlalchemy import update
 
 import tracelake
-from tests.broken import Broken, assert_caught
 from tests.patience import HANG_S
 from tests.search.test_dropped_words import EMOJI, LONG
 from tests.server.client import Client
@@ -388,10 +387,6 @@ def test_a_cache_that_is_full_hides_no_commit(
     check_full(lake, error)
     assert lake.search("apple").total == 2
     store.write([request((3, 1), text="apple")])
-    assert_caught(
-        Broken("tantivy says it by a ValueError", write_unpublished, "(OSError, ValueError)", "()"),
-        lambda: check_full(lake, ValueError(FULL)),
-    )
 
 
 def check_full(lake: tracelake.Lake, error: BaseException) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -12,7 +12,6 @@ from opentelemetry.proto.trace.v1 import trace_pb2 as pb
 from sqlalchemy import delete, update
 
 import tracelake
-from tests.broken import Broken, assert_caught
 from tests.lake.test_hot_search import (
     _patient,  # noqa: F401  a fixture for this module, too
     answer,
@@ -25,13 +24,11 @@ from tests.tracking.requests import request, trace_id
 from tracelake import limits
 from tracelake.hot import index, search
 from tracelake.hot.index import HotIndex, TextScan
-from tracelake.hot.search import HotSearch
 from tracelake.otlp.partition import take_apart
 from tracelake.pipeline.continuous import InboxPipeline
 from tracelake.search.analyzers import ENGLISH
 from tracelake.search.prefilter import prefilter_of
 from tracelake.search.results import SearchResults
-from tracelake.tasks.runners import InProcess
 from tracelake.tracking.outbox import StoredPart, Uncommitted
 from tracelake.tracking.schema import outbox, trace_parts
 from tracelake.tracking.store import TracedRequest, TrackingStore
@@ -375,134 +372,3 @@ def test_what_is_kept_is_not_much_more_than_what_came(
 
 
 Check = Callable[[tracelake.Lake, TrackingStore, InboxPipeline, pytest.MonkeyPatch], object]
-
-MUTANTS: Sequence[tuple[Broken, Check]] = [
-    (
-        Broken("what is read is kept", TextScan.newer, "if each in wanted}", "if False}"),
-        test_each_text_is_read_once,
-    ),
-    (
-        Broken("what has left is forgotten", TextScan.newer, "if each in wanted}", "}"),
-        test_each_text_is_read_once,
-    ),
-    (
-        Broken("where nothing is left nothing is kept", TextScan.newer, "return TextScan()", "return self"),
-        test_each_text_is_read_once,
-    ),
-    (
-        Broken(
-            "texts are read ahead",
-            HotIndex.index_newest,
-            "self._texts = self._texts.newer(uncommitted, covering.unindexed, -math.inf, step_bytes)",
-            "pass",
-        ),
-        test_each_text_is_read_once,
-    ),
-    (
-        Broken("time ends", TextScan.newer, "time.monotonic() > until_s", "False"),
-        test_the_newest_that_pass_are_found_and_the_rest_is_said,
-    ),
-    (
-        Broken("much that passes is left", TextScan.passing, "if sizes and room < 0", "if False"),
-        test_the_newest_that_pass_are_found_and_the_rest_is_said,
-    ),
-    (
-        Broken("no more than a step", TextScan.passing, "if size_bytes > max(", "if 0 > max("),
-        test_a_row_of_which_very_much_passes_is_left,
-    ),
-    (
-        Broken("one row at least", TextScan.passing, "if sizes and room < 0", "if room < 0"),
-        test_the_newest_that_pass_are_found_and_the_rest_is_said,
-    ),
-    (
-        Broken("the newest first", TextScan.passing, ", reverse=True", ""),
-        test_the_newest_that_pass_are_found_and_the_rest_is_said,
-    ),
-    (
-        Broken(
-            "what was not looked through is said",
-            HotIndex.sifted,
-            "lacking=covering.lacking - len(part.sizes)",
-            "lacking=0",
-        ),
-        test_the_newest_that_pass_are_found_and_the_rest_is_said,
-    ),
-    (
-        Broken(
-            "all of a trace passes", TextScan.passing, "if text.trace_id in passing", "if sieve(text.text)"
-        ),
-        test_the_claim_that_stands_is_found,
-    ),
-    (
-        Broken(
-            "of what is found in a commit, too",
-            HotSearch._once,
-            "with_all_of is not None and",
-            "parts == 0 and",
-        ),
-        test_the_claim_that_stands_is_found,
-    ),
-    (
-        Broken(
-            "and of what is indexed",
-            HotIndex.sifted,
-            "{trace_id for part in covering.parts",
-            "{1 for part in ()",
-        ),
-        test_the_claim_that_stands_is_found,
-    ),
-    (
-        Broken("of known traces, too", TextScan.passing, ".union(indexed)", ""),
-        test_the_claim_that_stands_is_found,
-    ),
-    (
-        Broken("what cannot be read is said", HotIndex.sifted, "part.problems + passed.problems", "0"),
-        test_damage_hides_nothing_else,
-    ),
-    (
-        Broken("texts are looked through in lower case", index._in_each_form, "text.lower() if", "text if"),
-        test_workspaces_are_walls,
-    ),
-]
-
-PAGES: Sequence[Broken] = [
-    Broken("a page is sifted as the first", HotSearch._of_page, "not is_sifted or sieve is None", "True"),
-    Broken(
-        "nor has it what was replaced",
-        HotSearch._of_page,
-        "without_match=sifted.without_match",
-        "without_match=frozenset()",
-    ),
-    Broken(
-        "a page that was sifted says so",
-        HotSearch._uncommitted_rows,
-        "if any(part.is_sifted for part in parts)",
-        "if 0",
-    ),
-]
-
-
-@pytest.mark.parametrize(("broken", "check"), MUTANTS, ids=[broken.rule for broken, _ in MUTANTS])
-def test_broken_rules_are_caught(
-    lake: tracelake.Lake, store: TrackingStore, broken: Broken, check: Check
-) -> None:
-    """A test fails for each broken rule."""
-
-    def checked() -> None:
-        with closing(lake.pipeline(runner=InProcess())) as pipeline, pytest.MonkeyPatch.context() as patch:
-            check(lake, store, pipeline, patch)
-
-    assert_caught(broken, checked)
-
-
-@pytest.mark.parametrize("broken", PAGES, ids=[broken.rule for broken in PAGES])
-def test_broken_pages_are_caught(
-    lake: tracelake.Lake, store: TrackingStore, broken: Broken, tmp_path: Path
-) -> None:
-    """A test fails for each broken rule."""
-
-    def checked() -> None:
-        with closing(lake.pipeline(runner=InProcess())) as pipeline, pytest.MonkeyPatch.context() as patch:
-            test_pages_go_on_where_they_began(lake, store, pipeline, patch, tmp_path)
-
-    assert_caught(broken, checked)

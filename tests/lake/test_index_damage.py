@@ -7,14 +7,12 @@ from pathlib import Path
 import pytest
 
 import tracelake
-from tests.broken import Broken, assert_caught
 from tests.lake.test_lake_merges import counts, merger_of
 from tests.lake.test_lake_search import Killed, ingest
 from tests.pipeline.spans import a_span
 from tests.search.embedders import HERE
 from tracelake import DamageError
-from tracelake.indexing import build
-from tracelake.indexing.merge import IndexMerger, _Behind
+from tracelake.indexing.merge import IndexMerger
 from tracelake.pipeline.outputs.builtin import CommitOutput, IndexOutput
 from tracelake.search.model import manifest_path
 from tracelake.search.protocol import INDEX_FAN_OUT as FAN_OUT
@@ -60,14 +58,6 @@ def test_a_run_that_cannot_be_merged_holds_up_no_other(
     passing_by(tmp_path)
     assert "the index of transactions 0 to 23 was not merged" in caplog.text
     assert "the index of transactions 0 to 7 was not merged" in caplog.text
-    for number, broken in enumerate(
-        (
-            Broken("others go on", _Behind.pass_by, "self._lower = run[-1].upper", "self._lower = 1 << 40"),
-            Broken("long runs are tried as short ones", _Behind.pass_by, "len(run) <= self._fan_out", "True"),
-            Broken("what fails is passed by", IndexMerger._merge_or_pass_by, "return True", "raise"),
-        )
-    ):
-        assert_caught(broken, lambda: passing_by(tmp_path / str(number)))  # noqa: B023  called at once
 
 
 def getting_vectors(folder: Path) -> None:
@@ -108,13 +98,6 @@ def test_what_cannot_have_vectors_keeps_none_from_others(
     """The damaged part is named, and intact later spans are found by meaning."""
     getting_vectors(tmp_path)
     assert "the index of transactions 1 to 1 was not merged" in caplog.text
-    broken = Broken(
-        "others get vectors",
-        IndexMerger._step,
-        "self._merge_or_pass_by(standing, [each], behind, progress)\n    batches",
-        "self._merge(standing, [each], progress)\n    batches",
-    )
-    assert_caught(broken, lambda: getting_vectors(tmp_path / "broken"))
 
 
 def torn_before_its_commit(folder: Path, left: bytes) -> None:
@@ -142,13 +125,6 @@ def test_a_torn_manifest_of_a_transaction_that_has_no_commit_counts_as_none(
 ) -> None:
     """The manifest is built again from the input. Otherwise the pipeline would ask for the staged data forever."""
     torn_before_its_commit(tmp_path, left)
-    broken = Broken(
-        "a torn one is none",
-        IndexOutput.holds,
-        "published(self._objects, manifest_path(INDEX, build_name(transaction)))",
-        "self._objects.head(manifest_path(INDEX, build_name(transaction)))",
-    )
-    assert_caught(broken, lambda: torn_before_its_commit(tmp_path / "broken", left))
 
 
 def built_of_damaged_rows(folder: Path) -> None:
@@ -173,7 +149,3 @@ def test_an_index_is_not_built_of_damaged_rows(tmp_path: Path) -> None:
     """An index is never built from damaged rows, as readers refuse them: `verify` would not report wrong content in
     it."""
     built_of_damaged_rows(tmp_path)
-    broken = Broken(
-        "parts are compared with what was written", build._opened, "check_parts(", "(lambda *_: 0)("
-    )
-    assert_caught(broken, lambda: built_of_damaged_rows(tmp_path / "broken"))

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 import tracelake
-from tests.broken import Broken, assert_caught
 from tests.lake.test_lake_merges import counts
 from tests.lake.test_lake_search import ingest
 from tests.machine import FAILURES
@@ -20,8 +19,7 @@ from tracelake.indexing.merge import IndexMerger
 from tracelake.limits import MAINTENANCE_TRIES
 from tracelake.search.protocol import INDEX_FAN_OUT as FAN_OUT
 from tracelake.tables.maintenance import Maintainer
-from tracelake.tasks import backoff
-from tracelake.tasks.backoff import MAINTENANCE_PAUSE_MAX_S, RetrySchedule
+from tracelake.tasks.backoff import MAINTENANCE_PAUSE_MAX_S
 from tracelake.tasks.runners import InProcess, ReceiptT, TaskT
 
 RUNS = 2
@@ -160,49 +158,3 @@ def patch_free(merging: Merging) -> Callable[[], None]:
 def test_transactions_go_on_beside_merges_that_fail(lake: Lake, tmp_path: Path) -> None:
     """A store that failed is retried before very many parts exist, for any length of its pause."""
     check_transactions(lake, tmp_path)
-
-
-def test_rules_of_failing_merges_are_held(tmp_path: Path) -> None:
-    """A test above fails for each broken rule."""
-    full, far = FAILURES[0], FAILURES[-2]
-    rules: tuple[tuple[Broken, Callable[[Lake, Path], None]], ...] = (
-        (
-            Broken("only damage is passed by", backoff.is_damage, "isinstance(error, DamageError)", "True"),
-            lambda lake, _: check_left(lake, StorageError("no")),
-        ),
-        (
-            Broken(
-                "only damage is passed by, in a task",
-                backoff.is_damage,
-                "issubclass(kind, DamageError)",
-                "1",
-            ),
-            lambda lake, _: check_left(lake, far),
-        ),
-        (
-            Broken("it is tried again without a commit", IndexMerger.maintain, "or again.is_time()", ""),
-            lambda lake, _: check_left(lake, full),
-        ),
-        (
-            Broken("after a pause", RetrySchedule.is_time, "and self._pauses.failing(_LEFT) is None", ""),
-            lambda lake, _: check_left(lake, full),
-        ),
-        (
-            Broken("not for ever before all else", RetrySchedule.passes_by, ">= self._tries", "< 0"),
-            lambda lake, _: check_bound(lake, full),
-        ),
-        (
-            Broken("who is passed by is tried again", IndexMerger.maintain, "behind.has_passed", "False"),
-            lambda lake, _: check_bound(lake, full),
-        ),
-        (
-            Broken(
-                "commits do not wait for the pause", RetrySchedule.skipped, "+ self._transactions", "+ 1000"
-            ),
-            check_transactions,
-        ),
-    )
-    for number, (broken, check) in enumerate(rules):
-        (folder := tmp_path / str(number)).mkdir()
-        with opened(folder) as lake:
-            assert_caught(broken, lambda: check(lake, folder))  # noqa: B023  called at once

@@ -9,14 +9,10 @@ import numpy as np
 import pytest
 
 import tracelake
-from tests.broken import Broken, assert_caught
 from tests.lake.test_lake_vectors import ingest, nearest_plainly, said, told
 from tests.search.embedders import HERE, bag
 from tracelake import Lake
 from tracelake._errors import UsageError
-from tracelake.indexing.merge import IndexMerger
-from tracelake.pipeline.outputs.builtin import IndexOutput
-from tracelake.search.protocol import assemble
 
 SOURCE = f"{HERE}:bag_of_words"
 DESCRIBED = f"{SOURCE} (32 dimensions, cosine, version 1)"
@@ -48,29 +44,6 @@ def check_all(lake: Lake, spans: int) -> None:
 def test_the_first_spans_of_a_lake_have_its_vectors(tmp_path: Path) -> None:
     """No rebuild and no maintenance is needed."""
     check_first_spans(tmp_path)
-
-
-BROKEN = [
-    Broken(
-        "tasks of the first transaction make vectors",
-        IndexOutput.settings,
-        "self._settings(standing_manifest(self._repository, self._objects))",
-        "IndexSettings(text=self._first.text)",
-    ),
-    Broken(
-        "the first index says which vectors it has",
-        assemble,
-        "parent.vectors if parent is not None else vectors",
-        "parent.vectors if parent is not None else None",
-    ),
-]
-
-
-@pytest.mark.parametrize("broken", BROKEN, ids=lambda broken: broken.rule)
-def test_a_broken_rule_is_caught(broken: Broken, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The rule needs both halves: the output of tasks, and the manifest's setting."""
-    monkeypatch.setattr(IndexMerger, "maintain", lambda *_, **__: None)
-    assert_caught(broken, lambda: check_first_spans(tmp_path))
 
 
 def test_settings_say_it_where_no_argument_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

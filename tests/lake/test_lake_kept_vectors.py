@@ -9,12 +9,10 @@ from typing import Any
 import pytest
 
 import tracelake
-from tests.broken import Broken, assert_caught
 from tests.lake.test_lake_text import FINALIZE
 from tests.lake.test_lake_vectors import ingest, rebuild, said
 from tests.search.embedders import HERE
 from tracelake import Lake
-from tracelake.indexing.build import IndexRebuild
 from tracelake.search.finalize import finalize, write_marker
 from tracelake.tasks.runners import InProcess
 
@@ -81,12 +79,6 @@ def test_who_was_told_no_vectors_undoes_none(
     check_beside(lake, told, chosen, expected)
 
 
-def test_undone_vectors_are_caught(lake: Lake) -> None:
-    """A rebuild reads the current vector setting again before it publishes."""
-    broken = Broken("vectors that changed", IndexRebuild.run, " or vectors != self._vectors", "")
-    assert_caught(broken, lambda: check_beside(lake, None, VECTORS, VECTORS))
-
-
 def check_after_a_transaction(lake: Lake, folder: Path) -> None:
     """Rebuild after a transaction restored the old index without vectors during one commit."""
     rebuilt(lake, "none")
@@ -111,7 +103,3 @@ def test_a_rebuild_behind_a_transaction_that_did_not_see_vectors_keeps_them(
 ) -> None:
     """The rebuilt index has the vectors that the next transaction would have."""
     check_after_a_transaction(lake, tmp_path)
-    broken = Broken(
-        "of the next transaction", IndexRebuild._standing_vectors, "standing is not None", "False"
-    )
-    assert_caught(broken, lambda: check_after_a_transaction(lake, tmp_path))

@@ -14,7 +14,6 @@ import pyarrow as pa
 import pytest
 
 import tracelake
-from tests.broken import Broken, assert_caught
 from tests.pipeline.spans import AGENTS, a_line, a_span
 from tracelake import Lake
 from tracelake._errors import DamageError, ExpiredError, StorageError, UsageError
@@ -26,7 +25,7 @@ from tracelake.shards.protocol import LEASE_MARGIN_S, next_epoch
 from tracelake.shards.shard import Shard
 from tracelake.tables.builtin import BUILT_IN
 from tracelake.tables.maintenance import Maintainer
-from tracelake.tasks.runners import InProcess, run_reporting
+from tracelake.tasks.runners import InProcess
 
 
 def ingest(lake: Lake, folder: Path, number: int) -> None:
@@ -446,12 +445,5 @@ def test_what_tasks_of_maintenance_raise_ends_no_run(
     ):
         assert what in caplog.text
     assert "OSError: [Errno 28] no space left on device" in caplog.text
-    broken = Broken(
-        "it is an error of ours",
-        run_reporting,
-        "except Exception as error:",
-        "except ZeroDivisionError as error:",
-    )
-    assert_caught(broken, lambda: ingest(lake, tmp_path, 9))
     monkeypatch.undo()
     assert lake.verify().findings == ()

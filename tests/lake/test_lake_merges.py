@@ -11,11 +11,9 @@ from typing import Any
 import pytest
 
 import tracelake
-from tests.broken import Broken, assert_caught
 from tests.lake.test_lake_search import Killed, found, ingest, scores
 from tests.pipeline.spans import a_span
 from tracelake import Lake
-from tracelake.indexing import build as index_build
 from tracelake.indexing.build import IndexBuilder
 from tracelake.indexing.merge import IndexMerger
 from tracelake.search.finalize import finalize
@@ -308,18 +306,3 @@ def damaged(lake: Lake, folder: Path) -> None:
     assert counts(lake) == (FAN_OUT + 1, 1)
     assert found(lake, "only0") == {"1"}
     assert [finding.what for finding in lake.verify().findings] == ["index part"], "older commits keep theirs"
-
-
-def test_a_damaged_part_is_replaced_by_one_of_its_rows(
-    empty: Lake, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A merge never copies an unreadable part: it rebuilds the transactions from their rows."""
-    damaged(empty, tmp_path)
-    assert "could not be merged" in caplog.text
-    with tracelake.init(tmp_path / "broken" / "lake", buckets=2) as other:
-        assert_caught(
-            Broken(
-                "what cannot be merged is built", index_build.run_merge_task, "run_index_task(rows)", "raise"
-            ),
-            lambda: damaged(other, tmp_path / "broken"),
-        )

@@ -9,11 +9,9 @@ import pyarrow as pa
 import pytest
 
 import tracelake
-from tests.broken import Broken, assert_caught
 from tests.lake.test_lake_search import ingest
 from tests.pipeline.spans import a_span
 from tracelake import Lake
-from tracelake.indexing.build import IndexBuilder
 from tracelake.pipeline import merge_task
 from tracelake.tasks.runners import InProcess
 
@@ -82,14 +80,3 @@ def mixed(folder: Path, seed: int, transactions: int = 12) -> None:
 def test_a_lake_of_mixed_parts_has_each_row_once(tmp_path: Path, seed: int) -> None:
     """The rows agree in tables, in splits, in changes, as of each transaction, and in the index."""
     mixed(tmp_path, seed)
-
-
-def test_a_row_that_is_indexed_by_each_task_is_noticed(tmp_path: Path) -> None:
-    """Simulate a task that reads all rows of a part of all buckets."""
-    broken = Broken(
-        "a task indexes its buckets",
-        IndexBuilder._tasks,
-        "relevant.for_buckets(set(range(low, high)))",
-        "relevant",
-    )
-    assert_caught(broken, lambda: mixed(tmp_path, 3, transactions=2))

@@ -8,12 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 import tracelake
-from tests.broken import Broken, assert_caught
 from tests.pipeline.spans import a_line, a_span
 from tracelake import (
     Lake,
@@ -25,9 +23,6 @@ from tracelake import (
     TableNotFoundError,
     UsageError,
 )
-from tracelake.tables import view
-from tracelake.tables.scan import Scan
-from tracelake.tables.table import Table
 from tracelake.tables.view import CommitView
 from tracelake.tasks.runners import InProcess
 
@@ -160,43 +155,6 @@ def test_trace_by_id_by_prefix_and_not_at_all(lake: Lake) -> None:
             lake.trace(wrong)
     with pytest.raises(NotFoundError, match="no trace 'ffffff' in this lake"):
         lake.trace("ffffff")
-
-
-def test_a_beginning_in_a_workspace_is_two_ids_at_most(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The query has constant conditions, for any number of spans with the prefix, with few traces and with many."""
-    read: list[int] = []
-    select = Scan.select
-
-    def counted(*arguments: Any, **options: Any) -> pa.Table:
-        rows = select(*arguments, **options)
-        read.append(len(rows))
-        return rows
-
-    with tracelake.init(tmp_path / "lake") as opened:
-        spans = [a_span(trace, span) for trace in range(3) for span in range(3)]
-        ingest(opened, tmp_path, a_line(*spans, workspace="a"), a_line(a_span(9, 0), workspace="b"))
-        monkeypatch.setattr(Scan, "select", counted)
-        monkeypatch.setattr(Scan, "lookup", lambda *_: pytest.fail("spans were read"))
-
-        def check() -> None:
-            for few in (3, 1):
-                monkeypatch.setattr(view, "LOOKED_UP_TRACES_MAX", few)
-                read.clear()
-                with pytest.raises(NotFoundError, match="several traces begin"):
-                    full_id(opened, "a")
-                assert read == [few + 1, 2]
-            assert full_id(opened, "b") == f"{10:032x}"
-            assert full_id(opened, "c") == "0" * 29
-
-        check()
-        for broken in (
-            Broken("two", CommitView._matches_in, "limit=2", "limit=3"),
-            Broken("of the workspace", CommitView._matches_in, " and workspace = {literal(workspace)}", ""),
-            Broken("that differ", Table._distinct, "distinct=True", "distinct=False"),
-        ):
-            assert_caught(broken, check)
 
 
 def full_id(lake: Lake, workspace: str) -> str:

@@ -14,17 +14,13 @@ import pytest
 from opentelemetry.proto.trace.v1 import trace_pb2 as pb
 
 import tracelake
-from tests.broken import Broken, assert_caught
 from tests.lake.test_hot_lists import counts, lists_of
 from tests.tracking.requests import payload, request, trace_id
 from tracelake import limits
 from tracelake._errors import LimitError
 from tracelake.archive.service import LakeArchive
-from tracelake.hot import index, search, tier
-from tracelake.hot import rows as hot_lists
-from tracelake.hot import rows as hot_rows
+from tracelake.hot import index, tier
 from tracelake.hot.index import HotIndex
-from tracelake.hot.rows import UncommittedTraces
 from tracelake.hot.tier import HotTraces
 from tracelake.otlp import parse
 from tracelake.otlp.columns import of_workspace
@@ -32,7 +28,6 @@ from tracelake.otlp.conventions import WORKSPACE, WORKSPACE_DEFAULT
 from tracelake.otlp.partition import rows_of, take_apart
 from tracelake.otlp.schema import SPANS
 from tracelake.pipeline.continuous import InboxPipeline
-from tracelake.tables import scan
 from tracelake.tables import table as whole_trace
 from tracelake.tracking.outbox import Uncommitted
 from tracelake.tracking.store import TracedRequest, TrackingStore
@@ -294,49 +289,3 @@ CHECKS: tuple[Check, ...] = (
 def test_rules(check: Check, lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline) -> None:
     """Each rule of large resources holds."""
     check(lake, store, pipeline)
-
-
-@pytest.mark.parametrize(
-    ("broken", "check"),
-    [
-        (Broken("resources count for each span", parse.rows_bytes, "len(spans.spans) *", "1 *"), check_sizes),
-        (Broken("what is sent counts", parse.rows_bytes, "_ROWS_GROWTH * len(data)", "0"), check_sizes),
-        (Broken("what grows much is not listed", hot_rows.add_part, "and not spread", "and False"), check_lists),
-        (Broken("none of it is listed", UncommittedTraces.newest, "if not large:", "if True:"), check_lists),
-        (Broken("nor said to be", UncommittedTraces.newest, "if trace_id not in large)", "if True)"), check_lists),
-        (Broken("lists have so much room", UncommittedTraces.newest, "- rows.nbytes", "- 0"), check_room),
-        (Broken("text grows too", hot_rows.grows_much, "rows_bytes >", "True or rows_bytes >"), check_sizes_of_text),
-        (Broken("commits are read as far as there is room", hot_lists.HotLists._make,
-                "if trace_id not in committed]", "]"), check_room_beside_a_commit),
-        (Broken("what grows much is not indexed", hot_rows.decoded, "or grows_much(takes, data)", ""), check_searches),
-        (Broken("nothing of such a trace is found", search.HotSearch._uncommitted_rows,
-                "snapshot.committed | snapshot.large", "snapshot.committed"), check_searches),
-        (Broken("it is said", search._snapshot, "messages.append(are_large(len(large)))", "pass"), check_searches),
-        (Broken("it is said of what is looked through", HotIndex.sifted, "part.large | passed.large", "part.large"),
-         check_sifted),
-        (Broken("each of them has so much room", HotIndex.sifted, "covering.parts, most_bytes)", "covering.parts)"),
-         check_sifted_room),
-        (Broken("searches have so much room", HotIndex._part, "- held_bytes", "- 0"), check_search_room),
-        (Broken("a step has so much room", hot_rows.decoded, "room_bytes -= takes", "pass"), check_step),
-        (Broken("so much waits of a trace", hot_rows.add_part, "columns.approx_bytes + takes > room_bytes", "False"),
-         check_whole),
-        (Broken(
-"so much of both tiers", tier.HotTier._both, "rows.nbytes >", "False and rows.nbytes >"), check_whole),
-        (Broken("so much of a commit", whole_trace.read_trace, "TRACE_ROWS_MAX_BYTES, own", "None, own"), check_whole),
-        (Broken("of a commit those of others do not count", whole_trace.read_trace, "if workspace is not None:",
-                "if False:"), check_workspaces),
-        (Broken("nor of a part", hot_rows.add_part, "workspace is not None and", "False and"), check_workspaces),
-        (Broken(
-"nor of an archive", tier.HotTier._here, "if workspace is not None:", "if False:"), check_workspaces),
-        (Broken("nor of parts", HotTraces._of_large, "span_id=span_id), workspace)", "span_id=span_id), None)"),
-         check_workspaces),
-        (Broken("rows are those that are asked for", scan._only, "row_ids is None", "True"), check_about),
-        (Broken("rows are counted", scan._limit_memory, "total_bytes += table.nbytes", "pass"), check_about),
-    ],
-    ids=lambda each: getattr(each, "rule", ""),
-)  # fmt: skip
-def test_broken_rules_are_caught(
-    broken: Broken, check: Check, lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline
-) -> None:
-    """The checks fail if any rule is removed."""
-    assert_caught(broken, lambda: check(lake, store, pipeline))

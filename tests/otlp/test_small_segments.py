@@ -6,10 +6,8 @@ import random
 from pathlib import Path
 from unittest import mock
 
-import pytest
 import zstandard
 
-from tests.broken import Broken, assert_caught
 from tracelake.otlp import framing
 from tracelake.otlp.framing import (
     Format,
@@ -104,19 +102,3 @@ def test_a_segment_of_frames_is_a_segment_of_their_payloads(tmp_path: Path) -> N
         read = [item for item in Reading(str(tmp_path / "segment")) if isinstance(item, Payload)]
         assert [item.data for item in read] == payloads
         assert {item.format for item in read} <= {"protobuf"}
-
-
-BROKEN = [
-    Broken("nothing lies behind", framing._small_plain, "while at < len(data):", "if at < len(data):"),
-    Broken("the last one is whole", framing._small_segment, "or end > len(plain)", ""),
-    Broken("a kind is known", framing._small_segment, "format is None or ", ""),
-    Broken("it is a segment", framing._small_segment, "not plain.startswith(_SEGMENT_MAGIC)", "False"),
-    Broken("payloads are counted", Reading._read, "self._share.number += len(payloads)", "pass"),
-    Broken("places are those of the bytes", framing._small_segment, "None, at)", "None, 0)"),
-]
-
-
-@pytest.mark.parametrize("broken", BROKEN, ids=lambda broken: broken.rule)
-def test_a_broken_rule_is_noticed(broken: Broken, tmp_path: Path) -> None:
-    """Each broken rule, which would read other payloads, is caught."""
-    assert_caught(broken, lambda: check(tmp_path))

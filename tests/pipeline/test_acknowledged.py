@@ -8,21 +8,18 @@ import os
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import pytest
 from sqlalchemy import delete, select, update
 
 import tracelake
-from tests.broken import Broken, assert_caught
 from tests.tracking.requests import request, trace_id
 from tracelake._errors import StorageError, UnreadInputsError
 from tracelake.journal.model import RecordedInput
-from tracelake.pipeline.sources import server_inputs
 from tracelake.pipeline.sources.server_inputs import OUTBOX, OutboxSource
 from tracelake.tasks.runners import InProcess
-from tracelake.tracking.outbox import Outbox, segments
+from tracelake.tracking.outbox import Outbox
 from tracelake.tracking.schema import INCOMPLETE, trace_parts
 from tracelake.tracking.schema import outbox as outbox_rows
 from tracelake.tracking.store import TrackingStore
@@ -135,29 +132,6 @@ def test_one_copy_that_cannot_be_written_stops_no_other(lake: tracelake.Lake) ->
     check_full(lake)
 
 
-@pytest.mark.parametrize(
-    ("broken", "check"),
-    [
-        (
-            Broken(
-                "rows are read together", server_inputs.fetch_rows, "payloads.get(_sequence(path))", "None"
-            ),
-            check_together,
-        ),
-        (
-            Broken("a full disk is its own", server_inputs.fetch_rows, "suppress(OSError)", "suppress()"),
-            check_full,
-        ),
-        (Broken("what is gone is told", OutboxSource._there, "if _sequence(path) in there", ""), check_peer),
-    ],
-    ids=lambda each: each.rule if isinstance(each, Broken) else "",
-)
-def test_broken_rules_are_caught(lake: tracelake.Lake, broken: Broken, check: object) -> None:
-    """A test fails for each broken rule."""
-    assert callable(check)
-    assert_caught(broken, lambda: check(lake))
-
-
 def incomplete(store: TrackingStore, first: int, count: int) -> list[int]:
     """Return those of some traces that report possibly missing spans in the tables."""
     infos = store.infos([trace_id(number) for number in range(first, first + count)])
@@ -185,10 +159,6 @@ def test_a_row_that_lacks_a_part_is_damaged(lake: tracelake.Lake) -> None:
     """A damaged row's remaining data is taken and its traces report the damage; it was once retried for ever, as a
     changing input."""
     check_lacking(lake, 1)
-    assert_caught(
-        Broken("it has its size", segments, '.ljust(row.size_bytes, b"\\0")', ""),
-        lambda: check_lacking(lake, 4),
-    )
 
 
 def check_damaged(lake: tracelake.Lake, first: int) -> None:
@@ -210,10 +180,6 @@ def check_damaged(lake: tracelake.Lake, first: int) -> None:
 def test_a_damaged_part_takes_no_other_along(lake: tracelake.Lake) -> None:
     """All intact parts of a row reach the tables; parts behind the damage were once lost."""
     check_damaged(lake, 1)
-    assert_caught(
-        Broken("damage comes last", segments, "key=_damaged_last", "key=None"),
-        lambda: check_damaged(lake, 4),
-    )
 
 
 def check_again(lake: tracelake.Lake, first: int) -> None:
@@ -241,24 +207,6 @@ def check_again(lake: tracelake.Lake, first: int) -> None:
     assert incomplete(store, first, 2) == ([first + 1] if lost_spans else [])
 
 
-def test_what_a_damaged_row_lacks_comes_again_of_the_parts(lake: tracelake.Lake) -> None:
-    """A damaged row is restored from its parts: refused spans, or JSON, keep a payload next to the parts, and
-    either suffices."""
-    check_again(lake, 2)
-    number = 1
-    check_again(lake, number)
-    for broken in (
-        Broken("parts come again", Outbox.let_go, "self._again(connection, sequence, lost)", "set[str]()"),
-        Broken("what comes is not lost", Outbox.let_go, " if trace_id not in again", ""),
-        Broken("told by its parts", Outbox._again, "if payload else ()", ""),
-    ):
-        number += 10
-        assert_caught(broken, partial(check_again, lake, number))
-        Outbox(lake.hot.required_store()).trim(
-            [row.sequence for row in Outbox(lake.hot.required_store()).waiting()]
-        )
-
-
 def check_read_before(lake: tracelake.Lake, first: int) -> None:
     """Flip a part that was intact again when the row was acknowledged: the data read is then unknown."""
     store, before = lake.hot.set_up(), taken(lake)
@@ -279,30 +227,3 @@ def check_read_before(lake: tracelake.Lake, first: int) -> None:
         patch.setattr(OutboxSource, "ack", mended)
         assert taken(lake) == before + 1
     assert incomplete(store, first, 2) == [first, first + 1]
-
-
-def test_only_traces_that_lack_spans_say_so(lake: tracelake.Lake) -> None:
-    """Intact neighbours of a damaged part are in the tables and archive passes take them; unknown loss marks all
-    traces."""
-    check_damaged(lake, 1)
-    check_read_before(lake, 10)
-    for number, (broken, check) in enumerate(
-        (
-            (Broken("whole ones are whole", Outbox.let_go, "if not is_complete", ""), check_damaged),
-            (Broken("what lacks is told", Outbox.let_go, "if not is_complete", "if False"), check_damaged),
-            (
-                Broken(
-                    "what is lost is told",
-                    Outbox.looked_through,
-                    " | set(connection.execute(trace_ids).scalars())",
-                    "",
-                ),
-                check_lacking,
-            ),
-            (
-                Broken("it is unknown", OutboxSource.ack, "if is_same else", "if True else"),
-                check_read_before,
-            ),
-        )
-    ):
-        assert_caught(broken, partial(check, lake, 20 + 10 * number))

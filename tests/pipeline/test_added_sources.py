@@ -15,7 +15,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tracelake
-from tests.broken import Broken, assert_caught
 from tests.pipeline.bucket_place import Place, fixture_place
 from tests.pipeline.lost_replies import LosesReplies
 from tests.pipeline.spans import a_line, a_span
@@ -25,7 +24,7 @@ from tracelake.lake.sources import merged
 from tracelake.otlp.framing import write_segment
 from tracelake.pipeline import registrations
 from tracelake.pipeline.protocol import counts, in_turn
-from tracelake.pipeline.registrations import AddedSources, RegistrationStore, SourceRecords
+from tracelake.pipeline.registrations import AddedSources, SourceRecords
 from tracelake.pipeline.sources import files, server_inputs
 from tracelake.pipeline.sources.base import Lag
 from tracelake.pipeline.sources.poller import SourcePoller
@@ -490,79 +489,6 @@ def change_while_looking() -> None:
 def test_j13_what_was_seen_counts_only_of_what_still_stands() -> None:
     """J13: source records are read again after the poll, and only input of unchanged sources counts."""
     change_while_looking()
-
-
-@pytest.mark.parametrize(
-    ("broken", "check"),
-    [
-        (
-            Broken(
-                "what was seen counts by the records as they are then",
-                SourcePoller.look,
-                "if any(each.waiting for each in self._of_records.values()):",
-                "if False:",
-            ),
-            change_while_looking,
-        ),
-        (Broken("not while it is paused", counts, "and not is_paused", ""), change_while_looking),
-        (
-            Broken("not once it is removed", counts, "now == looked_at", "now in (None, looked_at)"),
-            change_while_looking,
-        ),
-        (
-            Broken("not as another", counts, "now == looked_at", "now is not None"),
-            change_while_looking,
-        ),
-        (Broken("by bytes", in_turn, "before += cost", "before += 1"), all_in_turn),
-        (Broken("each in its turn", in_turn, "sorted(turns)", "turns"), all_in_turn),
-        (
-            Broken(
-                "a pause is read back",
-                RegistrationStore.change,
-                "self._store.set_if(self._partition, entry.key, encode(wanted), entry.version)",
-                "return wanted",
-            ),
-            change_without_replies,
-        ),
-        (
-            Broken(
-                "our own record is no other's",
-                RegistrationStore.create,
-                "standing.id == record.id",
-                "False",
-            ),
-            change_without_replies,
-        ),
-        (
-            Broken(
-                "who is paused is not looked at",
-                SourcePoller.look,
-                'if each.state != "paused"',
-                "if True",
-            ),
-            look_while_paused,
-        ),
-        (
-            Broken(
-                "who is removed is not looked at",
-                SourcePoller._follow_records,
-                "before, self._of_records = self._of_records, {}",
-                "before = self._of_records",
-            ),
-            look_while_paused,
-        ),
-    ],
-    ids=lambda each: each.rule if isinstance(each, Broken) else "",
-)
-def test_a_broken_rule_is_noticed(broken: Broken, check: Callable[[], None]) -> None:
-    """A test above fails for each broken rule that no simulated schedule covers."""
-    assert_caught(broken, check)
-
-
-def test_a_look_without_end_is_noticed(tmp_path: Path) -> None:
-    """The backlog test above fails for an unbounded poll."""
-    broken = Broken("a look has an end", InboxPipeline.run_once, "inputs = self._sizer.some(inputs)", "pass")
-    assert_caught(broken, lambda: take_beside_a_backlog(tmp_path))
 
 
 def test_whether_what_was_seen_counts() -> None:

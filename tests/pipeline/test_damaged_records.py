@@ -10,15 +10,13 @@ from typing import Any
 
 import pytest
 
-from tests.broken import Broken, assert_caught
 from tests.pipeline.test_added_sources import arrive, new
 from tests.torn import lake_in_bucket, tear
 from tracelake import DamageError, Lake, NotFoundError, UnreadInputsError, UsageError
-from tracelake.journal.explicit_transactions import ExplicitTransactions, begin_transaction, of_steps, on_end
+from tracelake.journal.explicit_transactions import ExplicitTransactions
 from tracelake.journal.model import QuarantineRecord
 from tracelake.journal.protocol import ClientRequest
 from tracelake.journal.store import Journal
-from tracelake.pipeline.outputs.configured import AddedOutputs
 from tracelake.tasks.runners import InProcess
 
 
@@ -80,14 +78,6 @@ def test_an_output_that_cannot_be_read_holds_commits_back_in_words(lake: Lake, t
     torn_output(lake, tmp_path)
 
 
-def test_commits_without_an_output_are_noticed(lake: Lake, tmp_path: Path) -> None:
-    """The test above fails if commits ignore a torn output."""
-    broken = Broken(
-        "held back", AddedOutputs.opened, "for reason in records.damaged.values():", "for reason in ():"
-    )
-    assert_caught(broken, lambda: torn_output(lake, tmp_path))
-
-
 def test_a_transaction_of_a_client_that_cannot_be_read_can_be_forgotten(lake: Lake, tmp_path: Path) -> None:
     """An unreadable client transaction stays invisible until its end, so everything waits and says why until a user
     discards it."""
@@ -141,12 +131,6 @@ def test_what_was_recorded_of_a_forgotten_one_is_committed_before_another_begins
     """The recorded input of a discarded client transaction is committed even if the next one begins before a
     pipeline runs."""
     begun_after_it_was_forgotten(lake, tmp_path)
-
-
-def test_a_forgotten_one_that_is_forgotten_whole_is_noticed(lake: Lake, tmp_path: Path) -> None:
-    """The test above fails without the rule."""
-    broken = Broken("its steps speak for it", of_steps, "if not client:", "if True:")
-    assert_caught(broken, lambda: begun_after_it_was_forgotten(lake, tmp_path))
 
 
 def test_one_that_was_discarded_already_stays_so_when_it_is_forgotten(lake: Lake, tmp_path: Path) -> None:
@@ -250,24 +234,6 @@ def test_what_is_known_of_ended_ones_is_bounded(lake: Lake, monkeypatch: pytest.
         lake.transactions.get("a")
 
 
-@pytest.mark.parametrize(
-    "broken",
-    [
-        Broken(
-            "what became of them is kept", begin_transaction, "(*standing.before, _ended(standing))", "()"
-        ),
-        Broken("the same end again is fine", on_end, "ended.wish == request", "False"),
-        Broken(
-            "an id counts once", begin_transaction, "find_ended(standing, wanted.id) is not None", "False"
-        ),
-    ],
-    ids=lambda each: each.rule,
-)
-def test_a_broken_rule_is_noticed(lake: Lake, broken: Broken) -> None:
-    """A test above fails for each broken rule of ended transactions."""
-    assert_caught(broken, lambda: lost_answers(lake))
-
-
 def forgotten_by_one_that_dies(lake: Lake, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Kill the process after any of its writes: no input of the pending commit is lost."""
     lake.transactions.begin(id="nightly")
@@ -318,16 +284,3 @@ def test_two_that_forget_say_the_same(lake: Lake, tmp_path: Path) -> None:
     left = clients.forget(late)
     assert left is not None
     assert (left.id, left.wish) == ("next", "open")
-
-
-def test_a_record_that_is_erased_first_is_noticed(
-    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The test above fails if the record is erased first."""
-    broken = Broken(
-        "one write",
-        ExplicitTransactions._replace,
-        "self._store.set_if(",
-        "self._store.erase(self._partition, _KEY)\n        self._store.set_if(",
-    )
-    assert_caught(broken, lambda: forgotten_by_one_that_dies(lake, tmp_path, monkeypatch))

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tracelake
-from tests.broken import Broken, assert_caught
 from tests.pipeline.poison import good, names
 from tracelake import limits
 from tracelake.limits import MIB
@@ -136,16 +135,6 @@ def test_until_something_has_started_transactions_are_small(
     assert limits.NEAR_WORK_MAX_BYTES == 64 * MIB
     assert while_cold(BatchSize(32 * MIB, 200), took) == expected
     assert while_cold(BatchSize(MIB, 7), took) == BatchSize(MIB, 7)
-
-
-def test_what_is_judged_is_held() -> None:
-    """The test fails for the broken rule."""
-    broken = Broken(
-        "rows in memory are judged by the one before", while_cold, "before.arrow_bytes:", "False:"
-    )
-    took = done(1.0, arrow_bytes=16 * MIDDLE.input_bytes)
-    check = test_until_something_has_started_transactions_are_small
-    assert_caught(broken, lambda: check(took, BatchSize(4 * MIB, 200)))
 
 
 def test_what_failed_says_nothing() -> None:

@@ -8,20 +8,17 @@ import sys
 import threading
 import uuid
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeAlias
 
 import pytest
 
 import tracelake
-from tests.broken import Broken, assert_caught
 from tests.patience import HANG_S
 from tracelake import limits
 from tracelake.pipeline import context
-from tracelake.pipeline.context import CrashAwareRunner, PipelineContext
+from tracelake.pipeline.context import PipelineContext
 from tracelake.search.vectors import PLAIN
-from tracelake.tasks import runners
 from tracelake.tasks.runners import (
     NICENESS,
     InProcess,
@@ -204,57 +201,3 @@ def test_workers_of_our_own_spark_give_way_to_us(shared_spark: Spark) -> None:
 def session(_task: object) -> int:
     """Return the session of the worker."""
     return os.getsid(0)
-
-
-@pytest.mark.parametrize(
-    "broken",
-    [
-        Broken(
-            "priority of a thread",
-            runners._lower,
-            "os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), lower)",
-            "pass",
-        ),
-        Broken("lower than it was", runners._lower, " + NICENESS", ""),
-        Broken(
-            "of its own",
-            LowPriorityTask.__call__,
-            "thread.submit(self.function, task).result()",
-            "(_lower(), self.function(task))[1]",
-        ),
-    ],
-    ids=lambda broken: broken.rule,
-)
-def test_broken_worker(broken: Broken) -> None:
-    """The check detects each broken rule, in a disposable thread."""
-    with ThreadPoolExecutor(1) as thread:
-        thread.submit(assert_caught, broken, check_worker).result()
-
-
-def test_broken_refusal() -> None:
-    """The check detects it."""
-    assert_caught(
-        Broken("none the less", runners._lower, "contextlib.suppress(OSError)", "contextlib.nullcontext()"),
-        check_refused,
-    )
-
-
-@pytest.mark.parametrize(
-    "broken",
-    [
-        Broken("workers give way", CrashAwareRunner.run, "low_priority(runner) if self._gives_way else", ""),
-        Broken("maintenance", context.runners, ", gives_way=True", ""),
-        Broken("who has but workers", context.runners, "runner, low_priority(runner)", "runner, runner"),
-        Broken(
-            "transactions do not",
-            context.runners,
-            "runner, low_priority(runner)",
-            "low_priority(runner), runner",
-        ),
-        Broken("not here", context.low_priority, 'getattr(runner, "has_workers", False)', "True"),
-    ],
-    ids=lambda broken: broken.rule,
-)
-def test_broken_pipeline(broken: Broken) -> None:
-    """The check detects each broken rule."""
-    assert_caught(broken, check_pipeline)

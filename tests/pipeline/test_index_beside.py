@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 import tracelake
-from tests.broken import Broken, assert_caught
 from tests.pipeline.poison import good, names
 from tracelake.pipeline import merge_task
 from tracelake.search import build
@@ -63,24 +62,3 @@ CHECKS: list[Callable[[Path], None]] = [all_together, by_bucket]
 def test_text_is_indexed_beside_parts(tmp_path: Path, check: Callable[[Path], None]) -> None:
     """The text of small and of per-bucket transactions is indexed concurrently."""
     check(tmp_path)
-
-
-_TOGETHER = "        yield from rows.to_batches()\n"
-_WRITTEN = "        self._write_together(TABLE_SPANS, rows)\n"
-_YIELDED = (
-    "        for few in cut(numbered, limits.ROW_GROUP_MAX_BYTES):\n            yield from few.to_batches()\n"
-)
-_WRITTEN_OF_BUCKET = "        self._write(TABLE_SPANS, bucket, numbered)\n"
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "check"),
-    [
-        (_TOGETHER + _WRITTEN, _WRITTEN + _TOGETHER, all_together),
-        (_YIELDED + _WRITTEN_OF_BUCKET, _WRITTEN_OF_BUCKET + _YIELDED, by_bucket),
-    ],
-)
-def test_the_order_is_held(tmp_path: Path, old: str, new: str, check: Callable[[Path], None]) -> None:
-    """The test fails if parts are written first."""
-    rule = Broken("rows go to the index first", merge_task._MergeRun._write_spans, old, new)
-    assert_caught(rule, lambda: check(tmp_path))

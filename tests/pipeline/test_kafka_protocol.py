@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from itertools import pairwise, product
 
-import pytest
-
-from tests.broken import Broken, assert_caught
 from tracelake.pipeline import protocol
 from tracelake.pipeline.protocol import (
     KAFKA_RANGE_BYTES,
@@ -72,50 +69,3 @@ def test_ranges_are_as_large_as_messages_allow() -> None:
     assert protocol.mean_after(None, 300, 3) == 100
     assert protocol.mean_after(100, 600, 3) == 125
     assert protocol.mean_after(100, 0, 0) == 100
-
-
-MUTANTS = (
-    (Broken("ranges that touch are one", protocol.united, "<= merged[-1][1]", "< merged[-1][1]"), 0),
-    (Broken("a range within another ends none", protocol.united, "max(merged[-1][1], stop)", "stop"), 0),
-    (Broken("what is new at the end is read", protocol.pending_ranges, "[*gaps, (at, end)]", "gaps"), 1),
-    (
-        Broken(
-            "what failed between others is read",
-            protocol.pending_ranges,
-            "if at < start:",
-            "if at + 1 < start:",
-        ),
-        1,
-    ),
-    (
-        Broken(
-            "what is held is not read", protocol.ranges, "(*log.ingested, *log.quarantined)", "log.ingested"
-        ),
-        1,
-    ),
-    (Broken("what is lost is named", protocol.ranges, "cut.append((start, min(stop, log.low)))", "pass"), 1),
-    (Broken("what is lost stands alone", protocol.ranges, "(start, min(stop, log.low))", "(start, stop)"), 1),
-    (Broken("what is taken in part is not taken", protocol.has_all, "stop <= last", "start < last"), 2),
-    (Broken("what is taken in part is cut anew", protocol.has_any, "first < stop", "stop <= last"), 2),
-    (Broken("giving up takes no more than is lost", protocol.given_up, "min(stop, low)", "stop"), 2),
-    (
-        Broken(
-            "what was given up in part holds nothing",
-            protocol.blocking_ranges,
-            "min(start + 1, stop)",
-            "start",
-        ),
-        2,
-    ),
-)
-
-
-@pytest.mark.parametrize(("broken", "number"), MUTANTS, ids=lambda each: getattr(each, "rule", ""))
-def test_broken_rules_are_caught(broken: Broken, number: int) -> None:
-    """A test above fails for each broken rule of the page."""
-    checks = (
-        test_ranges_are_united_without_a_loss,
-        test_what_is_read_is_what_is_left,
-        test_a_range_is_taken_where_all_of_it_is,
-    )
-    assert_caught(broken, checks[number])

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 import pytest
 
 import tracelake
-from tests.broken import Broken, assert_caught
 from tests.pipeline.kafka_place import URL, KafkaPlace
 from tests.pipeline.spans import a_line, a_span
 from tracelake import Lake
@@ -16,7 +15,6 @@ from tracelake.formats import encode
 from tracelake.pipeline.kafka_client import PartitionPosition
 from tracelake.pipeline.outputs.configured import OutputRecord
 from tracelake.pipeline.outputs.external import OversizedInTransaction, OversizedRecord
-from tracelake.pipeline.verify import _check_clusters, _check_ingested, check_topics
 from tracelake.storage import KeyValueStore, ObjectStore
 from tracelake.tasks.runners import InProcess
 
@@ -114,41 +112,6 @@ def test_what_is_wrong_with_records_is_named(lake: Lake, change: Change, kind: s
                 store.delete_if(partition, entry.key, entry.version)
             for entry in entries:
                 store.set(partition, entry.key, entry.value)
-
-
-RULES = [
-    (
-        check_topics,
-        "for key, why in damaged.items():",
-        "for key, why in ():",
-        a_record(*POSITION, b"nonsense"),
-        "damaged",
-    ),
-    (
-        _check_ingested,
-        "position is None or not has_all(position.taken, start, stop)",
-        "False",
-        a_record(*POSITION, None),
-        "missing",
-    ),
-    (
-        check_topics,
-        "united(position.taken) != position.taken",
-        "False",
-        a_record(*POSITION, encode(PartitionPosition(((0, 2), (2, 4))))),
-        "mismatch",
-    ),
-    (_check_clusters, "not in paths", "is None", an_object("kafka/cluster.json", None), "missing"),
-]
-
-
-@pytest.mark.parametrize(("function", "old", "new", "change", "kind"), RULES)
-def test_a_record_that_is_not_compared_is_noticed(
-    lake: Lake, function: Callable[..., object], old: str, new: str, change: Change, kind: str
-) -> None:
-    """The test above fails if any comparison of records with topics is removed."""
-    broken = Broken(old, function, old, new)
-    assert_caught(broken, lambda: test_what_is_wrong_with_records_is_named(lake, change, kind, ""))
 
 
 def test_a_lake_with_topics_and_outputs_is_whole(lake: Lake) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import sys
 import uuid
 from collections.abc import Iterator
@@ -17,15 +16,12 @@ import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
 import tracelake
-from tests.broken import Broken, assert_caught
 from tests.pipeline.lost_replies import LosesReplies, Silent
 from tests.pipeline.spans import a_line, a_span
 from tracelake import Lake, StorageError, UsageError, limits
 from tracelake.pipeline import protocol
 from tracelake.pipeline.outputs.builtin import CommitOutput
 from tracelake.pipeline.outputs.configured import AddedOutputs
-from tracelake.pipeline.outputs.external import KeyedOutput, TableChanges
-from tracelake.pipeline.registrations import RegistrationStore
 from tracelake.storage import open_objects
 from tracelake.tasks.runners import InProcess
 
@@ -157,25 +153,6 @@ def test_what_is_written_follows_from_four_numbers() -> None:
     assert protocol.begins_at(5) > 5, "somebody may be at 5 and not know of it"
 
 
-RULES = (
-    Broken(
-        "before it begins nothing is written",
-        protocol.is_to_be_written,
-        "transaction >= since and ",
-        "",
-    ),
-    Broken("no batch is empty", protocol.is_to_be_written, "rows > 0 and ", ""),
-    Broken("at or below the marker is skipped", protocol.is_to_be_written, "> marker", ">= marker"),
-    Broken("it begins where nobody is", protocol.begins_at, "upper + 1", "upper"),
-)
-
-
-@pytest.mark.parametrize("broken", RULES, ids=lambda broken: broken.rule)
-def test_broken_rules_are_caught(broken: Broken) -> None:
-    """The test above fails for each broken rule of the table."""
-    assert_caught(broken, test_what_is_written_follows_from_four_numbers)
-
-
 def test_a_marker_is_asked_for_anew_after_a_failure(
     lake: Lake, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -199,8 +176,6 @@ def test_a_marker_is_asked_for_anew_after_a_failure(
         assert len(wrote) == 1
 
     check()
-    rule = "after a failure nobody knows the marker"
-    assert_caught(Broken(rule, KeyedOutput._write, "self._marker = None", "pass"), check)
     assert folder.exists()
 
 
@@ -241,26 +216,6 @@ def test_an_output_is_added_and_removed_whatever_the_store_did_not_answer() -> N
     outputs_change_without_replies()
 
 
-@pytest.mark.parametrize(
-    "broken",
-    [
-        Broken(
-            "what was not written is written again",
-            RegistrationStore.create,
-            "isinstance(outcome, Done)",
-            "not isinstance(outcome, Conflict)",
-        ),
-        Broken(
-            "what was not removed is removed again", RegistrationStore.remove, "current is None or", "True or"
-        ),
-    ],
-    ids=lambda broken: broken.rule,
-)
-def test_a_lost_reply_of_an_output_is_read_back(broken: Broken) -> None:
-    """The test above fails if any lost reply is not read back."""
-    assert_caught(broken, outputs_change_without_replies)
-
-
 def lines(folder: Path) -> dict[int, list[dict[str, Any]]]:
     """Return the changes of an output, by transaction."""
     changes: dict[int, list[dict[str, Any]]] = {}
@@ -273,47 +228,6 @@ def lines(folder: Path) -> dict[int, list[dict[str, Any]]]:
             )
             data = data[4 + size :]
     return changes
-
-
-@pytest.mark.parametrize("table", ["spans", "traces"])
-def test_the_changes_of_a_table_go_out_with_their_sign(
-    lake: Lake, folder: Path, tmp_path: Path, table: str
-) -> None:
-    """Adding each +1 row and removing each -1 row, in order, gives the table and never two rows of one key."""
-    key = ("trace_id", "span_id")[: 1 + (table == "spans")]
-
-    def check() -> None:
-        shutil.rmtree(folder, ignore_errors=True)
-        with tracelake.init(f"memory://{uuid.uuid4().hex}", buckets=2) as fresh:
-            fresh.outputs.add("changes", "my_sinks:Files", table)
-            # another run might have begun it before the output existed
-            ingest(fresh, tmp_path / "a.jsonl", 9)
-            rows: dict[tuple[str, ...], dict[str, Any]] = {}
-            ingest(fresh, tmp_path / "b.jsonl", 1, 2)
-            (tmp_path / "c.jsonl").write_bytes(a_line(a_span(1, 1, end=99), a_span(3, 3)))  # one replaces
-            fresh.ingest(tmp_path / "c.jsonl", runner=InProcess())
-            ingest(fresh, tmp_path / "d.jsonl", 2)  # again
-            changes = lines(folder)
-            for t, some in sorted(changes.items()):
-                for change in some:
-                    assert change.pop("_transaction") == t
-                    of = tuple(change[column] for column in key)
-                    if change.pop("_change") == 1:
-                        assert of not in rows
-                        rows[of] = change
-                    else:
-                        assert rows.pop(of) == change, "it was there, just so"
-            wanted = fresh.table(table).to_arrow().to_pylist(maps_as_pydicts="strict")
-            assert len(rows) == len(wanted) - 1
-            by_key = {tuple(row[column] for column in key): row for row in wanted}
-            assert all(json.loads(json.dumps(by_key[of], default=str)) == row for of, row in rows.items())
-            assert len(changes[max(changes)]) == 3, "one row went, and two came"
-
-    del lake
-    check()
-    if table == "spans":
-        rule = "what was retracted comes first"
-        assert_caught(Broken(rule, TableChanges.tables, "reversed(scans)", "scans"), check)
 
 
 def test_changes_of_no_table_are_refused(lake: Lake, folder: Path) -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from tests.broken import Broken, assert_caught
 from tests.lake.test_large_resources import grown
 from tests.tracking.requests import request
 from tracelake.otlp.columns import SpanColumns
@@ -73,35 +72,3 @@ def test_batches() -> None:
 def test_staged(tmp_path: Path) -> None:
     """No staged slice exceeds the bound."""
     check_staged(tmp_path)
-
-
-@pytest.mark.parametrize(
-    "broken",
-    [
-        Broken("resources count", SpanColumns._starts, "+ resources[resource] + size", "+ size"),
-        Broken("what spans have counts anew", SpanColumns._starts, "total_bytes = of_scope[scope]", "pass"),
-        Broken("no batch is empty", SpanColumns._starts, " and row > starts[-1]", ""),
-        Broken(
-            "scopes are those of the rows",
-            SpanColumns.take_in_batches,
-            "of_rows.slice(start,",
-            "of_rows.slice(0,",
-        ),
-        Broken(
-            "columns are those of the rows",
-            SpanColumns.take_in_batches,
-            "array.slice(start,",
-            "array.slice(0,",
-        ),
-    ],
-    ids=lambda each: each.rule,
-)
-def test_broken_batches_are_caught(broken: Broken) -> None:
-    """The test detects each missing rule."""
-    assert_caught(broken, check_batches)
-
-
-def test_broken_staging_is_caught(tmp_path: Path) -> None:
-    """The test detects a task that takes everything at once."""
-    broken = Broken("a piece at a time", decode_task._Reader._stage, "(STAGED_PIECE_MAX_BYTES)", "(None)")
-    assert_caught(broken, lambda: check_staged(tmp_path))

@@ -14,14 +14,12 @@ import pyarrow.compute as pc
 import pytest
 
 import tracelake
-from tests.broken import Broken, assert_caught
 from tests.pipeline.spans import a_line, a_span
 from tests.torn import lake_in_bucket, tear
 from tracelake import DamageError, Lake
 from tracelake.formats import encode
 from tracelake.limits import KAFKA_MESSAGE_MAX_BYTES, OUTPUT_LEFT_OUT_NAMED_MAX
 from tracelake.otlp.framing import write_segment
-from tracelake.pipeline.outputs import configured
 from tracelake.pipeline.outputs.configured import (
     KAFKA_BATCH_MAX_BYTES,
     KAFKA_MESSAGE_OVERHEAD_BYTES,
@@ -30,7 +28,6 @@ from tracelake.pipeline.outputs.configured import (
     last_marker,
 )
 from tracelake.pipeline.outputs.external import (
-    KeyedOutput,
     Messages,
     OversizedInTransaction,
     OversizedRecord,
@@ -223,32 +220,6 @@ def test_what_the_topic_of_markers_says() -> None:
             last_marker("a", "t", records(("a", a_marker(4)), ("a", contradicting)))
 
 
-RULES = (
-    (Broken("a transaction is counted once", merge_oversized, "<= standing", "< standing"), 0),
-    (Broken("names are bounded", merge_oversized, "> OUTPUT_LEFT_OUT_NAMED_MAX", "> 1000000"), 0),
-    (Broken("the newest stays", merge_oversized, "len(newest) > 1 and ", ""), 0),
-    (
-        Broken("what is alone and too large is named", Messages._fitting, "self.left_out_total += 1", "pass"),
-        1,
-    ),
-    (Broken("the second half goes out", Messages._fitting, "rows.slice(half)", "rows.slice(half + 1)"), 1),
-    (Broken("others' records are passed over", configured.last_marker, "continue", "break"), 2),
-    (Broken("markers increase", configured.last_marker, "<= last.transaction", "< last.transaction"), 2),
-    (Broken("a marker is ours", configured.last_marker, "marker.output != output_id or ", ""), 2),
-)
-
-
-@pytest.mark.parametrize(("broken", "number"), RULES, ids=lambda each: getattr(each, "rule", ""))
-def test_broken_rules_are_caught(broken: Broken, number: int) -> None:
-    """A test above fails for each broken rule."""
-    checks = (
-        test_left_out_rows_are_counted_once_and_their_names_are_bounded,
-        test_messages_are_cut_until_they_fit,
-        test_what_the_topic_of_markers_says,
-    )
-    assert_caught(broken, checks[number])
-
-
 def test_what_a_topic_takes() -> None:
     """A message must fit as it is, or compressed unless a broker has refused one or its size never fits."""
     sink = KafkaSink("o", "kafka://127.0.0.1:1/spans")
@@ -260,44 +231,3 @@ def test_what_a_topic_takes() -> None:
     assert not sink.fits(bytes(KAFKA_MESSAGE_MAX_BYTES + 1))
     sink._was_refused = True
     assert [sink.fits(bytes(size)) for size in (most, most + 1)] == [True, False]
-
-
-FITTING = (
-    Broken("as it is", KafkaSink.fits, "<= most:", "<= most + 1:"),
-    Broken("room for what goes with it", KafkaSink.fits, " - KAFKA_MESSAGE_OVERHEAD_BYTES", ""),
-    Broken("no guess after a refusal", KafkaSink.fits, "self._was_refused or ", ""),
-    Broken("none is beyond the limit", KafkaSink.fits, "or len(message) > KAFKA_MESSAGE_MAX_BYTES", ""),
-    Broken("compressed it is measured", KafkaSink.fits, "asbytes=True)) <= most", "asbytes=True)) > 0"),
-)
-
-
-@pytest.mark.parametrize("broken", FITTING, ids=lambda each: each.rule)
-def test_another_measure_of_what_fits_is_noticed(broken: Broken) -> None:
-    """The test above fails for each other size rule."""
-    assert_caught(broken, test_what_a_topic_takes)
-
-
-def test_a_sink_that_is_not_asked_what_fits_is_noticed(
-    narrow: type[Narrow], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Without the size check, the sink would receive messages that it refuses for ever."""
-
-    def check() -> None:
-        with tracelake.init(f"memory://{uuid.uuid4().hex}", buckets=1) as fresh:
-            test_what_is_too_large_is_left_out_by_name_and_counted_once(fresh, narrow, monkeypatch)
-
-    asked = "self._sink.fits if isinstance(self._sink, BoundedSink) else _any_fits"
-    assert_caught(Broken("a sink is asked what fits", KeyedOutput._write, asked, "_any_fits"), check)
-
-
-def test_names_are_copied_by_who_finds_the_marker(
-    narrow: type[Narrow], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Without the copy, only the system would name a dead run's oversized rows."""
-
-    def check() -> None:
-        with tracelake.init(f"memory://{uuid.uuid4().hex}", buckets=1) as fresh:
-            test_what_is_too_large_is_left_out_by_name_and_counted_once(fresh, narrow, monkeypatch)
-
-    rule = "who finds the marker copies the names"
-    assert_caught(Broken(rule, KeyedOutput._write, "self._note(t)  #", "pass  #"), check)

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
 import pytest
 
 import tracelake
-from tests.broken import Broken, assert_caught
 from tests.patience import HANG_S
 from tests.pipeline.test_added_sources import arrive
 from tracelake import Lake, UnreadInputsError
 from tracelake._errors import DamageError, StorageError
-from tracelake.pipeline.continuous import InboxPipeline
 from tracelake.pipeline.registrations import AddedSources
 from tracelake.pipeline.sources import poller as module
 from tracelake.pipeline.sources.base import Lag
@@ -282,49 +279,3 @@ def test_a_commit_waits_for_what_servers_acknowledged() -> None:
     """A failed inbox poll does not end a client's transaction without its acknowledged input."""
     with tracelake.init("memory://looks-commit", buckets=2) as lake:
         end_while_the_inbox_fails(lake)
-
-
-@pytest.mark.parametrize(
-    ("broken", "check"),
-    [
-        (
-            Broken("not asked while it is asked", SourcePoller._ask, "source.look is not None or", ""),
-            one_is_late,
-        ),
-        (
-            Broken(
-                "no watch changes while it looks",
-                SourcePoller.took,
-                "each.watch is None or each.look is not None",
-                "each.watch is None",
-            ),
-            one_is_late,
-        ),
-        (
-            Broken("so many are left", SourcePoller._ask, "len(self._abandoned) >= LOOKS_LEFT_MAX", "False"),
-            late_and_removed,
-        ),
-        (
-            Broken(
-                "who must see all asks anew",
-                SourcePoller.look,
-                "self._ask(each, excluded_paths, continuous=False)",
-                "pass",
-            ),
-            who_must_see_all_waits,
-        ),
-        (Broken("a stop ends each wait", module._wait, "not stopping() and", ""), stopped),
-        (Broken("named in the end", SourcePoller._hear, "took_s > LOOK_LATE_S", "False"), told),
-    ],
-    ids=lambda each: each.rule if isinstance(each, Broken) else "",
-)
-def test_a_broken_rule_is_noticed(broken: Broken, check: Callable[[], None]) -> None:
-    """A test above fails for each broken rule."""
-    assert_caught(broken, check)
-
-
-def test_a_commit_that_does_not_wait_is_noticed(tmp_path: Path) -> None:
-    """The test above fails if a commit does not wait."""
-    broken = Broken("a commit waits", InboxPipeline.run_once, "if polled.is_own_unseen:", "if False:")
-    with tracelake.init(tmp_path / "lake", buckets=2) as lake:
-        assert_caught(broken, lambda: end_while_the_inbox_fails(lake))

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 
 import tracelake
-from tests.broken import Broken, assert_caught
 from tests.patience import HANG_S, wait_until
 from tests.pipeline.poison import good, names
 from tracelake import InboxPipeline, Lake
@@ -349,42 +348,3 @@ def check_own_note(lake: Lake) -> None:
 def test_a_note_of_our_own_maintenance_is_no_peers(lake: Lake) -> None:
     """Otherwise, prefetch would stop during our own maintenance."""
     check_own_note(lake)
-
-
-IN_TURN = Broken(
-    "no transaction waits for maintenance",
-    MaintenanceScheduler.after_commit,
-    "self._start_work is None or not continuous",
-    "True",
-)
-NO_BOUND = Broken(
-    "readers have a bound of parts",
-    MaintenanceScheduler.after_commit,
-    ">= MAINTENANCE_BEHIND_MAX",
-    "< 0",
-)
-COUNTED = Broken(
-    "no run without a commit waits", MaintenanceScheduler.after_commit, "and not committed", "and False"
-)
-ALL_PEERS = Broken("our own notes are no peers'", CrashMarkers._read, "in self._ours", "== self._process")
-RESTS = (
-    Broken(
-        "what comes is waited for",
-        MaintenanceScheduler.on_idle,
-        "time.monotonic() < self._last_commit_s + late_s",
-        "False",
-    ),
-    Broken("once", MaintenanceScheduler.on_idle, "or (self._is_idle and not self._tries_again())\n", "\n"),
-    Broken("what failed is tried again", MaintenanceScheduler.on_idle, "and not self._tries_again()", ""),
-    Broken("one pass", MaintenanceScheduler.on_idle, "or self._is_under_way\n", "\n"),
-)
-
-
-def test_rules_of_maintenance_are_held(lake: Lake, later: Later, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A test above fails for each broken rule."""
-    assert_caught(IN_TURN, lambda: check_beside(later))
-    assert_caught(NO_BOUND, lambda: check_bound(later))
-    assert_caught(COUNTED, lambda: check_looks(later))
-    assert_caught(ALL_PEERS, lambda: check_own_note(lake))
-    for broken in RESTS:
-        assert_caught(broken, lambda: check_rest(monkeypatch))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.broken import Broken, assert_caught
 from tests.pipeline.spans import a_span, a_table
 from tracelake.pipeline import merge_task
 from tracelake.pipeline.merge_task import UpsertResult, merge, winning_rows
@@ -184,44 +182,6 @@ def test_w11_row_ids_are_the_same_for_any_order_of_claims(order: tuple[int, ...]
 def test_rows_of_built_in_tables_have_one_order() -> None:
     """Two rows have the same order, whichever was read first, because a table's sort key includes its primary key."""
     assert all(set(table.key) <= set(table.sorted_by) for table in BUILT_IN.values())
-
-
-@pytest.mark.parametrize(
-    ("broken", "check"),
-    [
-        (
-            Broken(
-                "few: what has the ids of another is compared", merge_task._of_few, "is not span", "is None"
-            ),
-            test_w11_workspaces_have_rows_of_their_own,
-        ),
-        (
-            Broken(
-                "statements: the workspace counts",
-                merge_task._contest,
-                "by {upsert_rule.KEY} order",
-                "by span_id order",
-            ),
-            test_w11_workspaces_have_rows_of_their_own,
-        ),
-        (
-            Broken("the workspace orders rows", merge_task.winning_rows, ".sorted_by", ".sorted_by[:3]"),
-            lambda _: test_w11_row_ids_are_the_same_for_any_order_of_claims((3, 2, 1, 0)),
-        ),
-        (
-            Broken("what came twice is compared", merge_task._of_few, "is not span", "is None"),
-            test_s5_s6_what_is_there_gives_no_output,
-        ),
-        (
-            Broken("what is stored is compared", merge_task.merge, "not len(stored) and", ""),
-            test_s5_s6_what_is_there_gives_no_output,
-        ),
-    ],
-    ids=lambda each: each.rule if isinstance(each, Broken) else "",
-)
-def test_what_is_of_few_is_held(tmp_path: Path, broken: Broken, check: Callable[[Path], None]) -> None:
-    """A test fails for each broken rule."""
-    assert_caught(broken, lambda: check(tmp_path))
 
 
 def test_a_finished_span_replaces_the_running_one(tmp_path: Path) -> None:

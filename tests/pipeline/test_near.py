@@ -16,7 +16,6 @@ from pathlib import Path
 import pytest
 
 import tracelake
-from tests.broken import Broken, assert_caught
 from tests.patience import HANG_S, wait_until
 from tests.pipeline.poison import POISON, Poisoned, good, names, poisoned
 from tests.pipeline.spans import a_line, a_span
@@ -25,7 +24,6 @@ from tracelake import Lake, limits
 from tracelake._errors import TaskError
 from tracelake.limits import NEAR_WORK_MAX_BYTES, STORED_EXPANDS
 from tracelake.otlp.framing import write_segment
-from tracelake.pipeline.batch_sizing import BatchSizer
 from tracelake.shards.compaction import CompactTask
 from tracelake.shards.protocol import COMPACTION_FAN_OUT
 from tracelake.tasks.runners import InProcess, ReceiptT, SizedRunner, TaskT
@@ -170,17 +168,6 @@ def test_a_backlog_does_not_wait_for_the_start(lake: Lake, monkeypatch: pytest.M
         assert report is not None
         assert len(report.transactions) == 1
         assert far.ran
-
-
-def test_that_it_does_not_wait_is_held() -> None:
-    """The test fails for the broken rule."""
-    broken = Broken("large work waits", BatchSizer.cut, "if self._is_warm() else", "if True else")
-
-    def check() -> None:
-        with pytest.MonkeyPatch.context() as patch, tracelake.init(f"memory://{uuid.uuid4().hex}") as lake:
-            test_a_backlog_does_not_wait_for_the_start(lake, patch)
-
-    assert_caught(broken, check)
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ from types import ModuleType
 import pytest
 
 import tracelake
-from tests.broken import Broken, assert_caught
 from tests.cli.conftest import RunCli, cli
 from tests.patience import HANG_S
 from tests.pipeline.spans import a_line, a_span
@@ -22,7 +21,7 @@ from tracelake import Lake
 from tracelake.journal.store import OutputReceipt, OutputReceipts, PartitionOffsets
 from tracelake.lake.transaction_history import OutputAccount, WrittenOffsets
 from tracelake.pipeline.outputs.configured import OUTPUT_PARTITIONS_TOLD_MAX, OutputOffsets
-from tracelake.pipeline.outputs.external import KeyedOutput, Messages
+from tracelake.pipeline.outputs.external import Messages
 from tracelake.server.app import create_app
 from tracelake.tasks.runners import InProcess
 from tracelake.tracking.ingest_queue import Inbox
@@ -119,16 +118,6 @@ def test_who_finds_the_marker_notes_where_it_is(
     """A kill between the system and the commit loses no offsets."""
     check_a_death(lake, tmp_path, monkeypatch)
     assert len(sys.modules["telling"].Telling.receipts) == 2
-
-
-def test_where_who_finds_it_notes_nothing_it_is_caught(
-    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The check detects the broken rule."""
-    old = "if not is_to_be_written(t, self._since, rows, marker):\n self._note(t)"
-    new = "if not is_to_be_written(t, self._since, rows, marker):\n    pass"
-    broken = Broken("who finds the marker notes it", KeyedOutput._write, old, new)
-    assert_caught(broken, lambda: check_a_death(lake, tmp_path, monkeypatch))
 
 
 def test_offsets_by_partition() -> None:

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 import tracelake
-from tests.broken import Broken, assert_caught
 from tests.pipeline.spans import a_line, a_span
 from tracelake.otlp.framing import Reading, write_segment
 from tracelake.pipeline import decode_task
@@ -67,12 +66,6 @@ def check_ties() -> None:
 def test_ties() -> None:
     """The order of equal-sized inputs is fixed."""
     check_ties()
-    assert_caught(
-        Broken(
-            "ties have an order", read_tasks, "(-item.size_bytes, item.source, item.path)", "-item.size_bytes"
-        ),
-        check_ties,
-    )
 
 
 def test_tasks_follow_the_bytes() -> None:
@@ -184,29 +177,3 @@ def check_all(folder: Path) -> None:
     with pytest.MonkeyPatch.context() as patched:
         test_one_that_is_large_when_decompressed(folder, patched)
         test_one_that_fails_among_many(folder, patched)
-
-
-@pytest.mark.parametrize(
-    "broken",
-    [
-        Broken(
-            "rows mix only where they are of whole inputs",
-            decode_task._Reader.read,
-            "incomplete_reason(size_bytes, [receipt.digest]) is None",
-            "True",
-        ),
-        Broken(
-            "what is large is staged alone", decode_task._first_few, "return few, False", "return few, True"
-        ),
-        Broken("what failed is not whole", decode_task._note_end, " and receipt.failure is None", ""),
-        Broken("a task has a bound", read_tasks, "cost <= room", "True"),
-        Broken("each input costs something", read_tasks, "size_bytes + INPUT_COST_BYTES", "size_bytes"),
-        Broken("the last ones are read", read_tasks, "groups.append(tuple(together))\n    return", "return"),
-        Broken("a stripe has a task", read_tasks, "if stripes > 1:", "if False:"),
-        Broken("what does not count is dropped", gather, "else gathered.dropped", "else gathered.pieces"),
-    ],
-    ids=lambda broken: broken.rule,
-)
-def test_a_broken_rule_is_noticed(broken: Broken, tmp_path: Path) -> None:
-    """A test above fails for each broken rule."""
-    assert_caught(broken, lambda: check_all(tmp_path))

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 import tracelake
-from tests.broken import Broken, assert_caught
 from tests.pipeline.spans import a_line, a_span
 from tracelake import Lake
 from tracelake.pipeline import decode_task
@@ -47,26 +46,3 @@ def finish_in_other_tasks(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None
 def test_j10_other_tasks_give_the_same_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """J10: from one stripe to five, and back, the replay equals the record and the tables are the same."""
     finish_in_other_tasks(tmp_path, monkeypatch)
-
-
-@pytest.mark.parametrize(
-    "broken",
-    [
-        Broken(
-            "the checksum is of all stripes",
-            decode_task._to_range,
-            "sum(stripe.checksum for stripe in stripes)",
-            "stripes[0].checksum",
-        ),
-        Broken(
-            "records are those of all stripes",
-            decode_task._to_range,
-            "sum(stripe.records for stripe in stripes)",
-            "stripes[0].records",
-        ),
-    ],
-    ids=lambda broken: broken.rule,
-)
-def test_j10_broken(broken: Broken, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A record that depended on the tasks would differ."""
-    assert_caught(broken, lambda: finish_in_other_tasks(tmp_path, monkeypatch))

@@ -9,11 +9,10 @@ import duckdb
 import pytest
 
 import tracelake
-from tests.broken import Broken, assert_caught
 from tests.pipeline.poison import good
 from tests.pipeline.spans import a_line, a_span
 from tracelake import Lake, limits
-from tracelake.pipeline import decode_task, merge_task, staging
+from tracelake.pipeline import decode_task, merge_task
 from tracelake.pipeline.outputs.builtin import TableOutput
 from tracelake.shards.rows import rows_sql
 from tracelake.tasks.runners import InProcess
@@ -92,36 +91,3 @@ def test_a_stream_is_shared_by_few_rows_only(tmp_path: Path) -> None:
             patch.object(limits, "SHAPED_AT_ONCE_MAX_BYTES", held),
         ):
             assert rows_of(ingested(tmp_path / name)) == wanted
-
-
-BROKEN = [
-    Broken(
-        "rows are staged by their bucket",
-        staging.run_restage_task,
-        "if is_all(task.part.bucket)",
-        "if False",
-    ),
-    Broken(
-        "a slice begins where it begins",
-        decode_task._slices,
-        "bucket, len(rows), rows.nbytes, xxh3, first",
-        "bucket, len(rows), rows.nbytes, xxh3, 0",
-    ),
-    Broken(
-        "of a stream that others share the rows of a piece are taken",
-        merge_task._OldParts._alone,
-        "len(rows) > piece.rows",
-        "False",
-    ),
-]
-
-
-@pytest.mark.parametrize("broken", BROKEN, ids=lambda broken: broken.rule)
-def test_a_broken_rule_is_noticed(broken: Broken, tmp_path: Path) -> None:
-    """Each broken rule would lose rows, or take those of another bucket."""
-
-    def check() -> None:
-        finished(tmp_path / "finished")
-        test_a_stream_is_shared_by_few_rows_only(tmp_path)
-
-    assert_caught(broken, check)

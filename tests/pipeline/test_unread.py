@@ -11,21 +11,18 @@ from types import SimpleNamespace
 import pytest
 
 import tracelake
-from tests.broken import Broken, assert_caught
 from tests.pipeline.kafka_place import URL, KafkaPlace
 from tests.pipeline.spans import a_line, a_span
 from tests.torn import lake_in_bucket, tear
 from tracelake import Lake, StorageError, UnreadInputsError, limits
 from tracelake._errors import TracelakeError
 from tracelake.journal.model import QuarantinedInput
-from tracelake.journal.quarantine import QuarantineStore, on_unread
+from tracelake.journal.quarantine import QuarantineStore
 from tracelake.otlp.framing import write_segment
 from tracelake.pipeline import input_failures
 from tracelake.pipeline.input_failures import UnreadableSince, note_unreadable
-from tracelake.pipeline.input_queue import InputQueue
 from tracelake.pipeline.publish import Outputs
 from tracelake.pipeline.sources import files
-from tracelake.pipeline.sources.kafka import Cluster, KafkaSource
 from tracelake.tasks import backoff
 from tracelake.tasks.runners import InProcess
 
@@ -189,13 +186,6 @@ def test_what_is_corrupt_and_recorded_holds_up_one_run(
     assert spans(lake) == [3, 10, 11]
 
 
-def test_a_wait_for_what_is_corrupt_is_noticed(place: KafkaPlace) -> None:
-    """The tests above fail if corrupt messages are treated like an unavailable broker."""
-    broken = Broken("corrupt for good", Cluster.frames, "except DamageError", "except ZeroDivisionError")
-    with tracelake.init(f"memory://{uuid.uuid4().hex}", buckets=2) as lake:
-        assert_caught(broken, lambda: corrupt_messages(lake, place))
-
-
 def test_what_is_offered_again_and_cannot_be_read_is_set_aside_at_once(
     lake: Lake, place: KafkaPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -291,30 +281,6 @@ def test_how_long_something_was_asked_for() -> None:
     )
 
 
-RULES = (
-    Broken(
-        "a stop of the pipeline counts for little",
-        note_unreadable,
-        "min(max(0.0, now_s - standing.last_s), UNREAD_TRY_COUNTS_MAX_S)",
-        "max(0.0, now_s - standing.last_s)",
-    ),
-    Broken(
-        "no clock goes back",
-        note_unreadable,
-        "max(0.0, now_s - standing.last_s)",
-        "(now_s - standing.last_s)",
-    ),
-    Broken("another transaction begins anew", note_unreadable, " or standing.transaction != t", ""),
-    Broken("what was waited counts", note_unreadable, "standing.waited_s + since_s", "since_s"),
-)
-
-
-@pytest.mark.parametrize("broken", RULES, ids=lambda broken: broken.rule)
-def test_broken_rules_are_caught(broken: Broken) -> None:
-    """The test above fails for each broken rule."""
-    assert_caught(broken, test_how_long_something_was_asked_for)
-
-
 def test_an_input_that_is_read_again_begins_anew(
     lake: Lake, place: KafkaPlace, clock: Clock, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -331,42 +297,3 @@ def test_an_input_that_is_read_again_begins_anew(
     take(lake)
     assert spans(lake) == [0, 1, 2]
     assert lake.quarantine.all() == []
-
-
-@pytest.mark.parametrize(
-    "broken",
-    [
-        Broken(
-            "who does not answer is asked with pauses",
-            KafkaSource._asking,
-            "self._silent.failed(cluster, str(error))",
-            "pass",
-        ),
-        Broken("and not before they are over", KafkaSource._asking, "if failing is not None:", "if False:"),
-    ],
-    ids=lambda broken: broken.rule,
-)
-def test_a_cluster_that_is_asked_again_and_again_is_noticed(
-    broken: Broken, lake: Lake, place: KafkaPlace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The test of a range that lost its beginning fails for each broken rule."""
-    check = test_a_range_that_lost_its_beginning_is_asked_for_with_pauses
-    assert_caught(broken, lambda: check(lake, place, monkeypatch))
-
-
-@pytest.mark.parametrize(
-    "broken",
-    [
-        Broken("waiting for it", InputQueue._quarantine_unread, ">= UNREAD_INPUT_MAX_S", ">= 0"),
-        Broken("not for ever", InputQueue._quarantine_unread, ">= UNREAD_INPUT_MAX_S", "< 0"),
-        Broken("it is set aside then", on_unread, 'state="set aside"', 'state="offered"'),
-        Broken("with the reason", on_unread, "reason=reason", "reason=standing.reason"),
-    ],
-    ids=lambda broken: broken.rule,
-)
-def test_a_wait_without_measure_is_noticed(
-    broken: Broken, lake: Lake, clock: Clock, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """The test of a file on a failing disk fails for each broken rule."""
-    check = test_what_is_offered_and_cannot_be_measured_is_set_aside
-    assert_caught(broken, lambda: check(lake, clock, monkeypatch, tmp_path))

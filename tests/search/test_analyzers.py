@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import random
 import re
-from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -15,10 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.broken import Broken, assert_caught
 from tests.search.build_inputs import index_of, span, table
 from tracelake.cli.options import TEXTS
-from tracelake.search import analyzers, query_compiler, tokenization
+from tracelake.search import analyzers, tokenization
 from tracelake.search.analyzers import ANALYZERS, CJK, ENGLISH, NAMES, WHITESPACE, Analyzer
 from tracelake.search.results import highlight
 from tracelake.search.searcher import Searcher
@@ -255,63 +252,3 @@ def test_each_analyzer_has_a_fingerprint_and_a_name_of_its_own() -> None:
     assert all(analyzers.of_fingerprint(each.fingerprint) is each for each in ANALYZERS.values())
     assert TEXTS.split("|") == list(NAMES)
     assert list(tokenization.pairs("東京 x")) == ["東京", "京", "x"]
-
-
-BROKEN: Final = [
-    (
-        Broken("each letter begins a word", tokenization._paired, "yield run[-1]", "pass"),
-        CJK,
-        lambda searcher: check_runs(searcher, "都"),
-    ),
-    (
-        Broken("a run goes on in a text", Analyzer.words_wanted, "is_letter(word.written)", "is_letter('')"),
-        CJK,
-        lambda searcher: check_runs(searcher, "東京"),
-    ),
-    (
-        Broken("a letter alone begins words", Analyzer.words_wanted, "begins=True", "begins=False"),
-        CJK,
-        lambda searcher: check_runs(searcher, "大"),
-    ),
-    (
-        Broken("only in its run", analyzers._goes_on, "before.position + 1 == letter.position and", ""),
-        CJK,
-        lambda searcher: check_mixed(searcher, ["大の", "の", "gpt"]),
-    ),
-    (
-        Broken(
-            "words have no brackets at their ends",
-            tokenization.between_spaces,
-            "_BETWEEN_SPACES",
-            r're.compile(r"\S+")',
-        ),
-        WHITESPACE,
-        lambda searcher: check_whole(searcher, "order_id"),
-    ),
-    (
-        Broken("parts between punctuation", tokenization.parts_of_words, "not word.isalnum()", "word == ''"),
-        WHITESPACE,
-        lambda searcher: check_parts(searcher, "orders"),
-    ),
-    (
-        Broken("parts between capitals", tokenization.parts_of_words, "identifiers(texts)", "{}"),
-        WHITESPACE,
-        lambda searcher: check_parts(searcher, "policy"),
-    ),
-]
-
-
-@pytest.mark.parametrize(("broken", "analyzer", "check"), BROKEN, ids=[each[0].rule for each in BROKEN])
-def test_a_broken_rule_is_caught(
-    broken: Broken,
-    analyzer: Analyzer,
-    check: Callable[[Searcher], None],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The checks detect each tokenizer rule broken at index or query time."""
-    texts = CJK_TEXTS if analyzer is CJK else SPACED_TEXTS
-    tokenization._parts_of_short_name.cache_clear()
-    query_compiler._prepared.cache_clear()
-    monkeypatch.setitem(vars(analyzer), "wording", dataclasses.replace(analyzer).wording)
-    assert_caught(broken, lambda: check(searcher_of(analyzer, texts, tmp_path)))

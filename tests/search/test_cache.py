@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.broken import Broken, assert_caught
 from tests.patience import wait_until
 from tests.search.build_inputs import INDEX, finalize_build, span, table
 from tracelake.limits import PART_COPY_IDLE_MIN_S
@@ -215,55 +214,3 @@ CHECKS = (
 def test_cache(check: Callable[[Path], None], tmp_path: Path) -> None:
     """Parts in use stay, and unused or damaged ones are replaced."""
     check(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("check", "broken"),
-    [
-        (check_unused, Broken("they go", PartCache._sweep_parts, "self._drop(entry.path)", "pass")),
-        (
-            check_unused,
-            Broken("the used stay", PartCache._note_use, "_touch(self.directory / sha256)", "pass"),
-        ),
-        (check_unused, Broken("parts alone", PartCache._sweep_parts, "_PART.fullmatch(entry.name)", "True")),
-        (check_used, Broken("used now", PartCache._fetch, "and _touch(place)", "")),
-        (
-            check_used,
-            Broken(
-                "used just now",
-                PartCache._sweep_parts,
-                "now_s - entry.stat().st_mtime > PART_COPY_IDLE_MIN_S",
-                "True",
-            ),
-        ),
-        (
-            check_now_and_then,
-            Broken("now and then", PartCache.fetch, "time.monotonic() >= self._sweeps_next_s", "True"),
-        ),
-        (check_unused, Broken("shown", cache._touch, "os.utime(place)", "pass")),
-        (
-            check_own_links,
-            Broken("links of others", PartCache.fetch, "if not self._swept_links:", "if True:"),
-        ),
-        (check_slow, Broken("while the rest comes", PartCache.fetch, "PART_COPY_IDLE_MIN_S / 4", "None")),
-        (
-            check_vanished,
-            Broken("gone meanwhile", PartCache._fetch, "and _touch(place)", "and (_touch(place), True)"),
-        ),
-        (check_blocks, Broken("others in use", PartCache.fetch, "(*parts, *used)", "parts")),
-        (
-            check_altered,
-            Broken("it comes again", OpenIndex.searcher, "self.renew(analyzer, parts)", "pass"),
-        ),
-        (check_altered, Broken("alone", PartCache.drop_altered, "is_as_packed(place, sha256)", "False")),
-        (check_altered, Broken("once", PartCache.drop_altered, "self._compared_s[sha256] = now_s", "pass")),
-        (
-            check_altered,
-            Broken("of as many", PartCache._fetch, "header.documents == part.documents", "True"),
-        ),
-    ],
-    ids=lambda case: case.rule if isinstance(case, Broken) else case.__name__,
-)
-def test_broken(check: Callable[[Path], None], broken: Broken, tmp_path: Path) -> None:
-    """The checks detect each broken rule."""
-    assert_caught(broken, lambda: check(tmp_path / uuid.uuid4().hex))

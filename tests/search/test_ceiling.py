@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.broken import Broken, assert_caught
 from tests.search.build_inputs import index_of, span, table
 from tests.search.embedders import HERE
 from tracelake._errors import LimitError, StorageError
@@ -110,21 +109,6 @@ def check_blocks_count(allowed: Path, folder: Path) -> None:
 def test_vectors_count(allowed: Path, tmp_path: Path) -> None:
     """The mapped size of vectors equals their counted size."""
     check_blocks_count(allowed, tmp_path)
-
-
-@pytest.mark.parametrize(
-    "broken",
-    [
-        Broken(
-            "all maps of a part", part_cache.check_blocks, "(MAPS_PER_PART + MAPS_PER_BLOCK)", "MAPS_PER_PART"
-        ),
-        Broken("blocks are counted", part_cache.check_blocks, "blocks * (", "0 * ("),
-    ],
-    ids=lambda broken: broken.rule,
-)
-def test_uncounted_vectors_are_noticed(broken: Broken, allowed: Path, tmp_path: Path) -> None:
-    """The check detects uncounted vectors."""
-    assert_caught(broken, lambda: check_blocks_count(allowed, tmp_path))
 
 
 def test_new_blocks_take_from_what_is_free(

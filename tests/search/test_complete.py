@@ -8,12 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.broken import Broken, assert_caught
 from tests.search.build_inputs import index_of, span, table
 from tracelake import limits
 from tracelake.limits import QUERY_MAX_CHARS
-from tracelake.search import facets
-from tracelake.search.facets import _Terms
 from tracelake.search.query_parser import escaped
 from tracelake.search.searcher import Searcher
 
@@ -113,27 +110,6 @@ def test_what_is_offered_is_a_query_whatever_the_values_are(odd: Searcher) -> No
     """Every completion is a valid query, for empty or Greek values and for quotes and backslashes; too long ones
     are omitted."""
     check_odd(odd)
-
-
-@pytest.mark.parametrize(
-    "broken",
-    [
-        Broken("what is typed has backslashes", facets.completions, "plain(word if", "str(word if"),
-        Broken("so have paths", facets.completions, "name_of(field)", "field.replace('\"', '')"),
-        Broken("no longer than a query", facets.completions, "if len(each) <= limits.QUERY_MAX_CHARS", ""),
-        Broken(
-            "letters as in the index",
-            facets.completions,
-            "path, lowered(beginning)",
-            "path, beginning.lower()",
-        ),
-        Broken("paths that are cut", _Terms.beginning, '"has" and len(term)', '"has" and -len(term)'),
-    ],
-    ids=lambda broken: broken.rule,
-)
-def test_broken_rules_are_caught(odd: Searcher, broken: Broken) -> None:
-    """The checks detect each broken completion rule."""
-    assert_caught(broken, lambda: check_odd(odd))
 
 
 def test_an_empty_index_offers_fields(tmp_path: Path) -> None:

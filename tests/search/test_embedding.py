@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.broken import Broken, assert_caught
 from tests.search import embedders
 from tests.search.build_inputs import BUILD, INDEX, finalize_build, span, table
 from tracelake import limits
@@ -141,13 +140,6 @@ def test_a_module_that_fails_on_import_stops_nothing(statement: str, tmp_path: P
     check_import(tmp_path, statement)
 
 
-def test_a_module_that_ends_the_process_is_caught(tmp_path: Path) -> None:
-    """Every exception is caught except a keyboard interrupt."""
-    broken = Broken("whatever it raises", load, "except BaseException", "except Exception")
-    with broken.applied(), pytest.raises(SystemExit):
-        check_import(tmp_path, "import sys\nsys.exit('no model')")
-
-
 @pytest.mark.parametrize(
     ("name", "problem"),
     [
@@ -236,12 +228,6 @@ def test_vectors_in_attributes(value: str, expected: list[float] | None) -> None
     assert (None if vector is None else vector.tolist()) == expected
 
 
-def test_a_vector_that_is_nested_too_deep_is_caught() -> None:
-    """Otherwise, it would keep all spans of its request from the tables."""
-    broken = Broken("never an error", vector_in, ", RecursionError", "")
-    assert_caught(broken, lambda: test_vectors_in_attributes("[" * 100_000, None))
-
-
 def test_spans_bring_their_vectors_along(tmp_path: Path) -> None:
     """A vector of wrong length, without numbers or of zeros is dropped and counted; its numbers are not indexed as
     words."""
@@ -304,9 +290,6 @@ def test_f7_of_twins_that_with_vectors_is_taken() -> None:
         assert [each.attempt for each in choose(BUILD, told, 1, fingerprint)] == ["a"]
 
     check()
-    assert_caught(
-        Broken("of twins that with the most vectors is taken", choose, "-_vectors(each, vectors)", "0"), check
-    )
 
 
 def test_f10_two_finalizers_of_a_function_that_never_says_the_same_make_one_index() -> None:

@@ -15,9 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.broken import Broken, assert_caught
 from tests.search.build_inputs import index_of, span, table
-from tracelake.search import query_compiler, query_parser
 from tracelake.search.query_compiler import texts_wanted
 from tracelake.search.query_parser import (
     AllOf,
@@ -26,7 +24,6 @@ from tracelake.search.query_parser import (
     QuerySyntaxError,
     Text,
     ValueRange,
-    _Parser,
     parse,
 )
 from tracelake.search.searcher import Searcher
@@ -497,23 +494,3 @@ def test_a_comparison_that_is_taken_apart_by_spaces_is_told(query: str, place: i
 def test_words_beside_signs_are_words(query: str) -> None:
     """A sign before a number is text if no ordered field precedes it."""
     parse(query)
-
-
-@pytest.mark.parametrize(
-    ("broken", "check"),
-    [
-        (
-            Broken("texts have no order", query_parser._word, "else _has_order(field)", "else True"),
-            check_dots,
-        ),
-        (Broken("its beginning", query_parser.text_of, "_text(node.field", "Text(node.field"), check_dots),
-        (Broken("has: a quoted path", _Parser._value, 'field == "has"', "False"), check_paths),
-        (Broken("has: the beginning of one", _Parser._value, "bool(path.group(2))", "False"), check_paths),
-    ],
-    ids=lambda value: value.rule if isinstance(value, Broken) else "",
-)
-def test_broken_rules_are_caught(broken: Broken, check: Callable[[], None]) -> None:
-    """The checks detect each broken rule of the grammar."""
-    query_compiler._prepared.cache_clear()
-    assert_caught(broken, check)
-    query_compiler._prepared.cache_clear()

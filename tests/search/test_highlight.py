@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.broken import Broken, assert_caught
 from tests.search.test_sieve import ENDINGS, ROOTS
 from tracelake.search import results as module
 from tracelake.search.analyzers import ANALYZERS, CJK, ENGLISH, WHITESPACE, Analyzer
-from tracelake.search.results import _Wanted, highlight
+from tracelake.search.results import highlight
 
 
 def check_words() -> None:
@@ -96,37 +92,3 @@ def check_many() -> None:
 def test_of_many_spellings_the_first_are_looked_for() -> None:
     """A short word with ~2 resembles most words of a text."""
     check_many()
-
-
-@pytest.mark.parametrize(
-    ("broken", "check"),
-    [
-        (Broken("words end otherwise", _Wanted._root, "beginning(word.stem)", "word.stem"), check_words),
-        (Broken("`dying` is `die`", _Wanted._root, "(?:ie|y)", "ie"), check_words),
-        (
-            Broken("İ is two letters in lower case", module._written, '"(?:i\\u0307|\\u0130)"', '"i\\u0307"'),
-            check_words,
-        ),
-        (
-            Broken("a beginning is a stem, too", _Wanted.pattern, "|{self._root(word)})", ")"),
-            check_beginnings,
-        ),
-        (Broken("words apart", module._wanted_of, "text.quoted and text.distance", "False"), check_apart),
-        (
-            Broken(
-                "the last begins so", module._wanted_of, "text.prefix and word is words[-1]", "text.prefix"
-            ),
-            check_apart,
-        ),
-        (
-            Broken("parts that are alike", module._spelled, "or has_part(word, 1, is_alike_one)", ""),
-            check_alike,
-        ),
-    ],
-    ids=lambda value: value.rule if isinstance(value, Broken) else "",
-)
-def test_broken_rules_are_caught(broken: Broken, check: Callable[[], None]) -> None:
-    """The checks detect each broken highlighting rule."""
-    module._terms.cache_clear()
-    assert_caught(broken, check)
-    module._terms.cache_clear()

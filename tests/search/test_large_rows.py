@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from tests.broken import Broken, assert_caught
-from tests.search.worded import check_large, check_words, few_at_a_time
+from tests.search.worded import check_large, few_at_a_time
 from tracelake.search import analyzers, tokenization
 from tracelake.search.analyzers import ANALYZERS
 from tracelake.search.tokenization import BatchTokenizer
@@ -57,64 +55,3 @@ def test_little_of_a_large_row_is_there_at_a_time(name: str, monkeypatch: pytest
     """A large row is processed in pieces without loss, with many parts or none, with whitespace or none."""
     few_at_a_time(monkeypatch, AT_ONCE)
     check_large_row(name)
-
-
-BROKEN: Final[list[tuple[Broken, Callable[[], None]]]] = [
-    (
-        Broken(
-            "a large row is made words in pieces",
-            BatchTokenizer.texts_of_rows,
-            "texts.nbytes > INDEX_BATCH_MAX_BYTES",
-            "texts.nbytes < 0",
-        ),
-        lambda: check_large_row("english"),
-    ),
-    (
-        Broken(
-            "pieces are no larger", tokenization.at_spaces, 'rfind(b" ", first, most)', 'find(b" ", most)'
-        ),
-        lambda: check_large_row("english"),
-    ),
-    (
-        Broken("a large chunk is by itself", tokenization.at_spaces, 'text.find(b" ", most)', "len(text)"),
-        lambda: check_large_row("english"),
-    ),
-    (
-        Broken(
-            "small texts of a large row are few at a time",
-            BatchTokenizer._large,
-            "_some_at_a_time(_sizes(texts))",
-            "[(0, len(texts))]",
-        ),
-        lambda: check_large_row("english"),
-    ),
-    (
-        Broken("texts of a large row are no phrase", BatchTokenizer._large, "if first:", "if False:"),
-        lambda: check_large_row("english"),
-    ),
-    (
-        Broken("parts of a large row are there once", tokenization._ordered, "pc.unique(", "("),
-        lambda: check_large_row("cjk"),
-    ),
-    (
-        Broken("few parts at a time", tokenization.parts_of_long, "INDEX_CHUNKS_KEPT", "10**9"),
-        lambda: check_large_row("whitespace"),
-    ),
-    (
-        Broken("few identifiers at a time", tokenization.parts_of_long, "not letter.isascii()", "True"),
-        lambda: check_large_row("whitespace"),
-    ),
-    (
-        Broken("identifiers have any letters", tokenization.parts_of_long, "not letter.isascii()", "False"),
-        lambda: check_words(dataclasses.replace(ANALYZERS["whitespace"]), [f"{'x' * AT_ONCE}—cD"]),
-    ),
-]
-
-
-@pytest.mark.parametrize(("broken", "check"), BROKEN, ids=[broken.rule for broken, _ in BROKEN])
-def test_a_broken_rule_is_caught(
-    broken: Broken, check: Callable[[], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The check detects each broken rule of large rows."""
-    few_at_a_time(monkeypatch, AT_ONCE)
-    assert_caught(broken, check)

@@ -11,11 +11,10 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-from tests.broken import Broken, assert_caught
 from tests.search.build_inputs import INDEX, finalize_build, span, table
 from tracelake.search.build import build_part
 from tracelake.search.model import Manifest, PartRef, RowIds, write_marks
-from tracelake.search.open_index import INDEX_MARKS_KEPT, OpenIndex, SegmentDirectory
+from tracelake.search.open_index import INDEX_MARKS_KEPT, OpenIndex
 from tracelake.search.searcher import Searcher
 from tracelake.storage.memory import MemoryObjectStore
 
@@ -134,13 +133,3 @@ def test_marks_of_a_part_that_stays_do_not_add_up(index: tuple[Manifest, list[in
     """Marks do not accumulate although each commit may replace a row of a part for weeks; earlier searchers keep
     theirs."""
     marked_often(index, tmp_path / "whole")
-    for number, broken in enumerate(
-        (
-            Broken("marks go", SegmentDirectory._drop, "newer[segment_id] > INDEX_MARKS_KEPT", "False"),
-            Broken(
-                "the newest stay", SegmentDirectory._drop, "reversed(list(self._marks))", "list(self._marks)"
-            ),
-            Broken("a use counts", SegmentDirectory._mark, "self._marks.pop((segment_id, number))", "there"),
-        )
-    ):
-        assert_caught(broken, lambda: marked_often(index, tmp_path / str(number)))  # noqa: B023  called at once

@@ -14,9 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.broken import Broken, assert_caught
 from tracelake._errors import DamageError
-from tracelake.search import vector_index as nearest_module
 from tracelake.search.semantic_search import fused
 from tracelake.search.vector_index import (
     FILE,
@@ -155,54 +153,6 @@ def test_a_vector_of_any_length_has_its_nearest() -> None:
     check_lengths()
 
 
-@pytest.mark.parametrize(
-    "broken",
-    [
-        Broken(
-            "what may be among the nearest is compared exactly",
-            nearest,
-            "middle + error >= least",
-            "middle >= least",
-        ),
-        Broken(
-            "codes are multiplied with a length of 1",
-            nearest_module._bounds,
-            "query / np.linalg.norm(query)",
-            "query",
-        ),
-        Broken("the least is that of the worst case", nearest, "middle - error for", "middle + error for"),
-        Broken(
-            "equal ones are in the order of their ids",
-            nearest,
-            "(all_rows, -all_scores)",
-            "(-all_scores, all_rows)",
-        ),
-        Broken(
-            "rows that are gone are left out",
-            nearest_module._positions,
-            "mask & ~_among(rows, excluded)",
-            "mask",
-        ),
-        Broken(
-            "only rows that are allowed are found",
-            nearest_module._positions,
-            "if allowed is None else _among(rows, allowed)",
-            "if True else _among(rows, allowed)",
-        ),
-    ],
-    ids=lambda broken: broken.rule,
-)
-def test_each_rule_is_held(broken: Broken) -> None:
-    """The checks detect each broken rule."""
-
-    def check() -> None:
-        check_doubtful()
-        check_many()
-        check_lengths()
-
-    assert_caught(broken, check)
-
-
 def test_half_precision_costs_next_to_nothing() -> None:
     """Compared with float32, the ten nearest are the same but for near ties, and scores differ by less than 0.0005."""
     rng = np.random.default_rng(3)
@@ -274,22 +224,3 @@ def test_fusion_is_the_sum_of_reciprocal_ranks(rankings: list[list[int]]) -> Non
         row: sum(1 / (60 + ranking.index(row) + 1) for ranking in rankings if row in ranking) for row in rows
     }
     assert fused(rankings) == sorted(expected.items(), key=lambda one: (-one[1], one[0]))
-
-
-@pytest.mark.parametrize(
-    "broken",
-    [
-        Broken("ranks count from 1", fused, "enumerate(ranking, 1)", "enumerate(ranking, 0)"),
-        Broken("better ranks come first", fused, "-one[1], one[0]", "one[1], one[0]"),
-        Broken("each ranking adds to the score", fused, "scores[row] += 1", "scores[row] = 1"),
-    ],
-    ids=lambda broken: broken.rule,
-)
-def test_each_rule_of_fusion_is_held(broken: Broken) -> None:
-    """The checks detect each broken rule."""
-
-    def check() -> None:
-        assert fused([[3, 1], [1, 2], []]) == [(1, 1 / 62 + 1 / 61), (3, 1 / 61), (2, 1 / 62)]
-
-    check()
-    assert_caught(broken, check)

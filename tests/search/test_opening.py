@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.broken import Broken, assert_caught
 from tests.search.build_inputs import INDEX, finalize_build, span, table
 from tracelake._errors import DamageError
 from tracelake.limits import PART_COPY_IDLE_MIN_S
@@ -115,14 +114,6 @@ def check_another_analyzer(manifests: list[Manifest], folder: Path) -> None:
 def test_what_nobody_asks_of_another_analyzer_is_let_go(manifests: list[Manifest], tmp_path: Path) -> None:
     """Otherwise, a rebuilt index would stay twice, on disk and in memory maps, as long as the process lives."""
     check_another_analyzer(manifests, tmp_path / "whole")
-    for number, broken in enumerate(
-        (
-            Broken("they go", OpenIndex._let_go, "self._links.pop(name, None)", "pass"),
-            Broken("not at once", OpenIndex._let_go, "> PART_COPY_IDLE_MIN_S", "> 0"),
-            Broken("used now", OpenIndex._let_go, "now_s = links.used_s =", "now_s ="),
-        )
-    ):
-        assert_caught(broken, lambda: check_another_analyzer(manifests, tmp_path / str(number)))  # noqa: B023
 
 
 def test_searchers_of_several_manifests_may_be_opened_at_once(

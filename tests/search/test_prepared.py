@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.broken import Broken, assert_caught
 from tests.search.build_inputs import index_of, span, table
 from tracelake._errors import QueryError
 from tracelake.search import query_compiler as module
@@ -51,20 +50,6 @@ def check_what_is_kept(folder: Path) -> None:
 def test_what_is_kept_is_of_the_same_time_service_and_analyzer(tmp_path: Path) -> None:
     """Time, service and analyzer are each part of the cache key."""
     check_what_is_kept(tmp_path)
-
-
-@pytest.mark.parametrize(
-    "broken",
-    [
-        Broken("times count", prepared, "if _read(query).is_relative else 0", "if False else 0"),
-        Broken("services count", prepared, "query, service, workspace", "query, None, workspace"),
-        Broken("analyzers count", prepared, "analyzer.name", "'english'"),
-    ],
-    ids=lambda broken: broken.rule,
-)
-def test_a_broken_rule_changes_an_answer(broken: Broken, tmp_path: Path) -> None:
-    """The check detects each missing key."""
-    assert_caught(broken, lambda: check_what_is_kept(tmp_path))
 
 
 def test_a_query_is_read_once_and_one_that_does_not_parse_each_time(tmp_path: Path) -> None:

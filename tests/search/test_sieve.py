@@ -14,7 +14,6 @@ import tantivy
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.broken import Broken, assert_caught
 from tracelake._errors import QueryError
 from tracelake.search import analyzers, prefilter
 from tracelake.search.analyzers import ANALYZERS, CJK, ENGLISH, WHITESPACE, Analyzer, Word
@@ -301,53 +300,3 @@ def check_passes() -> None:
 
 def check_none(query: str) -> Callable[[], object]:
     return partial(test_where_any_span_may_be_found_there_is_no_sieve, query)
-
-
-MUTANTS: list[tuple[Broken, Callable[[], object]]] = [
-    (
-        Broken("stems end otherwise", prefilter._of_word, "beginning(word.stem)", "word.stem"),
-        check_passes,
-    ),
-    (
-        Broken("words are sought by stems", prefilter._of_word, "(word.stem)", "(word.written)"),
-        check_passes,
-    ),
-    (Broken("only English is stemmed", prefilter._of_word, "if analyzer.stemmed", "if True"), check_passes),
-    (
-        Broken("what has two cases is not sure", prefilter._is_sure, "letter.isascii() or", "True or"),
-        check_none("ΣΆΣ"),
-    ),
-    (
-        Broken("what stands for others is not sure", prefilter._is_sure, "letter.isprintable() and", ""),
-        check_control,
-    ),
-    (Broken("one of several suffices", prefilter._any, ": any(", ": all("), check_passes),
-    (Broken("of several all are needed", prefilter._all, ": all(", ": any("), check_passes),
-    (
-        Broken("OR may mean any", prefilter._of_node, "len(several) == len(nodes)", "several"),
-        check_none("refund OR *"),
-    ),
-    (Broken("of many, as many as it may", prefilter._all, "<= SIEVE_TEXTS_MAX", "< 1_000"), check_many),
-    (
-        Broken("a word may differ", prefilter._needles, "node.distance and not node.quoted", "False"),
-        check_none("refund~1"),
-    ),
-    (
-        Broken("numbers are written in many ways", prefilter._needles, "and not is_number", ""),
-        check_none("attributes.retries:31"),
-    ),
-    (
-        Broken("a service is asked for", prefilter_of, '("service", service), ', ""),
-        test_service_and_workspace_are_asked_for_too,
-    ),
-    (
-        Broken("a workspace is asked for", prefilter_of, '("workspace", workspace)', ""),
-        test_service_and_workspace_are_asked_for_too,
-    ),
-]
-
-
-@pytest.mark.parametrize(("broken", "check"), MUTANTS, ids=[broken.rule for broken, _ in MUTANTS])
-def test_broken_rules_are_caught(broken: Broken, check: Callable[[], object]) -> None:
-    """A test fails for each broken rule."""
-    assert_caught(broken, check)

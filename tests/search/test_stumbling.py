@@ -8,11 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.broken import Broken, assert_caught
 from tests.search.build_inputs import INDEX, finalize_build, index_of, span, table
 from tests.search.embedders import HERE
 from tracelake import DamageError, QueryError
-from tracelake.search import part_cache
 from tracelake.search.build import build_part
 from tracelake.search.model import Manifest
 from tracelake.search.open_index import OpenIndex
@@ -205,76 +203,3 @@ def without_panics(check: Callable[..., None], *args: object) -> None:
         if isinstance(error, Exception):
             raise
         raise AssertionError("it panicked") from error
-
-
-@pytest.mark.parametrize(
-    ("check", "broken"),
-    [
-        (
-            lambda manifest, folder: without_panics(check_mended, manifest, folder, "idx"),
-            Broken("a panic is an error", part_cache._is_panic, "not isinstance(error, Exception)", "False"),
-        ),
-        (
-            lambda manifest, folder: check_mended(manifest, folder, "store"),
-            Broken("also of stored ids", part_cache._is_of_data, "_OF_DATA.match(str(error))", "False"),
-        ),
-        (
-            lambda manifest, folder: check_mended(manifest, folder, "idx"),
-            Broken("it comes again", OpenIndex.renew, "self._cache.drop_altered(parts) or", ""),
-        ),
-        (
-            lambda manifest, folder: check_mended(manifest, folder, "idx"),
-            Broken("it is linked anew", OpenIndex.renew, "self._links.pop(analyzer.name, None)", "pass"),
-        ),
-        (
-            lambda manifest, folder: check_mended(manifest, folder, "idx"),
-            Broken("by another process, too", OpenIndex.renew, "now_s - self._renewed_s > PART", "0 > PART"),
-        ),
-        (
-            lambda manifest, folder: check_mended(manifest, folder, "idx"),
-            Broken("it is opened anew", Searcher.renew, "self._whole = self._by_meaning = None", "pass"),
-        ),
-        (
-            lambda _, folder: check_meaning(folder),
-            Broken(
-                "who compares meanings, too",
-                Searcher.renew,
-                "self._whole = self._by_meaning =",
-                "self._whole =",
-            ),
-        ),
-        (
-            check_several,
-            Broken("others have opened it anew", Searcher.renew, "self._renewals == before", "True"),
-        ),
-        (
-            check_several,
-            Broken("once for all", OpenIndex.renew, "self._cache.drop_altered(parts) or", "True or"),
-        ),
-        (
-            check_query,
-            Broken(
-                "queries are to blame",
-                part_cache.classify_error,
-                "_OF_QUERY.match(str(error))",
-                "False",
-            ),
-        ),
-        (
-            lambda manifest, folder: check_unaltered(manifest, folder, ValueError("new"), QueryError),
-            Broken("maybe the query is", part_cache._search_error, "error.else_ is not None", "False"),
-        ),
-        (
-            lambda manifest, folder: check_unaltered(manifest, folder, PanicException("x"), DamageError),
-            Broken(
-                "read once in minutes", PartCache.drop_altered, "self._compared_s[sha256] = now_s", "pass"
-            ),
-        ),
-    ],
-    ids=lambda case: case.rule if isinstance(case, Broken) else "",
-)
-def test_rules_of_stumbling_are_held(
-    manifest: Manifest, tmp_path: Path, check: Callable[[Manifest, Path], None], broken: Broken
-) -> None:
-    """A test above fails for each broken rule."""
-    assert_caught(broken, lambda: check(manifest, tmp_path))

@@ -6,10 +6,7 @@ import math
 
 import pytest
 
-from tests.broken import Broken, assert_caught
-from tracelake import batching
 from tracelake.limits import INDEX_MERGED_MAX_BYTES, INDEX_REBUILT_PART_ROWS
-from tracelake.search import protocol as search_tiers
 from tracelake.search.model import PartRef
 from tracelake.search.protocol import INDEX_FAN_OUT as FAN_OUT
 from tracelake.search.protocol import (
@@ -95,20 +92,6 @@ def test_no_run_is_built_of_rows(size_bytes: int) -> None:
     check_no_run_is_built_of_rows(size_bytes)
 
 
-@pytest.mark.parametrize(
-    "broken",
-    [
-        Broken("a run is no more than is joined", due, "INDEX_MERGED_MAX_BYTES", "2**62"),
-        Broken("what nothing is joined with is left", Generation.is_full.fget,  # type: ignore[attr-defined]
-               " or 2 * self.size_bytes > INDEX_MERGED_MAX_BYTES", ""),
-    ],
-    ids=lambda broken: broken.rule,
-)  # fmt: skip
-def test_rules_of_large_runs_are_held(broken: Broken) -> None:
-    """The check detects each broken rule."""
-    assert_caught(broken, lambda: check_no_run_is_built_of_rows(10_000))
-
-
 def test_nothing_is_due_before_it_is_told() -> None:
     """Waiting for the reported number of transactions misses no merge."""
     parts: list[PartRef] = []
@@ -167,20 +150,6 @@ def test_at_rest_parts_become_no_larger_than_else() -> None:
     """Merging at rest makes no part above the usual maximum, which would not be searched less and would be rebuilt
     from rows."""
     check_rest_is_of_one_part()
-
-
-def test_rules_of_rest_are_held() -> None:
-    """A test above fails for each broken rule."""
-    share = "share * (sum(run) - max(run))"
-    assert_caught(
-        Broken("few are left", batching.due_when_idle, share, "sum(run) - max(run)"), lambda: check_rest(1)
-    )
-    assert_caught(
-        Broken("a large one is paid for", batching.due_when_idle, share, "len(run) * sum(run)"),
-        lambda: check_rest(1),
-    )
-    for bound in ("rows <= INDEX_REBUILT_PART_ROWS", "size <= INDEX_MERGED_MAX_BYTES"):
-        assert_caught(Broken("one part", search_tiers._of_one_part, bound, "True"), check_rest_is_of_one_part)
 
 
 def test_parts_that_are_large_are_left_alone() -> None:

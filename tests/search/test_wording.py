@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from itertools import pairwise
 from typing import Any, Final
 
@@ -13,13 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.broken import Broken, assert_caught
 from tests.search.build_inputs import span, table
 from tests.search.worded import check_large, check_words, few_at_a_time
 from tracelake.search import build, tokenization
 from tracelake.search.analyzers import ANALYZERS, ENGLISH, Analyzer
 from tracelake.search.documents import texts_of
-from tracelake.search.tokenization import BatchTokenizer
 
 LONG: Final = ("x" * 99, "x" * 100, "é" * 50, "İ" * 40, "https://shop/" + "a/" * 60)
 PIECES: Final = (
@@ -148,69 +145,3 @@ def test_texts_of_a_row_are_no_phrase() -> None:
     """A phrase does not extend from one text of a span to the next."""
     [row] = ENGLISH.wording.texts_of_rows(pa.array(["one two", "three four"]), np.array([0, 2]))
     assert [token.position for token in ENGLISH.tokenizer().pre_tokenize(row).tokens] == [0, 1, 3, 4]
-
-
-BROKEN: Final[list[tuple[Broken, Callable[[], None]]]] = [
-    (
-        Broken("too long is measured", BatchTokenizer._stemmed, "len(word.encode())", "len(word)"),
-        lambda: check_words(dataclasses.replace(ENGLISH), ["a " + "é" * 50 + " b"]),
-    ),
-    (
-        Broken(
-            "a long word leaves its place",
-            BatchTokenizer._stemmed,
-            "stems.get(some[0], GAP)",
-            'stems.get(some[0], "")',
-        ),
-        lambda: check_words(dataclasses.replace(ENGLISH), ["a " + "x" * 100 + " b"]),
-    ),
-    (
-        Broken("short ones are remembered", BatchTokenizer._remember, "len(chunk[0]) <=", "0 <="),
-        check_remembered,
-    ),
-    (Broken("few are remembered", BatchTokenizer._remember, "self._known.clear()", "pass"), check_remembered),
-    (Broken("all chunks have their turn", BatchTokenizer._different, "first + own", "own"), check_remembered),
-    (Broken("parts are made anew", BatchTokenizer._chunks, "if at not in have", ""), check_remembered),
-    (
-        Broken("parts of a row are there once", tokenization._together, "np.unique(", "np.sort("),
-        lambda: check_words(dataclasses.replace(ENGLISH), ["aB x aB"]),
-    ),
-    (
-        Broken("pairs go on in the next piece", tokenization._paired, "at_once + 1]", "at_once]"),
-        lambda: check_pieces("cjk"),
-    ),
-    (
-        Broken("words end where pieces do", tokenization.pieces, "if not has_words(border[0])", ""),
-        lambda: check_pieces("english"),
-    ),
-    (
-        Broken("pieces have an end", tokenization.together, "size >=", "-1 >="),
-        lambda: check_pieces("whitespace"),
-    ),
-    (
-        Broken("few bytes at a time", tokenization._some_at_a_time, "INDEX_WORDED_AT_ONCE_BYTES", "10**9"),
-        lambda: check_pieces("english"),
-    ),
-    (
-        Broken("many bytes are cut", build._bounded, "batch.num_rows <= 1 or ", "True or "),
-        check_batches,
-    ),
-    (Broken("input of an attribute", texts_of, "(prompt, answer):", "(answer,):"), check_repeated),
-    (
-        Broken("output that is the input", texts_of, "codes[answer] == codes[prompt]", "codes[answer] < -1"),
-        check_repeated,
-    ),
-    (Broken("an empty text is none", texts_of, "& (codes != ", "& (-1 != "), check_repeated),
-]
-
-
-@pytest.mark.parametrize(("broken", "check"), BROKEN, ids=[broken.rule for broken, _ in BROKEN])
-def test_a_broken_rule_is_caught(
-    broken: Broken, check: Callable[[], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The checks detect each broken rule of bulk tokenization."""
-    few_at_a_time(monkeypatch, AT_ONCE)
-    monkeypatch.setattr(tokenization, "INDEX_CHUNKS_KEPT", 8)
-    monkeypatch.setattr("tracelake.limits.INDEX_BATCH_MAX_BYTES", 3_000)
-    check()
-    assert_caught(broken, check)

@@ -15,7 +15,6 @@ from sqlalchemy.exc import ProgrammingError
 
 from tests.archive.place import HotLake
 from tests.archive.test_archive import tag
-from tests.broken import Broken, assert_caught
 from tests.patience import HANG_S, wait_until
 from tests.server.client import Client
 from tests.server.fake_lake import FakeLake
@@ -159,21 +158,6 @@ def test_what_fails_keeps_no_others_for_the_interval() -> None:
     """A pass that archived up to its limit is followed by the next at once, despite failures; a pass with only
     failures is not."""
     check_going_on()
-    for broken in (
-        Broken(
-            "what failed stops nothing",
-            ArchiveService._turn,
-            "report.goes_on",
-            "report.goes_on and not report.problem",
-        ),
-        Broken(
-            "no pass repeats failures",
-            ArchiveService._turn,
-            " and ArchiveOutcome.ARCHIVED.value in report.fates",
-            "",
-        ),
-    ):
-        assert_caught(broken, check_going_on)
 
 
 def test_a_mark_is_taken_between(make: Make, start: Callable[[HotLake], ArchiveService]) -> None:

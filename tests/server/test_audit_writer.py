@@ -9,13 +9,11 @@ from collections.abc import Callable
 import pytest
 from starlette.types import Message
 
-from tests.broken import Broken, assert_caught
 from tests.patience import HANG_S
 from tests.server.test_auditing import GatedAudit
 from tracelake._errors import BackPressureError, StorageError
 from tracelake.access.audit import audit_record
 from tracelake.access.keys import AuditRecord
-from tracelake.server import audit as auditing
 from tracelake.server import audit as noting
 from tracelake.server.audit import AuditWriter
 
@@ -192,28 +190,3 @@ def check_locked() -> None:
 def test_rules(check: Callable[[], None]) -> None:
     """Each rule of the audit writer holds."""
     check()
-
-
-@pytest.mark.parametrize(
-    ("broken", "check"),
-    [
-        (Broken(
-"the thread is there before the first change", AuditWriter.__init__, "self._writer.submit(int)", "pass"),
-         check_thread),
-        (Broken("a group that nobody writes is none", AuditWriter._join, "self._writer.submit(self._write)",
-                "self._group = Future(); self._writer.submit(self._write)"), check_thread),
-        (Broken("cancelled is not known", noting.response_outcome, "except Exception", "except BaseException"),
-         check_outcomes),
-        (Broken("an answer that was sent stays", noting.response_outcome, "status = status or 500", "status = 500"),
-         check_outcomes),
-        (Broken("numbers are heard of", AuditWriter._write, 'if each.kind == "counted"', "if False"), check_numbers),
-        (Broken("who was refused leaves no record", AuditWriter.begin, "self._waiting.pop(record.id, None)", "pass"),
-         check_waits),
-        (Broken("what is begun comes first", auditing._is_waited_for, "record.outcome is None", "False"),
-         check_waits),
-    ],
-    ids=lambda each: getattr(each, "rule", ""),
-)  # fmt: skip
-def test_broken_rules_are_caught(broken: Broken, check: Callable[[], None]) -> None:
-    """The checks fail if any rule is removed."""
-    assert_caught(broken, check)

@@ -11,7 +11,6 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.broken import Broken, assert_caught
 from tests.patience import HANG_S
 from tests.server.faults import FaultyStore
 from tests.server.test_guard import Guarded, every_route, make
@@ -19,8 +18,7 @@ from tracelake import limits
 from tracelake._errors import BackPressureError, StorageError
 from tracelake.access.audit import Audit, audit_record
 from tracelake.access.keys import AuditRecord
-from tracelake.server import audit as auditing
-from tracelake.server import guard, http_policy, key_ring
+from tracelake.server import http_policy
 from tracelake.server.audit import AuditWriter
 from tracelake.tracking.ingest_queue import Inbox
 
@@ -212,33 +210,6 @@ def test_rules(guarded: Guarded, check: Callable[[Guarded], None]) -> None:
     check(guarded)
 
 
-@pytest.mark.parametrize(
-    ("broken", "check"),
-    [
-        (Broken("a change is in the audit before it is made", AuditWriter.begin,
-                "asyncio.wait_for(written,", "asyncio.wait_for(asyncio.sleep(0),"),
-         check_before),
-        (Broken("it is known what came of it", AuditWriter.end, "self._write_soon", "str"), check_some_routes),
-        (Broken("annotations too", guard.Guard.__call__, 'need != "read"', 'need == "admin"'), check_some_routes),
-        (Broken("what no route takes is no change", guard.Guard.__call__, "self._has_route(scope)", "True"),
-         check_no_route),
-        (Broken("refused ones are counted", guard.Guard._count_refused, "self._auditing.count(record)", "pass"),
-         check_refused),
-        (Broken("only its token is of a key", key_ring.KeyRing.holder, "or not matches_token(record, token)", ""),
-         check_refused),
-        (Broken("of refused ones the key is told", guard.Guard._count_refused,
-                'action, status = f"refused: {need}"',
-                "action, status = scope['path'] + str(token)"), check_refused),
-        (Broken("a record is of the workspace of its key", auditing.record_of,
-                "actor.workspace if actor else None", "None"), check_who_reads),
-    ],
-    ids=lambda each: getattr(each, "rule", ""),
-)  # fmt: skip
-def test_broken_rules_are_caught(guarded: Guarded, broken: Broken, check: Callable[[Guarded], None]) -> None:
-    """The checks fail if any rule is removed."""
-    assert_caught(broken, lambda: check(guarded))
-
-
 def check_groups() -> None:
     """Check that records that arrive during a write are written together. A client that leaves or fails affects no
     other."""
@@ -274,11 +245,6 @@ def check_groups() -> None:
 def test_groups() -> None:
     """Concurrent records are written in groups."""
     check_groups()
-
-
-def test_broken_groups_are_caught() -> None:
-    """Without its shield a cancelled request cancels others of its group."""
-    assert_caught(Broken("who goes away goes alone", AuditWriter.begin, "asyncio.shield", ""), check_groups)
 
 
 def test_what_waits_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,6 @@ from typing import Any
 import grpc
 import pytest
 
-from tests.broken import Broken, assert_caught
 from tests.patience import HANG_S
 from tracelake._errors import UsageError
 from tracelake.server import otlp_grpc as module
@@ -270,38 +269,3 @@ def test_a_release_of_grpc_that_is_built_otherwise_is_refused(monkeypatch: pytes
     monkeypatch.setattr(module, "_BUILT_ON", ("_make_call",))
     with pytest.raises(UsageError, match=r"grpcio \d.*--no-grpc"):
         grpc_server([])
-
-
-@pytest.mark.parametrize(
-    ("broken", "check"),
-    [
-        (Broken("a socket is emptied", module.emptied, "wakes.recv(_ALL_BYTES)", "wakes.recv(1)"),
-         check_a_socket_is_emptied),
-        (Broken("also where nothing woke it", module.emptied, "suppress(BlockingIOError)", "suppress()"),
-         check_a_socket_is_emptied),
-        (Broken("what is behind an error is not left", module.emptied, "loop.call_soon(emptied_first)", "pass"),
-         check_a_socket_is_emptied),
-        (Broken("the loop is its own again", module.emptied, "del loop.add_reader", "pass"),
-         check_a_socket_is_emptied),
-        (Broken("gRPC's socket is", module.grpc_server, "with emptied(self._loop):", "if True:"),
-         check_no_call_waits_for_a_socket),
-        (Broken("many are asked for", module._Accepting._accept_many, "range(GRPC_ACCEPTED_AT_ONCE)", "range(1)"),
-         check_many_are_begun_at_once),
-        (Broken("a call is under no name", module._Accepting._accept, "self._begin(answer, await request())",
-                "call = await request(); self._begin(answer, call)"), check_ended_calls_leave_nothing),
-        (Broken("tasks are kept", module._Accepting._begin, "self._under_way.add(task)", "pass"),
-         check_ended_calls_leave_nothing),
-        (Broken("and no longer than they run", module._Accepting._begin,
-                "task.add_done_callback(self._under_way.discard)", "pass"), check_ended_calls_leave_nothing),
-        (Broken("one that cannot be begun ends no other", module._Accepting._begin,
-                "except Exception:  # whatever it is, it ends this call alone", "except KeyError:"),
-         check_a_call_that_cannot_be_begun),
-        (Broken("all that wait are waited for", module._Accepting._accept_many,
-                "await asyncio.gather(*waiting, return_exceptions=True)", "pass"),
-         check_nothing_waits_once_it_has_stopped),
-    ],
-    ids=lambda case: getattr(case, "rule", ""),
-)  # fmt: skip
-def test_each_rule_is_needed(broken: Broken, check: Callable[[], None]) -> None:
-    """If a rule is removed, calls wait."""
-    assert_caught(broken, check)

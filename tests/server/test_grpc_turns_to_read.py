@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
-from tests.broken import Broken, assert_caught
 from tests.patience import HANG_S
 from tracelake._errors import BackPressureError
 from tracelake.server import otlp_grpc
@@ -147,24 +146,3 @@ CHECKS = (
 def test_turns(check: Callable[[], None]) -> None:
     """Each check holds."""
     check()
-
-
-@pytest.mark.parametrize(
-    ("broken", "check"),
-    [
-        (Broken(
-"each is seen in some turns", OtlpGrpcServer._look, "checks >= GRPC_LOOKS", "True"), check_a_burst),
-        (Broken("as many as wait", OtlpGrpcServer._look, "wanted > 0 and ", ""), check_the_slowest_makes_room),
-        (Broken(
-"who is ending makes room, too", OtlpGrpcServer._look, "wanted -= 1", "pass"), check_the_slowest_makes_room),
-        (Broken("whose time is over is left", OtlpGrpcServer._look, " and not turn.expired()", ""),
-         check_who_is_over_already),
-        (Broken("a turn is given back", OtlpGrpcServer._read, "self._turns.release()", "pass"), check_cancelled),
-        (Broken(
-"who went waits no more", OtlpGrpcServer._wait_for_turn, "self._waiting -= 1", "pass"), check_cancelled),
-    ],
-    ids=lambda case: getattr(case, "rule", ""),
-)  # fmt: skip
-def test_rules_of_turns_are_held(broken: Broken, check: Callable[[], None]) -> None:
-    """The checks fail for each broken rule."""
-    assert_caught(broken, check)

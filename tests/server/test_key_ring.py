@@ -9,14 +9,13 @@ from typing import Any
 import anyio
 import pytest
 
-from tests.broken import Broken, assert_caught
 from tests.server.client import Client
 from tests.server.fake_lake import FakeLake, span_row
 from tests.server.faults import FaultyStore
 from tracelake import limits
 from tracelake._errors import BackPressureError, NoKeyError, StorageError
 from tracelake.access.sessions import Sessions
-from tracelake.server import access, key_ring
+from tracelake.server import key_ring
 from tracelake.server.app import create_app
 from tracelake.server.guard import COOKIE
 from tracelake.server.key_ring import KeyRing
@@ -150,29 +149,3 @@ def _slow_clock(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_rules(check: Callable[[], None]) -> None:
     """Each rule of the key ring holds."""
     check()
-
-
-@pytest.mark.parametrize(
-    ("broken", "check"),
-    [
-        (Broken("one read is enough", KeyRing._look, "if self._seen < wanted", "while self._seen < self._changes"),
-         check_waits),
-        (Broken("a change is looked for", KeyRing._look, "self._seen < wanted or self._clock()", "self._clock()"),
-         check_waits),
-        (Broken("what ended stays so", KeyRing._read, "if key_id not in self._ended", ""), check_changes_here),
-        (Broken("what ended is of no use at once", KeyRing.forget, "self._records.pop(ended, None)", "pass"),
-         check_changes_here),
-        (Broken("a lake that has keys has them", KeyRing.forget, "self._has_keys = True", "pass"),
-         check_the_first_key),
-        (Broken("one session is read", Sessions.of, 'self._records().get(PARTITION, session_id)',
-                "self.whole_records() and None"),
-         check_sign_out),
-        (Broken("only the end of a session counts", access.sign_out,
-                "session := await run_sync(sessions.of, token):",
-                "(session := await run_sync(sessions.of, token)) or ring.forget():"), check_sign_out),
-    ],
-    ids=lambda each: getattr(each, "rule", ""),
-)  # fmt: skip
-def test_broken_rules_are_caught(broken: Broken, check: Callable[[], None]) -> None:
-    """The checks fail if any rule is removed."""
-    assert_caught(broken, check)

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
-from threading import Semaphore
 
 import anyio
 import httpx
@@ -14,15 +13,14 @@ import pytest
 from starlette.types import Message
 
 from tests.archive.place import HotLake
-from tests.broken import Broken, assert_caught
 from tests.lake.test_large_resources import grown
 from tests.server.client import Client
 from tests.tracking.requests import request, trace_id
 from tracelake import limits
 from tracelake._errors import BackPressureError
 from tracelake.hot import tier
-from tracelake.hot.tier import HotTier, HotTraces
-from tracelake.server.app import _Answers, create_app
+from tracelake.hot.tier import HotTraces
+from tracelake.server.app import create_app
 from tracelake.tables import table
 from tracelake.tables.table import LargeReads, ReadGate
 from tracelake.tracking.ingest_queue import Inbox
@@ -208,34 +206,3 @@ Check = Callable[[Path], None]
 def test_rules(check: Check, tmp_path: Path) -> None:
     """Each rule of large reads holds."""
     check(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("broken", "check"),
-    [
-        (Broken("of tables", table.read_trace, "    acquire_read()\n", ""), check_routes),
-        (Broken("of few parts", HotTraces._read, "columns.approx_bytes >", "False and columns.approx_bytes >"),
-         check_routes),
-        (Broken("of many parts", HotTraces.rows, "rows.nbytes >", "False and rows.nbytes >"), check_routes),
-        (Broken("of an archive", HotTier._here, "takes > limits.LARGE_TRACE_ROWS_BYTES", "False"), check_archived),
-        (Broken("small ones need no turn", table.read_trace, "min(LARGE_TRACE_ROWS_BYTES,", "min(1,"),
-         check_routes),
-        (Broken("it is made by then", _Answers.__call__, "reads.end_build()", "pass"), check_sending),
-        (Broken("it is given back", table.large_reads, "reads.sent()", "pass"), check_too_large),
-        (Broken("one is made at a time", LargeReads.begin, "self._making.begin()", "pass"), check_routes),
-        (Broken("few wait to be sent", LargeReads.begin, "self._answers.begin()", "pass"), check_routes),
-        (Broken("few wait", ReadGate.begin, "self._waiting >=", "False and self._waiting >="), check_turns),
-        (Broken("who waits no more does not count", ReadGate.begin, "self._waiting -= 1", "pass"), check_turns),
-    ],
-    ids=lambda each: getattr(each, "rule", ""),
-)  # fmt: skip
-def test_broken_rules_are_caught(
-    broken: Broken, check: Check, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The checks fail if any rule is removed."""
-    for turns, at_once in (
-        (table._ANSWERS, limits.LARGE_TRACES_ANSWERED_MAX),
-        (table._MAKING, 1),
-    ):
-        monkeypatch.setattr(turns, "_free", Semaphore(at_once))  # turns taken here are not released
-    assert_caught(broken, lambda: check(tmp_path))

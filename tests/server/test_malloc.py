@@ -6,7 +6,6 @@ import time
 
 import pytest
 
-from tests.broken import Broken, assert_caught
 from tests.patience import HANG_S
 from tracelake.server import heap_trim
 from tracelake.server.heap_trim import HeapTrimmer, resident_bytes
@@ -33,22 +32,6 @@ def check_looks() -> None:
 def test_it_is_trimmed_where_much_has_come() -> None:
     """See `check_looks`."""
     check_looks()
-
-
-@pytest.mark.parametrize(
-    "broken",
-    [
-        Broken("where it grew", HeapTrimmer.look, "grown_bytes >= MEMORY_GROWN_BYTES or", ""),
-        Broken("now and then", HeapTrimmer.look, "or self._looks >= MEMORY_LOOKS_MAX", ""),
-        Broken(
-            "since the last", HeapTrimmer.look, "self._looks, self._left_bytes = 0, self._resident()", "pass"
-        ),
-    ],
-    ids=lambda broken: str(broken.rule),
-)
-def test_broken_rules_are_caught(broken: Broken) -> None:
-    """A check fails for each broken rule."""
-    assert_caught(broken, check_looks)
 
 
 def test_what_is_free_goes_back(monkeypatch: pytest.MonkeyPatch) -> None:

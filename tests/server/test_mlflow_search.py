@@ -14,7 +14,6 @@ import pytest
 from sqlalchemy import update
 
 from tests.archive.place import HotLake
-from tests.broken import Broken, assert_caught
 from tests.server.client import Client
 from tests.tracking.requests import trace_id
 from tracelake import limits
@@ -214,25 +213,6 @@ def test_a_damaged_trace_takes_no_other_of_a_batch_along(tmp_path: Path) -> None
     all others."""
     lakes = (HotLake(tmp_path / str(number), layout="pack", retention="1m") for number in count())
     a_batch_beside_damage(next(lakes))
-    for rule in (
-        Broken("the others are answered", mlflow._traces, "(DamageError, LimitError)", "LimitError"),
-        Broken("also beside large ones", mlflow._traces, "(DamageError, LimitError)", "DamageError"),
-        Broken(
-            "it is there",
-            mlflow._traces,
-            "traces.append(_without_spans(lake, trace_id, error))",
-            "pass",
-        ),
-        Broken("it says why", mlflow._without_spans, "tag: str(error)", "'a': 'b'"),
-        Broken(
-            "large is no damage",
-            mlflow._without_spans,
-            "(LimitError, TOO_LARGE_TAG)",
-            "(LimitError, DAMAGE_TAG)",
-        ),
-        Broken("its tags are there", mlflow._without_spans, '**info["tags"], ', ""),
-    ):
-        assert_caught(rule, lambda: a_batch_beside_damage(next(lakes)))
 
 
 def test_the_info_of_a_trace_reads_no_spans(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:

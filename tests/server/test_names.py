@@ -7,9 +7,7 @@ from collections.abc import Callable
 import pytest
 
 import tracelake
-from tests.broken import Broken, assert_caught
 from tests.server.fake_lake import FakeLake
-from tracelake.server import http_policy
 from tracelake.server.http_policy import allowed_host, allowed_origin, name_of
 from tracelake.server.run import Exposure, check_exposed
 
@@ -53,24 +51,3 @@ def check_settings() -> None:
 def test_rules(check: Callable[[], None]) -> None:
     """Each rule of names holds."""
     check()
-
-
-@pytest.mark.parametrize(
-    ("broken", "check"),
-    [
-        (Broken("case is none", name_of, "host.lower()", "host"), check_hosts),
-        (Broken("all of it is a name", name_of, "fullmatch", "match"), check_hosts),
-        (Broken("an address has one spelling", name_of, "ipaddress.IPv6Address(name[1:-1])", "name[1:-1]"),
-         check_hosts),
-        (Broken("brackets are meant", allowed_host, "host.count(\":\") > 1", "False"), check_settings),
-        (Broken("the usual port is none", allowed_origin, "_USUAL_PORTS.get(match[1], '')", "''"), check_settings),
-        (Broken("all of it is a site", allowed_origin, "fullmatch", "match"), check_settings),
-        (Broken("names are checked", check_exposed, "allowed_host(name)", "pass"), check_settings),
-        (Broken("sites are checked", check_exposed, "allowed_origin(site)", "pass"), check_settings),
-    ],
-    ids=lambda each: getattr(each, "rule", ""),
-)  # fmt: skip
-def test_broken_rules_are_caught(broken: Broken, check: Callable[[], None]) -> None:
-    """The checks fail if any rule is removed."""
-    assert http_policy.ANY == "*"
-    assert_caught(broken, check)

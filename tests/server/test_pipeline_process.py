@@ -17,17 +17,16 @@ import psutil
 import pytest
 
 import tracelake
-from tests.broken import Broken, assert_caught
 from tests.patience import HANG_S, wait_until
 from tests.server.otlp_requests import export_request
 from tracelake import limits
 from tracelake.lake.lake import Lake
-from tracelake.pipeline.continuous import InboxPipeline, PipelineLoop
+from tracelake.pipeline.continuous import InboxPipeline
 from tracelake.results import ReplicaInfo
 from tracelake.server import pipeline_child, pipeline_process
 from tracelake.server.pipeline_child import PipelineJob, PipelineStatus, status_of
 from tracelake.server.pipeline_host import PipelineThread
-from tracelake.server.pipeline_process import PipelineProcess, _environment, _whatever_handlers_raise
+from tracelake.server.pipeline_process import PipelineProcess, _environment
 
 ENDS = """
 import json, os, sys
@@ -119,17 +118,6 @@ def test_one_that_ends_is_begun_again(
     restarts grow."""
     monkeypatch.setattr(pipeline_process, "PIPELINE_RESTART_S", 0.001)
     begun_again(lake, caplog)
-    for broken in (
-        Broken("it is begun again", PipelineProcess._run, "while not self", "if not self"),
-        Broken(
-            "pauses grow",
-            PipelineProcess._run,
-            "backoff_s(pause_s, 1, limits.PIPELINE_PAUSE_MAX_S)",
-            "pause_s",
-        ),
-        Broken("what it logs is logged", PipelineProcess._listen, ".handle(status)", ".isEnabledFor(0)"),
-    ):
-        assert_caught(broken, lambda: begun_again(lake, caplog))
 
 
 def test_one_that_cannot_be_begun(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,11 +186,6 @@ def test_signals_to_all_are_for_the_server(lake: Lake, caplog: pytest.LogCapture
         assert hear.count(old) == 1
         with pytest.raises(AssertionError):
             ended_by_its_server_alone(lake, caplog, hear.replace(old, new))
-    for broken in (
-        Broken("nor while it starts", PipelineProcess._run, "signal.SIG_BLOCK", "signal.SIG_UNBLOCK"),
-        Broken("the server restarts it", PipelineProcess.stop, "pipeline_child.STOP", "signal.SIGTERM"),
-    ):
-        assert_caught(broken, lambda: ended_by_its_server_alone(lake, caplog, hear, 0.05))
 
 
 def told_long_ago(lake: Lake, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
@@ -241,16 +224,6 @@ def test_one_that_tells_nothing_more(
     finally:
         monkeypatch.setattr(limits, "PIPELINE_STOP_MAX_S", 0.01)
         process.stop()
-    for broken in (
-        Broken(
-            "an old word does not count", PipelineProcess.replica, "report.silence_s() is not None", "False"
-        ),
-        Broken("one that ended tells nothing", PipelineProcess._run, "self._report = None", "pass"),
-        Broken(
-            "what is silent is told of", PipelineProcess.problem, "if report is not None", "if not report"
-        ),
-    ):
-        assert_caught(broken, lambda: told_long_ago(lake, monkeypatch, caplog))
 
 
 class Raises(logging.Handler):
@@ -273,35 +246,6 @@ def listened_on(lake: Lake, capsys: pytest.CaptureFixture[str]) -> None:
     assert "ValueError" in capsys.readouterr().err
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # of the broken rules
-def test_log_handlers_that_raise(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Log handlers that raise do not end the monitor thread; if the thread ended all the same, the server would
-    report it."""
-    monkeypatch.setattr(pipeline_process, "PIPELINE_RESTART_S", 0.001)
-    logger, handler = logging.getLogger("tracelake.pipeline"), Raises()
-    logger.addHandler(handler)
-    try:
-        listened_on(lake, capsys)
-        for broken in (
-            Broken(
-                "what they raise ends nothing", _whatever_handlers_raise, "except Exception", "except OSError"
-            ),
-            Broken(
-                "nor when an end is told", PipelineProcess._run, "with _whatever_handlers_raise()", "if True"
-            ),
-        ):
-            assert_caught(broken, lambda: listened_on(lake, capsys))
-        process = PipelineProcess(lake, None, 0.1, ("no\0program",))
-        with Broken("begun again", PipelineProcess._run, "except Exception", "except OSError").applied():
-            process.start()
-            wait_until(lambda: not process.is_alive())
-        assert "has ended; restart the server" in str(process.problem())
-    finally:
-        logger.removeHandler(handler)
-
-
 def test_lines() -> None:
     """A message of a process is read completely or not at all."""
 
@@ -319,7 +263,6 @@ def test_lines() -> None:
         assert status_of(b'{"problem": "x", "replica": null, "steps": 7}') == PipelineStatus("x", None, 7)
 
     check()
-    assert_caught(Broken("half a line is left out", status_of, "(ValueError, ", "("), check)
 
 
 def test_it_has_no_secret_of_its_server(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -333,7 +276,6 @@ def test_it_has_no_secret_of_its_server(monkeypatch: pytest.MonkeyPatch) -> None
         assert _environment()["TRACELAKE_METADATA"] == "there"
 
     check()
-    assert_caught(Broken("no secret goes along", _environment, "not in _SERVERS_OWN", "not in ()"), check)
 
 
 def test_what_cannot_be_watched_is_refused_at_once(lake: Lake) -> None:
@@ -365,23 +307,6 @@ class Looks(list[int]):
         return len(self) > 1_000
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_one_whose_thread_ended_ends(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process whose thread ended exits, and is restarted. Otherwise the server would look healthy without
-    transactions."""
-    monkeypatch.setattr(limits, "PROGRESS_POLL_S", 0.001)
-    monkeypatch.setattr(InboxPipeline, "run_once", panics)
-    monkeypatch.setattr(InboxPipeline, "start", lambda _: None)  # no heartbeat outlives the test
-    job = PipelineJob(lake.url, "this", None, 0.1, logging.INFO)
-    with Path(os.devnull).open("wb") as file:
-
-        def check() -> None:
-            assert pipeline_child._work(job, pipeline_child._Channel(file.fileno()), Looks()) == 1
-
-        check()
-        assert_caught(Broken("it looks", pipeline_child._run, "pipeline.has_died()", "False"), check)
-
-
 def told_of_its_thread(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """Check the reports on a thread before its start, while it runs, after its stop, and after its death."""
     monkeypatch.setattr(InboxPipeline, "start", lambda _: None)  # no heartbeat outlives the test
@@ -407,12 +332,6 @@ def told_of_its_thread(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_thread_that_ended_is_told(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server with the pipeline in a thread reports the thread's death, because nothing restarts it."""
     told_of_its_thread(lake, monkeypatch)
-    for broken in (
-        Broken("its end is told", PipelineThread.problem, "self.has_died()", "False"),
-        Broken("one not begun has not", PipelineLoop.has_died, "self._thread.ident is not None", "True"),
-        Broken("nor one that was stopped", PipelineLoop.has_died, "not self._stopping.is_set()", "True"),
-    ):
-        assert_caught(broken, lambda: told_of_its_thread(lake, monkeypatch))
 
 
 def test_its_end_waits_for_no_thread() -> None:

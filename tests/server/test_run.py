@@ -21,7 +21,6 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 import tracelake
-from tests.broken import Broken, assert_caught
 from tests.patience import HANG_S
 from tests.server.faults import inbox_payloads
 from tests.server.otlp_requests import export_request
@@ -141,18 +140,6 @@ def test_a_certificate_that_is_renewed(tmp_path: Path) -> None:
         assert renewal.context() is second
 
     check()
-    for broken in (
-        Broken(
-            "what fits not does not count",
-            Renewal._look,
-            "except OSError as error",
-            "except KeyError as error",
-        ),
-        Broken("a look lasts for a while", Renewal._look, "now_s - self._looked_s < TLS_LOOK_S", "False"),
-        Broken("the same is none", Renewal._look, "pair == self._pair", "False"),
-        Broken("it is looked at", Renewal._look, "self._pair, self._context = pair, context", "pass"),
-    ):
-        assert_caught(broken, check)
 
 
 def certificate(folder: Path) -> tuple[Path, Path]:

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 import tracelake
-from tests.broken import Broken, assert_caught
 from tests.patience import HANG_S
 from tests.pipeline.spans import a_line, a_span
 from tests.search.embedders import HERE, bag
@@ -23,7 +22,6 @@ from tracelake.limits import VECTOR_PARAMETER_MAX_CHARS
 from tracelake.search import vectors
 from tracelake.server import traces
 from tracelake.server.app import create_app
-from tracelake.tables.table import ReadGate
 from tracelake.tasks.runners import InProcess
 from tracelake.tracking.ingest_queue import Inbox
 
@@ -188,22 +186,3 @@ def check_slow(client: Client, lake: Lake) -> None:
 def test_a_function_that_is_slow_keeps_few_threads_of_a_server(client: Client, real_lake: Lake) -> None:
     """Other requests do not wait for a slow function."""
     check_slow(client, real_lake)
-
-
-@pytest.mark.parametrize(
-    "broken",
-    [
-        Broken("a turn ends", traces._turn, "_BY_MEANING.end()", "pass"),
-        Broken("a vector needs none", traces._turn, " or vector is not None", ""),
-        Broken("words need none", traces._turn, '(None, "text")', "()"),
-    ],
-    ids=lambda broken: broken.rule,
-)
-def test_broken_turns_are_caught(
-    client: Client, real_lake: Lake, monkeypatch: pytest.MonkeyPatch, broken: Broken
-) -> None:
-    """The checks fail if any rule of turns is removed."""
-    monkeypatch.setattr(
-        traces, "_BY_MEANING", ReadGate(limits.SEMANTIC_SEARCHES_AT_ONCE_MAX, "search again later")
-    )
-    assert_caught(broken, lambda: check_slow(client, real_lake))

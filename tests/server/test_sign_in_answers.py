@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
@@ -17,14 +17,12 @@ import httpx
 import pytest
 
 from tests.access.test_id_token import public, signing_key
-from tests.broken import Broken, assert_caught
 from tests.patience import HANG_S
 from tests.server import openid
 from tests.server.client import Client
 from tests.server.openid import Person
 from tests.server.signing_in import OURS, Site, alone, begin, served
 from tracelake import limits
-from tracelake.access import oidc as access_begun
 from tracelake.access.oidc import SignInSecret
 from tracelake.server import access, guard
 
@@ -186,31 +184,6 @@ def test_over_tls(told: Site, answers: Answers) -> None:
     check_over_tls(told, answers)
 
 
-@pytest.mark.parametrize(
-    ("broken", "check"),
-    [
-        (Broken("what a browser began is signed", access_begun.verify_state,
-                "not hmac.compare_digest(signature.encode(), _signature(body, by, place).encode())", "False"),
-         check_made_up),
-        (Broken("for this address", access_begun._signature, "{place}", "any"), check_made_up),
-        (Broken("only __Host- over TLS", guard.our_cookies, 'cookie_name(name, scope["scheme"]): name',
-                "name: name"), check_over_tls),
-        (Broken("also bare ones over TLS", guard.our_cookies, "bare.get(called)", "bare.get(called, called)"),
-         check_over_tls),
-        (Broken("__Host- is Secure", guard._set, "secure=secure", "secure=secure and bool(value)"),
-         check_over_tls),
-        (Broken("__Host- has the first path", guard._set, "is_sign_in and not secure", "is_sign_in"),
-         check_over_tls),
-    ],
-    ids=lambda each: getattr(each, "rule", ""),
-)  # fmt: skip
-def test_broken_rules_of_cookies_are_caught(
-    told: Site, answers: Answers, broken: Broken, check: Callable[[Site, Answers], None]
-) -> None:
-    """The checks fail if any rule is removed."""
-    assert_caught(broken, lambda: check(told, answers))
-
-
 def test_keys_that_the_provider_changes(
     told: Site, answers: Answers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -303,23 +276,6 @@ def test_bad_answers(told: Site, answers: Answers) -> None:
     check_bad_answers(told, answers)
 
 
-@pytest.mark.parametrize(
-    "broken",
-    [
-        Broken("answers are bounded", access._fetched, "len(body) > limits.PROVIDER_ANSWER_MAX_BYTES", "False"),
-        Broken("keys are bounded", access._keys_of, "len(keys) > limits.PROVIDER_KEYS_MAX", "False"),
-        Broken("what is told is of who signed in", access.Provider.claims, 'userinfo.get("sub") != claims["sub"]',
-               "False"),
-        Broken("redirects are not followed", access._fetched, "client.stream(method, url,",
-               "client.stream(method, url, follow_redirects=True,"),
-    ],
-    ids=lambda broken: broken.rule,
-)  # fmt: skip
-def test_bad_answers_are_caught(told: Site, answers: Answers, broken: Broken) -> None:
-    """The checks fail if any bound of responses is removed."""
-    assert_caught(broken, lambda: check_bad_answers(told, answers))
-
-
 def test_a_provider_that_is_down(told: Site, answers: Answers, monkeypatch: pytest.MonkeyPatch) -> None:
     """If the provider is down, slow or overloaded, a page reports that, and keys still work."""
     key = {"Authorization": f"Bearer {told.lake.keys.create('ada', 'read').token}"}
@@ -386,25 +342,6 @@ async def _free_one(places: anyio.CapacityLimiter) -> None:
 def test_waiting_for_a_place(told: Site, answers: Answers, monkeypatch: pytest.MonkeyPatch) -> None:
     """Junk requests occupy the slots of a provider only for moments."""
     check_waiting(told, answers, monkeypatch)
-
-
-@pytest.mark.parametrize(
-    ("broken", "check"),
-    [
-        (Broken("what cannot be used is not kept", access.Provider._cached,
-                'checked(await self._answer("GET", url))',
-                'self._kept.update({url: (self._clock(), each := await self._answer("GET", url))}) or checked(each)'),
-         check_what_is_kept),
-        (Broken("what was begun still counts", access._problem, "isinstance(error, BackPressureError)",
-                "False"), check_waiting),
-    ],
-    ids=lambda each: getattr(each, "rule", ""),
-)  # fmt: skip
-def test_broken_rules_of_asking_are_caught(
-    told: Site, answers: Answers, monkeypatch: pytest.MonkeyPatch, broken: Broken, check: Any
-) -> None:
-    """The checks fail if any rule is removed."""
-    assert_caught(broken, lambda: check(told, answers, monkeypatch))
 
 
 @pytest.mark.usefixtures("answers")

@@ -10,8 +10,6 @@ from pathlib import Path
 import pytest
 
 import tracelake
-from tests.broken import Broken, assert_caught
-from tracelake.archive.scheduler import ArchiveLoop
 from tracelake.server.run import Served, serve
 
 HEAVY = {"alembic", "confluent_kafka", "mako", "matplotlib", "polars", "psycopg", "py4j", "pyspark"}
@@ -76,11 +74,3 @@ def test_the_error_of_a_start_is_its_own(tmp_path: Path) -> None:
     """If the tracking store cannot be opened, the start raises that error. It once ended in a traceback about
     threads."""
     check_the_error_of_a_start_is_its_own(tmp_path)
-
-
-def test_broken_rules_are_caught(tmp_path: Path) -> None:
-    """The checks fail if the rule is removed."""
-    broken = Broken(
-        "who never began is not waited for", ArchiveLoop.stop, "self._thread.ident is not None", "1"
-    )
-    assert_caught(broken, lambda: check_the_error_of_a_start_is_its_own(tmp_path))

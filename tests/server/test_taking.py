@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import json
 import tracemalloc
-from collections.abc import Callable
 from typing import Final, NoReturn
 from unittest import mock
 
 import pytest
 from opentelemetry.proto.trace.v1 import trace_pb2 as pb
 
-from tests.broken import Broken, assert_caught
 from tests.server.otlp_requests import export_request
 from tracelake import limits
 from tracelake._errors import LimitError
 from tracelake.otlp.encode import to_json
 from tracelake.otlp.framing import Format
 from tracelake.otlp.parse import JsonStructure, json_structure
-from tracelake.otlp.partition import TracePartitioner
 from tracelake.server import otlp_http
 from tracelake.server.otlp_http import Budget
 
@@ -168,25 +165,3 @@ def check_bound() -> None:
 def test_too_much_by_trace_is_refused() -> None:
     """One large resource with many traces gets a 413."""
     check_bound()
-
-
-@pytest.mark.parametrize(
-    ("broken", "check"),
-    [
-        (Broken("traces keep their room", otlp_http._decode, "share.keep(apart_bytes)", "pass"), check_room),
-        (
-            Broken(
-                "a resource counts", TracePartitioner.apart_bytes, "sum(len(self._heads[resource])", "sum(0"
-            ),
-            check_bound,
-        ),
-        (
-            Broken("a bound by trace", otlp_http._decode, "apart_bytes > REQUEST_APART_MAX_BYTES", "False"),
-            check_bound,
-        ),
-    ],
-    ids=lambda each: each.rule if isinstance(each, Broken) else "",
-)
-def test_each_rule_is_held(broken: Broken, check: Callable[[], None]) -> None:
-    """A check fails for each broken rule."""
-    assert_caught(broken, check)

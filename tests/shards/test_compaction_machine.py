@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.broken import Broken, assert_caught
 from tests.machine import FAILURES
 from tests.shards.modelled_shard import ORDER, Lab
 from tracelake._errors import DamageError, StorageError, TaskError
@@ -16,8 +15,7 @@ from tracelake.limits import MAINTENANCE_TRIES
 from tracelake.shards.compaction import CompactTask
 from tracelake.shards.protocol import COMPACTION_FAN_OUT as FAN_OUT
 from tracelake.tables.maintenance import Maintainer
-from tracelake.tasks import backoff
-from tracelake.tasks.backoff import MAINTENANCE_PAUSE_MAX_S, RetrySchedule
+from tracelake.tasks.backoff import MAINTENANCE_PAUSE_MAX_S
 from tracelake.tasks.runners import InProcess, ReceiptT, TaskT
 
 DUE = 2 * FAN_OUT
@@ -163,50 +161,3 @@ def test_who_maintains_once_goes_on_at_once(tmp_path: Path) -> None:
     )
     once.maintain(compacting.lab.shard, ORDER)
     assert len(compacting.lab.shard.state().batches) == FAN_OUT + 1
-
-
-def test_rules_of_failing_compactions_are_held(tmp_path: Path) -> None:
-    """Each rule of failing compactions, broken once, fails a test above."""
-    full, far = FAILURES[0], FAILURES[-2]
-    compact, damage = Maintainer._compact_or_pass_by, TaskError("", kind="tracelake._errors.DamageError")
-    rules: tuple[tuple[Broken, Callable[[Path], None]], ...] = (
-        (
-            Broken("only damage is passed by", compact, "not again.passes_by(error)", "False"),
-            lambda folder: check_left(folder, full),
-        ),
-        (
-            Broken("in a task too", backoff.is_damage, "issubclass(kind, DamageError)", "True"),
-            lambda folder: check_left(folder, far),
-        ),
-        (
-            Broken("damage in a task", backoff.is_damage, "issubclass(kind, DamageError)", "False"),
-            lambda folder: check_damage(folder, damage),
-        ),
-        (
-            Broken("tried again without a commit", Maintainer.maintain, "and not again.is_time()", ""),
-            lambda folder: check_left(folder, full),
-        ),
-        (
-            Broken("after a pause", Maintainer.maintain, "upper < again.not_before", "False"),
-            lambda folder: check_left(folder, full),
-        ),
-        (
-            Broken("what was passed by is tried again", Maintainer.maintain, "behind.has_passed", "False"),
-            lambda folder: check_damage(folder, damage),
-        ),
-        (
-            Broken("it ends", Maintainer.maintain, "again.succeeded()", "pass"),
-            lambda folder: check_left(folder, full),
-        ),
-        (
-            Broken("not for ever before all else", RetrySchedule.passes_by, ">= self._tries", "< 0"),
-            lambda folder: check_bound(folder, full),
-        ),
-        (
-            Broken("commits do not wait", RetrySchedule.skipped, "+ self._transactions", "+ 1000"),
-            check_transactions,
-        ),
-    )
-    for number, (broken, check) in enumerate(rules):
-        (folder := tmp_path / str(number)).mkdir()
-        assert_caught(broken, lambda: check(folder))  # noqa: B023  called at once

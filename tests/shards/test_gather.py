@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -13,12 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.broken import Broken, assert_caught
 from tracelake import limits
 from tracelake._errors import DamageError
-from tracelake.shards.compaction import CompactTask, MergeSources, _group_bytes, _in_order, run_compact_task
+from tracelake.shards.compaction import CompactTask, MergeSources, run_compact_task
 from tracelake.shards.model import Part
-from tracelake.shards.partitioning import _halved, cut, hashes_of, key_filter, may_hold
+from tracelake.shards.partitioning import cut, hashes_of, key_filter, may_hold
 from tracelake.shards.parts import KEY_FILTER, write_part
 from tracelake.shards.rows import with_row_ids
 from tracelake.storage import ObjectStore, open_objects
@@ -155,100 +153,3 @@ def test_a_summary_rules_out_nearly_all_others() -> None:
 def check_compacted(folder: Path) -> None:
     with pytest.MonkeyPatch.context() as patched:
         test_large_rows_of_one_key_are_compacted_into_parts_of_bounded_size(folder, patched)
-
-
-@pytest.mark.parametrize(
-    ("broken", "check"),
-    [
-        (
-            Broken(
-                "a row is in the group that begins before it",
-                MergeSources.gather,
-                '"right") - 1',
-                '"left") - 1',
-            ),
-            test_large_rows_among_small_ones_come_together,
-        ),
-        (
-            Broken(
-                "rows of a group count from its first", MergeSources._of_group, "rows - group.first", "rows"
-            ),
-            test_rows_come_in_the_order_asked_for,
-        ),
-        (
-            Broken(
-                "relative ids begin where the batch says",
-                MergeSources.__init__,
-                "if part.rel",
-                "if not part.rel",
-            ),
-            test_rows_come_in_the_order_asked_for,
-        ),
-        (
-            Broken("rows are put back into their order", _in_order, "np.argsort(np.arg", "np.sort(np.arg"),
-            test_rows_come_in_the_order_asked_for,
-        ),
-        (
-            Broken(
-                "each row went when it went",
-                MergeSources.gather,
-                "retracted_at[start:end]",
-                "np.sort(retracted_at)[start:end]",
-            ),
-            test_rows_come_in_the_order_asked_for,
-        ),
-        (
-            Broken(
-                "what turned out too large is read in fewer rows",
-                MergeSources._read,
-                "size > max_",
-                "size < -max_",
-            ),
-            test_large_rows_among_small_ones_come_together,
-        ),
-        (
-            Broken("no row is passed over", MergeSources.gather, "start = end", "start = end + 1"),
-            test_large_rows_among_small_ones_come_together,
-        ),
-        (
-            Broken("sizes are not guessed at", _group_bytes, "len(sizes) != footer.num_row_groups", "False"),
-            test_a_part_of_somebody_else_is_named,
-        ),
-        (
-            Broken(
-                "a compacted part has a summary",
-                MergeSources.__init__,
-                "self.looked_up |=",
-                "self.looked_up &=",
-            ),
-            check_compacted,
-        ),
-    ],
-    ids=lambda given: given.rule if isinstance(given, Broken) else "check",
-)
-def test_a_broken_gathering_is_noticed(broken: Broken, check: Callable[[Path], None], tmp_path: Path) -> None:
-    """Each broken rule of gathering fails one of the tests above."""
-    assert_caught(broken, lambda: check(tmp_path))
-
-
-@pytest.mark.parametrize(
-    "broken",
-    [
-        Broken(
-            "slices have so many bytes", _halved, "rows.nbytes <= max_bytes", "rows.nbytes <= 2 * max_bytes"
-        ),
-        Broken("both halves are there", _halved, "rows.slice(half)", "rows.slice(half + 1)"),
-        Broken("slices follow one another", cut, "rows.slice(start, step)", "rows.slice(start, step - 1)"),
-    ],
-    ids=lambda broken: broken.rule,
-)
-def test_broken_cutting_is_noticed(broken: Broken) -> None:
-    """Slicing that loses rows or exceeds a limit is caught."""
-
-    def check() -> None:
-        for sizes in ([], [3], [0, 0, 100, 1], [50] * 9):
-            for max_rows in (None, 1, 4):
-                check_cut(sizes, 120, max_rows)
-
-    check()
-    assert_caught(broken, check)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from functools import partial
 from statistics import median
 from typing import Final
 
@@ -12,7 +11,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.broken import Broken, assert_caught
 from tracelake.otlp.schema import SPANS
 from tracelake.shards import lookup, parts
 from tracelake.shards.lookup import _without_metadata
@@ -118,21 +116,3 @@ def test_a_summary_counts_for_what_it_takes() -> None:
 def test_a_column_counts_for_what_it_takes() -> None:
     """The estimate for a column fits; with few rows most of it is overhead, without the metadata of the part."""
     check_column()
-
-
-BROKEN: list[tuple[Broken, Callable[[], None]]] = [
-    (Broken("columns count", parts._size, "_COLUMN_BYTES +", "0 +"), partial(check_footer, 1)),
-    (Broken("groups count", parts._size, "metadata.num_row_groups", "1"), partial(check_footer, 40)),
-    (Broken("a summary counts", parts._size_of_summary, 'len(summary.keys or b"")', "0"), check_summary),
-    (Broken("a table counts", lookup._size, "+ _TABLE_BYTES", ""), check_column),
-    (
-        Broken("a part's own words are left", lookup._without_metadata, ".replace_schema_metadata(None)", ""),
-        check_column,
-    ),
-]
-
-
-@pytest.mark.parametrize(("broken", "check"), BROKEN, ids=lambda each: getattr(each, "rule", ""))
-def test_broken_rules_are_caught(broken: Broken, check: Callable[[], None]) -> None:
-    """Each broken rule is caught."""
-    assert_caught(broken, check)

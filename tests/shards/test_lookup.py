@@ -12,10 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tests.broken import Broken, assert_caught
 from tracelake import limits
 from tracelake._errors import DamageError
-from tracelake.shards import lookup
 from tracelake.shards import parts as footers
 from tracelake.shards.lookup import Columns, Lookup, column_cache
 from tracelake.shards.model import Part
@@ -195,25 +193,6 @@ def test_parts_without_the_keys_are_read_once() -> None:
     check_remembered()
 
 
-@pytest.mark.parametrize(
-    "broken",
-    [
-        Broken("remembered", footers.summaries, "_summaries.put(", "(lambda *_: None)("),
-        Broken("few at once", footers.footers, "FOOTERS_AT_ONCE_BYTES", "1 << 40"),
-        Broken(
-            "of those that may have one",
-            Lookup.rows,
-            "if (wanted := candidates.of(part).that_may_be(summary))",
-            "for wanted in [candidates.of(part).that_may_be(summary)]",
-        ),
-    ],
-    ids=lambda broken: broken.rule,
-)
-def test_broken_memory(broken: Broken) -> None:
-    """Each broken rule of caching is caught."""
-    assert_caught(broken, check_remembered)
-
-
 def test_every_key_is_found() -> None:
     """Every key is found in parts of several row groups, with or without a summary, and in history."""
     check_lookup()
@@ -233,89 +212,3 @@ def test_the_format_of_summaries_and_buckets() -> None:
         bytes.fromhex("42bab500a15d"), hashes
     ).all()  # of twelve bits a key, as an older release wrote them
     assert [int(number) for number in hashes % np.uint64(1_000)] == [719, 615, 109, 302]
-
-
-LOOKUP_BROKEN = [
-    Broken("rows of the time itself are there", Lookup.rows, "snapshot.as_of + 1", "snapshot.as_of"),
-    Broken("history is looked up", Lookup.rows, "(*snapshot.parts, *snapshot.history)", "snapshot.parts"),
-    Broken("rows that went are not there", Lookup._is_live, "live &= rows", "live |= rows"),
-    Broken("what went at a time is not there as of it", Lookup._is_live, "> as_of", ">= as_of"),
-    Broken(
-        "rows that came later are not there", Lookup._is_live, "ids < first_row_id", "ids <= first_row_id"
-    ),
-    Broken("a retracted row is not there", Lookup._is_live, "live & ~", "live | ~"),
-    Broken(
-        "retractions are those of the bucket",
-        Lookup._retracted,
-        "may_share(part.bucket, bucket)",
-        "part.bucket == 0",
-    ),
-    Broken("retractions that are kept are whole", Lookup._retracted, "None if few else wanted", "wanted"),
-    Broken("retractions by a time count as of it", Lookup._retracted_in, "times <= ", "times < "),
-    Broken("later retractions do not count", Lookup._retracted_in, "[times <= self._snapshot.as_of]", "[:]"),
-    Broken(
-        "the least key is between",
-        lookup._has_between,
-        "bisect_left(wanted, low)",
-        "bisect_left(wanted, low) + 1",
-    ),
-    Broken("the greatest key is between", lookup._has_between, "<= high", "< high"),
-    Broken(
-        "a part without summary may have any key",
-        lookup._Hashed.that_may_be,
-        "return self.keys\n",
-        "return []\n",
-    ),
-    Broken(
-        "a bucket has its keys",
-        lookup._Candidates.of,
-        "np.uint64(self._buckets)",
-        "np.uint64(self._buckets + 1)",
-    ),
-    Broken("a part of all buckets may have any key", lookup._Candidates.of, "or is_all(part.bucket)", ""),
-    Broken(
-        "a group that tells no bounds may have any key", lookup._group_may_hold, "return True", "return False"
-    ),
-    Broken(
-        "a kept column is of its row group",
-        lookup._PartReader.read,
-        "footer_xxh3, number, name",
-        "footer_xxh3, 0, name",
-    ),
-    Broken(
-        "a kept column is of its part", lookup._PartReader.read, "(part.path, part.footer_xxh3,", '("", "",'
-    ),
-    Broken("each row group is looked at", Lookup._matching, "range(metadata.num_row_groups)", "range(1)"),
-]
-SUMMARY_BROKEN = [
-    Broken("each key is in its summary", key_filter, "_places(hashes, size)", "_places(hashes[1:], size)"),
-    Broken("a summary is read as it was written", may_hold, "8 * len(summary))", "8 * len(summary) - 1)"),
-    Broken("bits are read in their order", may_hold, "summary, np.uint8)", "summary[::-1], np.uint8)"),
-]
-DAMAGE_BROKEN = [
-    Broken("a footer is what was written", footers._read_footer, "not part.footer_bytes or", "False and"),
-    Broken(
-        "a chunk is what was written",
-        lookup._PartReader._check,
-        "chunk_hash(read[begins - start : ends - start])",
-        "self._footer.hash(number, place)",
-    ),
-]
-
-
-@pytest.mark.parametrize("broken", LOOKUP_BROKEN, ids=lambda broken: broken.rule)
-def test_a_broken_lookup_is_noticed(broken: Broken) -> None:
-    """Each broken rule of lookup, which would skip a row or find a false one, is caught."""
-    assert_caught(broken, check_lookup)
-
-
-@pytest.mark.parametrize("broken", SUMMARY_BROKEN, ids=lambda broken: broken.rule)
-def test_a_broken_summary_is_noticed(broken: Broken) -> None:
-    """Each broken summary, which reports an inserted key as absent, is caught."""
-    assert_caught(broken, check_summary)
-
-
-@pytest.mark.parametrize("broken", DAMAGE_BROKEN, ids=lambda broken: broken.rule)
-def test_an_unchecked_read_is_noticed(broken: Broken) -> None:
-    """Each read without its check, which would trust altered bytes, is caught."""
-    assert_caught(broken, check_damage)

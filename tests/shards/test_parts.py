@@ -9,9 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from msgspec.structs import replace
 
-from tests.broken import Broken, assert_caught
 from tracelake._errors import DamageError
-from tracelake.shards import parts
 from tracelake.shards.parts import check_part, write_part
 from tracelake.shards.rows import with_row_ids
 from tracelake.storage import open_objects
@@ -57,14 +55,6 @@ def check_statistics(folder: Path) -> None:
 def test_a_footer_has_no_long_texts(tmp_path: Path) -> None:
     """A footer has no statistics of long texts: queries do not prune by them, and they filled most of a footer."""
     check_statistics(tmp_path)
-    for broken in (
-        Broken("texts are short", parts._with_statistics, "pa.types.is_string(field.type)", "False"),
-        Broken(
-            "times have them", parts._with_statistics, "not (", "pa.types.is_integer(field.type) and not ("
-        ),
-        Broken("the key has them", write_part, "{*ranges, key}", "{*ranges}"),
-    ):
-        assert_caught(broken, lambda: check_statistics(tmp_path))
 
 
 @pytest.mark.parametrize("xxh3", [True, False], ids=["as written now", "as written before"])

@@ -11,14 +11,11 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from tests.broken import Broken, assert_caught
 from tests.shards.modelled_shard import Lab
 from tracelake.shards import compaction, partitioning, rows
-from tracelake.shards.compaction import CompactTask
 from tracelake.shards.model import Part
 from tracelake.shards.protocol import forget
 from tracelake.shards.rows import ROW_ID
-from tracelake.shards.shard import Snapshot
 
 KEYS = "abcdefgh"
 
@@ -109,67 +106,3 @@ def test_few_rows_stay_together(tmp_path: Path) -> None:
     together.check()
     parts = [part for ref in together.shard.state().batches for part in together.shard.batch(ref).parts]
     assert [part.bucket for part in parts] == [partitioning.all_of(3)]
-
-
-BROKEN = [
-    Broken(
-        "all retract of each, and each of all",
-        partitioning.may_share,
-        "bucket == other or is_all(bucket) or is_all(other)",
-        "bucket == other",
-    ),
-    Broken("who reads a bucket reads parts of all", partitioning.lies_in, "is_all(bucket) or", ""),
-    Broken(
-        "and of them the rows of that bucket",
-        rows._of_buckets,
-        "snapshot.only is None or not everywhere",
-        "True",
-    ),
-    Broken("narrowed stays narrowed", Snapshot.for_buckets, "only=frozenset(buckets)", "only=None"),
-    Broken("an id is given once", rows.with_row_ids_of_all, "np.arange(len(mine))", "0"),
-    Broken("a bucket is compacted once", CompactTask.mine, "if not everywhere", "if True"),
-    Broken(
-        "a bucket that a part of all has is compacted",
-        compaction.compact_tasks,
-        "list(range(-buckets[0]))",
-        "[0]",
-    ),
-    Broken(
-        "a part of all does not stay as it is",
-        compaction._Compaction._may_stay,
-        "not is_all(part.bucket) and",
-        "",
-    ),
-]
-APART = [
-    Broken(
-        "what comes apart is of its bucket",
-        compaction._Compaction._by_bucket,
-        "if not self._task.apart",
-        "if True",
-    ),
-    Broken(
-        "each bucket has its rows alone",
-        compaction._Compaction._by_bucket,
-        "[column[of_row == bucket] for column in columns]",
-        "columns",
-    ),
-    Broken(
-        "retractions come apart, too",
-        compaction._Compaction._split_retractions,
-        "if task.apart else",
-        "if False else",
-    ),
-]
-
-
-@pytest.mark.parametrize("broken", BROKEN, ids=lambda broken: broken.rule)
-def test_a_broken_rule_is_noticed(broken: Broken) -> None:
-    """Each broken rule, which would lose a row or duplicate one, is caught."""
-    assert_caught(broken, partial(check, large=True))
-
-
-@pytest.mark.parametrize("broken", APART, ids=lambda broken: broken.rule)
-def test_a_broken_rule_of_coming_apart_is_noticed(broken: Broken) -> None:
-    """Each broken rule of splitting, which would lose or duplicate a row or block merges, is caught."""
-    assert_caught(broken, partial(check, one_task=True))

@@ -7,10 +7,10 @@ from typing import Any, Final
 
 from sqlalchemy import select
 
-from tests.broken import Broken
+from tests.mutants.mutation import Mutation, drop, rewrite
 from tests.simulation.archiving import ArchivingScenario
 from tests.simulation.mutants import Mutant
-from tracelake.archive import archive_pass, protocol, repositories
+from tracelake.archive import archive_pass, protocol
 from tracelake.archive.model import StoredUpload
 from tracelake.archive.retention import ArchiveOutcome
 from tracelake.archive.store import ArchiveStore
@@ -53,7 +53,7 @@ def listed_last(
 def _mutant(
     what: str,
     most: int,
-    *words: Broken,
+    *words: Mutation,
     scenario: Callable[[], ArchivingScenario] = ArchivingScenario,
     faults: Faults = KILLS,
     exhaustive: int | None = None,
@@ -61,10 +61,6 @@ def _mutant(
 ) -> Mutant:
     named = {f"tracelake.archive.{name.replace('__', '.')}": wrong for name, wrong in patches.items()}
     return Mutant(f"archive: {what}", scenario, faults, exhaustive, most, named, words=words)
-
-
-def _words(function: Callable[..., Any], old: str, new: str) -> Broken:
-    return Broken("", function, old, new)
 
 
 def _swept() -> ArchivingScenario:
@@ -83,7 +79,7 @@ ARCHIVE_MUTANTS: Final = [
     _mutant(
         "no generation check",
         20,
-        _words(protocol.finalize, "trace.generation == generation", "True"),
+        Mutation("", protocol.finalize, rewrite("_ == _", "True")),
         faults=Faults(),
         exhaustive=40,
     ),
@@ -93,82 +89,83 @@ ARCHIVE_MUTANTS: Final = [
     _mutant(
         "archived twice",
         40,
-        _words(protocol.finalize, "trace is None or not trace.is_hot", "trace is None"),
+        Mutation("", protocol.finalize, rewrite("_1 or _", "_1")),
         faults=Faults(),
         exhaustive=40,
     ),
     _mutant(
-        "uploads share a name",
-        20,
-        _words(repositories.path_of, "{generation}-{attempt}", "{generation}-" + "0" * 32),
-        faults=Faults(),
-        exhaustive=40,
-    ),
-    _mutant(
-        "the payload stays", 5, _words(ArchiveStore._clear, "delete(trace_parts)", "select(trace_parts)")
+        "the payload stays",
+        5,
+        Mutation("", ArchiveStore._clear, rewrite("a(_1).b(_2, _3)", "select(_1).b(_2, _3)", select=select)),
     ),
     _mutant(
         "no row before the upload",
         5,
-        _words(ArchiveStore._note_uploads, "not paths or self._write(note)", "True"),
+        Mutation("", ArchiveStore._note_uploads, rewrite("_ or _", "True")),
         faults=Faults(),
         exhaustive=5,
     ),
     _mutant(
         "a late upload counts",
         80,
-        _words(protocol.finalize, "upload_state not in (OPEN, LIVE)", "False"),
+        Mutation("", protocol.finalize, rewrite("_ not in _", "False")),
         scenario=_swept,
     ),
     _mutant(
         "given up, and not said so",
         80,
-        _words(ArchiveStore.condemn, "self._set_objects(connection, {path: (CONDEMNED, 0)})", "pass"),
+        Mutation("", ArchiveStore.condemn, drop("_(...)")),
         scenario=_swept,
     ),
     _mutant(
         "deleted though it is named",
         80,
-        _words(archive_pass._delete_condemned, "if store.condemn(path)", "if store.condemn(path) or True"),
+        Mutation(
+            "",
+            archive_pass._delete_condemned,
+            rewrite("[_1 for _1 in _2 if _3(_1)]", "[_1 for _1 in _2 if _3(_1) or True]"),
+        ),
         scenario=_swept,
     ),
     _mutant("listed after the rows", 80, scenario=_swept, archive_pass__sweep=listed_last),
     _mutant(
         "an object is condemned while it is named",
         80,
-        _words(protocol.may_delete_upload, "traces == 0", "True"),
+        Mutation("", protocol.may_delete_upload, rewrite("_ == 0", "True")),
         scenario=_swept,
     ),
     _mutant(
         "restored, and its object stays",
         40,
-        _words(ArchiveStore.restore, "self._release(connection, objects, {path: 1} if path else {})", "pass"),
+        Mutation("", ArchiveStore.restore, rewrite("_\nreturn True", "pass\nreturn True")),
         scenario=_restored,
     ),
     _mutant(
         "deleted, and its object stays",
         40,
-        _words(ArchiveStore.delete, "self._release(connection, objects, freed)", "pass"),
+        Mutation("", ArchiveStore.delete, rewrite("_\nreturn _1", "pass\nreturn _1")),
         scenario=_packed,
     ),
     _mutant(
         "the last of a pack, and the first",
         40,
-        _words(ArchiveStore._release, "state if references > 0 else CONDEMNED", "CONDEMNED"),
+        Mutation("", ArchiveStore._release, rewrite("_ if _ else _1", "_1")),
         scenario=_packed,
     ),
     _mutant(
         "of a pack only the last that were finalized count",
         5,
-        _words(ArchiveStore._finalize, "objects[path][1] + traces", "traces"),
+        Mutation("", ArchiveStore._finalize, rewrite("_ + _1", "_1")),
         scenario=_packed,
         faults=Faults(),
     ),
     _mutant(
         "deleted where it was before",
         200,
-        _words(
-            protocol.may_delete, "trace.is_hot == (location is None) and trace.location == location", "True"
+        Mutation(
+            "",
+            protocol.may_delete,
+            rewrite("_1 and _ and _", "_1 and True"),
         ),
         scenario=lambda: ArchivingScenario(archivers=1, writes=0, others=("delete",)),
     ),

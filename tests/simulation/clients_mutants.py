@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tests.broken import Broken
+from tests.mutants.mutation import Mutation, rewrite
 from tests.simulation.clients import ROWS, ClientsScenario
 from tests.simulation.mutants import Mutant
 from tracelake.journal.explicit_transactions import takes
@@ -23,27 +23,32 @@ def aborting() -> Scenario:
     return ClientsScenario(("abort", "commit"))
 
 
-def _mutant(broken: Broken, scenario: Callable[[], Scenario]) -> Mutant:
+def _mutant(broken: Mutation, scenario: Callable[[], Scenario]) -> Mutant:
     return Mutant(f"clients: {broken.rule}", scenario, Faults(), None, 3, words=(broken,))
 
 
 CLIENTS_MUTANTS = [
     _mutant(
-        Broken(
+        Mutation(
             "it takes no step",
             takes,
-            "return standing.id if standing.transaction in (None, t) else",
-            "return",
+            rewrite("_ if _ else _1", "_1"),
         ),
         ClientsScenario,
     ),
-    _mutant(Broken("what is discarded is sealed", decide, 'return "discard"', 'return "seal"'), aborting),
     _mutant(
-        Broken(
+        Mutation(
+            "what is discarded is sealed",
+            decide,
+            rewrite("if _1 == _2: ...", "if _1 == _2:\n    return 'seal'"),
+        ),
+        aborting,
+    ),
+    _mutant(
+        Mutation(
             "one that is open takes what the next client begins",
             ClientTransactionView.begins_next,
-            'steps_of == ""',
-            "False",
+            rewrite("_ == _", "False"),
         ),
         with_rows,
     ),

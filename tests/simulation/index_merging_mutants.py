@@ -7,7 +7,6 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from tests.broken import Broken
 from tests.simulation.index_merging import IndexMergeScenario
 from tests.simulation.mutants import Mutant
 from tracelake.indexing.build import IndexRebuild
@@ -125,21 +124,5 @@ INDEX_MERGE_MUTANTS = [
         200,
         rebuilders=1,
         changers=1,
-    ),
-    Mutant(
-        "index-merge: who has not asked since the last look undoes a choice",
-        lambda: IndexMergeScenario(3, pipelines=1, mergers=1, rebuilders=1, changers=1),
-        _FAULTS,
-        None,
-        50,
-        first_seed=100_150,
-        words=(
-            Broken(
-                "asked after each look",
-                IndexRebuild.run,
-                "self._extend(end)\n            continue",
-                "self._extend(end)\n            replaced, later, now = self._later()",
-            ),
-        ),
     ),
 ]

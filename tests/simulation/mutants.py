@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from unittest import mock
 
-from tests.broken import Broken
+from tests.mutants.mutation import Mutation
 from tests.simulation.scenarios import (
     BUCKETS,
     BUILD,
@@ -326,7 +326,7 @@ class Mutant:
     first_seed: int = 0
     """First seed of the random search: shortly before a seed that shows a rare failure."""
 
-    words: Sequence[Broken] = ()
+    words: Sequence[Mutation] = ()
     """Rules that a few replaced words in the package's source break."""
 
     @contextlib.contextmanager

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from tests.broken import Broken
+from tests.mutants.mutation import Mutation, rewrite
 from tests.simulation.mutants import Mutant
 from tests.simulation.other_runs import ReleasesScenario, ReshardedScenario
 from tests.simulation.torn_journal import TornJournalScenario
@@ -24,7 +24,7 @@ DELAYS: Final = Faults(delays=8)
 def _mutant(
     scenario: Callable[[], Scenario],
     faults: Faults,
-    broken: Broken,
+    broken: Mutation,
     random_max: int = 30,
     first_seed: int = 0,
 ) -> Mutant:
@@ -36,51 +36,37 @@ OTHER_RUNS_MUTANTS = [
     _mutant(
         ReshardedScenario,
         KILLS,
-        Broken(
-            "the checksum is of all stripes (J10)",
-            decode_task._to_range,
-            "sum(stripe.checksum for stripe in stripes)",
-            "stripes[0].checksum",
-        ),
-    ),
-    _mutant(
-        ReshardedScenario,
-        KILLS,
-        Broken(
+        Mutation(
             "records are those of all stripes (J10)",
             decode_task._to_range,
-            "sum(stripe.records for stripe in stripes)",
-            "stripes[0].records",
+            rewrite("sum((_.a for _ in _1))", "_1[0].a", nth=1),
         ),
     ),
     _mutant(
         ReleasesScenario,
         KILLS,
-        Broken(
+        Mutation(
             "what another release began is refused (J15)",
             _start,
-            "step.transform != event.transform",
-            "False",
+            rewrite("_ != _", "False"),
         ),
     ),
     _mutant(
         ReleasesScenario,
         DELAYS,
-        Broken(
+        Mutation(
             "what another release records first is refused (J15)",
             advance,
-            "step.transform != event.transform",
-            "False",
+            rewrite("_ != _", "False"),
         ),
     ),
     _mutant(
         ReleasesScenario,
         Faults(kills=3, lost=6, late=2, delays=3, stalls=1, partitions=1),
-        Broken(
+        Mutation(
             "what is decided of a transaction stands, whatever the next one is (J15)",
             QuarantineActions._quarantine,
-            "self._outputs.upper() <= t",
-            "True",
+            rewrite("_ <= _", "True"),
         ),
         4,
         2511540,
@@ -88,22 +74,20 @@ OTHER_RUNS_MUTANTS = [
     _mutant(
         partial(TornJournalScenario, "gone"),
         DELAYS,
-        Broken(
+        Mutation(
             "a seal has the totals of its steps (J12)",
             store._validated,
-            "not sealed_totals_agree(merge_steps(steps), seal)",
-            "False",
+            rewrite("not _(...)", "False"),
         ),
         60,
     ),
     _mutant(
         partial(TornJournalScenario, "gone"),
         DELAYS,
-        Broken(
+        Mutation(
             "what is published is what is sealed (J12)",
             _DriverRun._publish,
-            "recorded.step != step",
-            "False",
+            rewrite("_ != _", "False"),
         ),
         12,
         94,

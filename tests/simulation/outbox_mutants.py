@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from tests.broken import Broken
+from sqlalchemy import select
+
+from tests.mutants.mutation import Mutation, rewrite
 from tests.simulation.mutants import Mutant
 from tests.simulation.outbox import OutboxScenario
 from tracelake.archive import protocol, store
@@ -13,7 +15,8 @@ from tracelake.archive.store import ArchiveStore
 from tracelake.hot.rows import latest_versions
 from tracelake.hot.tier import HotTier
 from tracelake.testing import Faults
-from tracelake.tracking.outbox import Outbox, keep
+from tracelake.tracking.outbox import Outbox
+from tracelake.tracking.schema import outbox, trace_info
 from tracelake.versions.branch_store import MAIN
 
 LATE: Final = [[(0, 1)]]
@@ -24,11 +27,10 @@ OTHER: Final = [[(1, 0)]]
 def _mutant(
     what: str,
     scenario: Callable[[], OutboxScenario],
-    *words: tuple[Callable[..., Any], str, str],
+    *words: Mutation,
     **named: Any,
 ) -> Mutant:
-    broken = [Broken("", *each) for each in words]
-    return Mutant(f"outbox: {what}", scenario, Faults(), 60, 60, words=broken, patches=named)
+    return Mutant(f"outbox: {what}", scenario, Faults(), 60, 60, words=words, patches=named)
 
 
 def _out_of_order() -> OutboxScenario:
@@ -64,39 +66,46 @@ OUTBOX_MUTANTS: Final = [
     _mutant(
         "O3: all below the last is trimmed",
         _out_of_order,
-        (Outbox._trim, "*self._of(sequences)", "outbox.c.sequence <= max(sequences)"),
+        Mutation(
+            "",
+            Outbox._trim,
+            rewrite("_1(_2).a(*_(_3))", "_1(_2).a(sequence <= max(_3))", sequence=outbox.c.sequence),
+        ),
     ),
     _mutant(
-        "A18: hot payload goes with the outbox", _passes, (Outbox._trim, "== ARCHIVE_REPO", "!= ARCHIVE_REPO")
+        "A18: hot payload goes with the outbox",
+        _passes,
+        Mutation(
+            "",
+            Outbox._trim,
+            rewrite("_._ == a", "spans_location != a", spans_location=trace_info.c.spans_location),
+        ),
     ),
     _mutant(
         "A18: late spans stay when the tables have them",
         _restored,
-        (Outbox._trim, "delete(trace_parts)", "select(trace_parts)"),
+        Mutation("", Outbox._trim, rewrite("a(_1).b(_2, _3, _4)", "select(_1).b(_2, _3, _4)", select=select)),
     ),
     _mutant(
         "A18: late spans are nothing to a restore",
         _restored,
-        (ArchiveStore.restore, "!= late", "== object()"),
+        Mutation("", ArchiveStore.restore, rewrite("_1 != _", "_1 == object()")),
     ),
     _mutant(
-        "A13: no generation check", _passes, (protocol.finalize, "trace.generation == generation", "True")
+        "A13: no generation check",
+        _passes,
+        Mutation("", protocol.finalize, rewrite("_ == _", "True")),
     ),
     _mutant(
         "A17: what waits is archived, and nobody looks into the tables",
         _passes,
-        (ArchiveStore.begin, "elif trace_id in waiting:", "elif False:"),
+        Mutation("", ArchiveStore.begin, rewrite("_ in _", "False")),
         **{"tests.simulation.outbox_pipeline.RememberingRepository._differences": lambda *_: []},
     ),
     _mutant(
         "A13: a trace that came again is what was before",
         lambda: OutboxScenario([LATE], replicas=0, deletes=[0]),
-        (protocol.finalize, "trace.life != life", "False"),
-    ),
-    _mutant(
-        "O1: a row loses the parts that tell it",
-        _deleted,
-        (keep, ".values(payload=payload)", ".values(lake=lake)"),
+        Mutation("", protocol.finalize, rewrite("_ != _", "False")),
     ),
     _mutant(
         "deleted, and its spans stay",
@@ -106,7 +115,11 @@ OUTBOX_MUTANTS: Final = [
     _mutant(
         "told to be deleted, and it is not",
         _deleted,
-        (ArchiveStore.delete, "for table in _OF_TRACES:", "for table in ():"),
+        Mutation(
+            "",
+            ArchiveStore.delete,
+            rewrite("for _1 in _2:\n    for _3 in a: ...", "for _1 in _2:\n    for _3 in (): ..."),
+        ),
     ),
     _mutant(
         "O2: main is read before the tracking store",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.broken import Broken
+from tests.mutants.mutation import Mutation, drop, rewrite
 from tests.simulation.mutants import Mutant
 from tests.simulation.overlap import OverlapScenario
 from tracelake.pipeline.input_queue import Prefetcher
@@ -14,7 +14,7 @@ from tracelake.testing import Faults
 DELAYS: Final = Faults(delays=8)
 
 
-def _mutant(broken: Broken, faults: Faults, random_max: int, first_seed: int = 0) -> Mutant:
+def _mutant(broken: Mutation, faults: Faults, random_max: int, first_seed: int = 0) -> Mutant:
     return Mutant(
         f"overlap: {broken.rule}",
         OverlapScenario,
@@ -28,15 +28,13 @@ def _mutant(broken: Broken, faults: Faults, random_max: int, first_seed: int = 0
 
 OVERLAP_MUTANTS = [
     _mutant(
-        Broken(
-            "it stands whatever is to be read", matches_prefetch, "tuple(prefetched) == tuple(inputs)", "True"
-        ),
+        Mutation("it stands whatever is to be read", matches_prefetch, rewrite("return _", "return True")),
         DELAYS,
         10,
         158,
     ),
     _mutant(
-        Broken("what was dropped is left", Prefetcher.drop, "self._reader.discard(staged)", "pass"),
+        Mutation("what was dropped is left", Prefetcher.drop, drop("_(_)")),
         Faults(),
         30,
     ),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.broken import Broken
+from tests.mutants.mutation import Mutation, rewrite
 from tests.simulation.mutants import Mutant
 from tests.simulation.sources import SourcesScenario
 from tracelake.pipeline.sources.poller import SourcePoller
@@ -16,7 +16,7 @@ from tracelake.testing import Faults
 DELAYS: Final = Faults(delays=8)
 
 
-def _mutant(broken: Broken) -> Mutant:
+def _mutant(broken: Mutation) -> Mutant:
     return Mutant(
         f"sources: {broken.rule}",
         SourcesScenario,
@@ -29,27 +29,24 @@ def _mutant(broken: Broken) -> Mutant:
 
 SOURCES_MUTANTS = [
     _mutant(
-        Broken(
+        Mutation(
             "one that is resumed is not looked at",
             SourcePoller._follow_records,
-            '"paused" if record.is_paused else "active"',
-            '"paused" if record.is_paused else source.state',
+            rewrite("_1 = _\nif _2: ...", "_1 = 'paused' if _2 else _1\nif _2: ..."),
         )
     ),
     _mutant(
-        Broken(
+        Mutation(
             "one that does not answer stops the others",
             SourcePoller._answered,
-            "except Exception as error:",
-            "except OSError as error:",
+            rewrite("Exception", "OSError"),
         )
     ),
     _mutant(
-        Broken(
+        Mutation(
             "what is added later is not looked at",
             SourcePoller.look,
-            "sources = [*self._fixed, *self._of_records.values()]",
-            "sources = [*self._fixed]",
+            rewrite("[_1, _]", "[_1]"),
         )
     ),
 ]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from tests.broken import Broken
+from tests.mutants.mutation import Mutation, rewrite
 from tests.simulation.mutants import Mutant
 from tests.simulation.steps import WAITS, StepsScenario
-from tracelake.journal.protocol import _fed, _start, advance, decide
-from tracelake.pipeline.driver import _DriverRun, seal
+from tracelake.journal.protocol import _fed, _start, decide
+from tracelake.pipeline.driver import seal
 from tracelake.pipeline.input_queue import InputQueue
 from tracelake.testing import Faults, Scenario
 
@@ -23,56 +23,38 @@ def _waiting() -> Scenario:
 
 
 def _mutant(
-    broken: Broken, faults: Faults, random_max: int = 30, scenario: Callable[[], Scenario] = StepsScenario
+    broken: Mutation, faults: Faults, random_max: int = 30, scenario: Callable[[], Scenario] = StepsScenario
 ) -> Mutant:
     return Mutant(f"steps: {broken.rule}", scenario, faults, None, random_max, words=(broken,))
 
 
 STEPS_MUTANTS = [
-    _mutant(Broken("it is sealed before it is full", decide, "if not exhausted:", "if False:"), NONE),
-    _mutant(Broken("it never is full", decide, "opened.rows >= mode.max_rows", "False"), NONE),
     _mutant(
-        Broken("it waits however long it waited", decide, "opened.age_s >= mode.max_delay_s", "False"),
+        Mutation("it is sealed before it is full", decide, rewrite("if not _: ...", "if False: ...")), NONE
+    ),
+    _mutant(Mutation("it never is full", decide, rewrite("_1 or _ or _2", "_1 or False or _2")), NONE),
+    _mutant(
+        Mutation("it waits however long it waited", decide, rewrite("_1 or _2 or _", "_1 or _2 or False")),
         NONE,
         scenario=_waiting,
     ),
-    _mutant(Broken("only the first step is replayed", _fed, "if more:", "if False:"), KILLS),
     _mutant(
-        Broken("a replay begins behind the first step", _start, "steps[event.fed :]", "steps[1:]"), KILLS
+        Mutation("only the first step is replayed", _fed, rewrite("if _: ...", "if False: ...", nth=2)), KILLS
     ),
+    _mutant(Mutation("a replay begins behind the first step", _start, rewrite("_1[_:]", "_1[1:]")), KILLS),
     _mutant(
-        Broken(
-            "a peer's step is not read",
-            advance,
-            "return Replaying(t, (step,), sealed=False), Feed(step)",
-            "return AtBoundary(t, step.number + 1), Decide(t, step.number + 1)",
-        ),
-        DELAYS,
-    ),
-    _mutant(
-        Broken(
-            "a peer's seal is not seen",
-            _DriverRun._append,
-            "Sealed() if isinstance(current, Seal) else Appended(current, ours, TRANSFORM)",
-            "Appended(step, True, TRANSFORM)",
-        ),
-        DELAYS,
-    ),
-    _mutant(
-        Broken(
+        Mutation(
             "who seals does not see a step before it",
             seal,
-            "Sealed() if isinstance(recorded, Seal) else Appended(recorded, ours=False, transform=TRANSFORM)",
-            "Sealed()",
+            rewrite("_1 if _ else _", "_1"),
         ),
         DELAYS,
     ),
     _mutant(
-        Broken(
+        Mutation(
             "what the open transaction has is taken again",
             InputQueue._exclude_ingested,
-            "not in open_inputs",
-            "",
+            rewrite("(_1.a, _1.b) not in _", "(_1.a, _1.b)"),
         ),
         NONE,
         scenario=_waiting,

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from tests.broken import Broken
+from tests.mutants.mutation import Mutation, drop, rewrite
 from tests.simulation.mutants import Mutant
 from tests.simulation.trimming import QuarantineTrimmingScenario, TrimmingScenario
 from tracelake.journal.protocol import floor_above
-from tracelake.journal.store import Journal, check_transactions, trim
-from tracelake.pipeline.driver import _DriverRun
+from tracelake.journal.store import Journal, _follow, check_transactions, trim
 from tracelake.pipeline.publish import Outputs
 from tracelake.testing import Faults, Scenario
 
@@ -18,7 +17,10 @@ DELAYS: Final = Faults(delays=8)
 
 
 def _mutant(
-    broken: Broken, random_max: int, scenario: Callable[[], Scenario] = TrimmingScenario, first_seed: int = 0
+    broken: Mutation,
+    random_max: int,
+    scenario: Callable[[], Scenario] = TrimmingScenario,
+    first_seed: int = 0,
 ) -> Mutant:
     return Mutant(
         f"trimming: {broken.rule}",
@@ -35,75 +37,59 @@ def _late_reads() -> Scenario:
     return TrimmingScenario("reads")
 
 
-_CHECK: Final = "self._require_above_floor(transaction)"
-_READS: Final = (
-    "# a peer may have recorded both between two reads; the second attempt sees them\n"
-    "    if not _follow(records):\n"
-    "        records = self._records(transaction)\n"
-)
-_FIRST: Final = "records = self._records(transaction)\n    "
-
 TRIMMING_MUTANTS = [
-    _mutant(Broken("what is read counts, whatever the floor", Journal.read, _CHECK, "pass"), 20, _late_reads),
+    _mutant(Mutation("what is read counts, whatever the floor", Journal.read, drop("_(_)")), 20, _late_reads),
     _mutant(
-        Broken(
+        Mutation(
             "the floor is read first",
             Journal.read,
-            f"{_FIRST}{_READS}    {_CHECK}",
-            f"{_CHECK}\n    {_FIRST}{_READS.rstrip()}",
+            rewrite("_1 = _2\nif _: ...\n_3", "_3\n_1 = _2\nif not follow(_1): ...", follow=_follow),
         ),
         20,
         _late_reads,
     ),
     _mutant(
-        Broken(
+        Mutation(
             "who records a step too late goes on",
             Journal.append_step,
-            _CHECK.replace("transaction", "step.transaction"),
-            "pass",
+            drop("_(_)"),
         ),
         60,
     ),
     _mutant(
-        Broken("what is not set aside any more never was", Journal.quarantine_record, _CHECK, "pass"),
+        Mutation("what is not set aside any more never was", Journal.quarantine_record, drop("_(_)")),
         60,
         QuarantineTrimmingScenario,
     ),
-    _mutant(Broken("not even the newest is kept", floor_above, "max(1, retained)", "0"), 60),
+    _mutant(Mutation("not even the newest is kept", floor_above, rewrite("_(1, _)", "0")), 60),
     _mutant(
-        Broken(
+        Mutation(
             "erased first",
             trim,
-            "journal.raise_floor(wanted)\n        journal.erase_below(wanted)",
-            "journal.erase_below(wanted)\n        journal.raise_floor(wanted)",
+            rewrite("_1\n_2", "_2\n_1"),
         ),
         60,
     ),
     _mutant(
-        Broken("more is erased than is below", trim, "erase_below(wanted)", "erase_below(wanted + 1)"), 60
+        Mutation("more is erased than is below", trim, rewrite("_1(_2)\n_3(_2)", "_1(_2)\n_3(_2 + 1)")), 60
     ),
     _mutant(
-        Broken(
-            "who is late leaves what it has read", _DriverRun._passed, "self._put_back()", "self._read = None"
-        ),
-        60,
-    ),
-    _mutant(
-        Broken(
+        Mutation(
             "who is late takes that for damage",
             Outputs.require_committed,
-            "self.upper() <= forgotten",
-            "True",
+            rewrite("if _: ...", "if True: ..."),
         ),
         60,
         _late_reads,
     ),
     _mutant(
-        Broken(
+        Mutation(
             "verify misses what is trimmed",
             check_transactions,
-            "except TrimmedError:",
-            "except ZeroDivisionError:",
+            rewrite(
+                "try: ...\nexcept _: ...\nexcept _1 as a: ...",
+                "try: ...\nexcept ZeroDivisionError: ...\nexcept _1 as a: ...",
+            ),
         ),
         60,
     ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.broken import Broken
+from tests.mutants.mutation import Mutation, rewrite
 from tests.simulation.mutants import Mutant
 from tests.simulation.writes import WritesScenario
 from tracelake.shards.model import Batch, Write
@@ -28,7 +28,7 @@ def remembered_afterwards(self: Shard, batch: Batch, write: Write | None = None)
 
 
 def _mutant(
-    what: str, random_max: int, *words: Broken, actors: tuple[int, int, int] = (2, 2, 2), **patches: object
+    what: str, random_max: int, *words: Mutation, actors: tuple[int, int, int] = (2, 2, 2), **patches: object
 ) -> Mutant:
     named = {f"tracelake.{name.replace('__', '.')}": wrong for name, wrong in patches.items()}
     return Mutant(
@@ -41,16 +41,15 @@ WRITES_MUTANTS: Final = [
     _mutant(
         "the state alone is looked at",
         20,
-        Broken("", Writes.find, "if recorded is None else", "if True else"),
+        Mutation("", Writes.find, rewrite("_ is None", "True")),
     ),
     _mutant(
         "records alone are looked at",
         10,
-        Broken(
+        Mutation(
             "",
             Writes.find,
-            "state.written if recorded is None else (*state.written, recorded)",
-            "() if recorded is None else (recorded,)",
+            rewrite("_1 = _2\n_3 = _", "_1 = _2\n_3 = () if _1 is None else (_1,)"),
         ),
     ),
     _mutant(
@@ -59,20 +58,17 @@ WRITES_MUTANTS: Final = [
         actors=(1, 0, 0),
         shards__shard__Shard__compare_and_append=remembered_afterwards,
     ),
-    _mutant("forgotten", 20, Broken("", Shard.compare_and_append, "self._writes.put_away(away)", "pass")),
+    _mutant("forgotten", 20, Mutation("", Shard.compare_and_append, rewrite("_1 = _2\n_", "_1 = _2\npass"))),
     _mutant(
         "no change is not remembered",
         10,
-        Broken("", writing._append, "merged.is_empty and write_id is None", "merged.is_empty"),
+        Mutation("", writing._append, rewrite("_1 and _", "_1")),
     ),
-    _mutant("an older number is another", 50, Broken("", is_written, ">= number", "== number")),
-    _mutant("all are forgotten at once", 20, Broken("", _with_write, "old not in away and", "False and")),
+    _mutant("an older number is another", 50, Mutation("", is_written, rewrite("_1 >= _2", "_1 == _2"))),
+    _mutant("all are forgotten at once", 20, Mutation("", _with_write, rewrite("_ not in _", "False"))),
     _mutant(
-        "more is forgotten than has records",
-        20,
-        Broken("", Shard.compare_and_append, "write, away)", "write, state.written)"),
-    ),
-    _mutant(
-        "pieces that are parts are deleted", 10, Broken("", writing._append, "keep=merged.paths()", "keep=()")
+        "pieces that are parts are deleted",
+        10,
+        Mutation("", writing._append, rewrite("_1(..., a=_())", "_1(..., a=())")),
     ),
 ]

@@ -12,7 +12,6 @@ from unittest import mock
 
 import pytest
 
-from tests.broken import Broken, assert_caught
 from tests.storage.conftest import BUCKET_BACKENDS, key_value_url
 from tests.storage.servers.s3 import S3Server
 from tracelake import limits
@@ -31,7 +30,6 @@ from tracelake.storage import (
     open_objects,
     ports,
 )
-from tracelake.storage.object_records import conflict_at
 
 BINARY = bytes(range(256)) * 3
 # In byte order of their UTF-8; UTF-16 would put the last before the one that precedes it.
@@ -477,17 +475,6 @@ def test_what_nobody_can_read_is_replaced_under_its_version(
     assert isinstance(store.delete_if("p", "k", again), Done)
     assert store.get("p", "k") is None
     store.close()
-
-
-def test_a_write_over_damage_by_any_version_is_noticed(
-    request: pytest.FixtureRequest, tmp_path: Path
-) -> None:
-    """The test above catches a store that lets any version overwrite damage."""
-    broken = Broken("under its version", conflict_at, "if error.version != expected:", "if False:")
-    assert_caught(
-        broken,
-        lambda: test_what_nobody_can_read_is_replaced_under_its_version(request, tmp_path),
-    )
 
 
 def test_keys_come_from_names(s3: S3Server) -> None:

@@ -9,7 +9,6 @@ import pytest
 from obstore import exceptions as obstore
 from psycopg import errors as postgres
 
-from tests.broken import Broken, assert_caught
 from tracelake._errors import NotFoundError, StorageError
 from tracelake.storage.buckets import failed
 from tracelake.storage.failures import (
@@ -69,7 +68,6 @@ def test_what_is_written_need_not_be_there(doing: str) -> None:
 
     check()
     assert isinstance(failed("read", "s3://bucket", "a", absent), NotFoundError)
-    assert_caught(Broken("a write finds nothing", failed, f'"{doing}"', '"else"'), check)
 
 
 def test_every_error_of_the_client_library_is_caught() -> None:

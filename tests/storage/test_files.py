@@ -5,12 +5,10 @@ from __future__ import annotations
 import gc
 import os
 import shutil
-from functools import partial
 from pathlib import Path
 
 import pytest
 
-from tests.broken import Broken, assert_caught
 from tracelake._errors import IndeterminateError, StorageError
 from tracelake.storage import FileObjectStore, local
 from tracelake.storage.local import sync_directory
@@ -87,37 +85,6 @@ def test_everything_is_synced_before_it_returns(
     assert events == ["directory a/b"], "the loser makes the winner's object durable before it relies on it"
 
 
-def test_a_new_directory_is_named_where_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A new directory is synced up to an ancestor that this store synced; other processes' directories do not
-    count."""
-    synced: list[str] = []
-
-    def check(root: Path) -> None:
-        store = FileObjectStore(root)
-        (root / "a" / "other").mkdir(parents=True)
-        monkeypatch.setattr(local, "sync_directory", synced.append)
-        for path, expected in (
-            ("a/b/c", ["a", "", "a/b"]),
-            ("a/d/e/f", ["a/d", "a", "a/d/e"]),
-            ("a/d/g", ["a/d"]),
-            ("h/i", ["", "h"]),
-        ):
-            synced.clear()
-            store.put(path, b"")
-            assert synced == [str(root / each) for each in expected], path
-        monkeypatch.undo()
-
-    check(tmp_path / "lake")
-    durable = FileObjectStore._make_durable_directory
-    for number, broken in enumerate((
-        Broken("the names above are durable", durable, "if above in self._synced:", "if True:"),
-        Broken("the name is durable where it stands", durable, "sync_directory(above)", "pass"),
-        Broken("what is synced is remembered", durable, "update(passed)", "update([])"),
-    )):  # fmt: skip
-        assert_caught(broken, partial(check, tmp_path / str(number)))
-        monkeypatch.undo()
-
-
 def test_stores_that_are_open_share_what_is_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Open stores of one process share their knowledge of synced directories; it ends with the last of them."""
     real, synced = sync_directory, list[str]()
@@ -145,9 +112,6 @@ def test_stores_that_are_open_share_what_is_synced(tmp_path: Path, monkeypatch: 
         assert synced == [str(root / each) for each in ("a", "", "a/b")], "all was made anew"
 
     check(tmp_path / "lake")
-    opened = FileObjectStore.__init__
-    alone = Broken("a store knows alone", opened, "_SYNCED.setdefault(self._root, set())", "set()")
-    assert_caught(alone, partial(check, tmp_path / "alone"))
     monkeypatch.setattr(local, "_SYNCED", {})
     with pytest.raises(AssertionError, match="made anew"):
         check(tmp_path / "never forgotten")

@@ -5,18 +5,15 @@ from __future__ import annotations
 import os
 import threading
 import time
-import uuid
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import tracelake
-from tests.broken import Broken, assert_caught
 from tests.pipeline.poison import good, names
 from tracelake._errors import StorageError
 from tracelake.pipeline.staging import Leftovers
-from tracelake.search import finalize
 from tracelake.shards.protocol import COMPACTION_FAN_OUT
 from tracelake.storage import wrappers
 from tracelake.storage.local import DIRECTORY_TRIES_MAX, FileObjectStore
@@ -175,49 +172,3 @@ def test_who_is_robbed_without_end_is_told(tmp_path: Path) -> None:
     check_robbed(tmp_path / "some")
     with pytest.raises(StorageError, match="cannot write"):
         robbed(tmp_path / "all", DIRECTORY_TRIES_MAX).put("a/b", b"")
-
-
-@pytest.mark.parametrize(
-    ("check", "broken"),
-    [
-        (check_removal, Broken("removed", FileObjectStore.remove_folder, "os.rmdir(directory)", "pass")),
-        (check_removal, Broken("through wrappers", wrappers.remove_folders, "_inner(store)", "store")),
-        (
-            check_robbed,
-            Broken("made again", FileObjectStore._give_name, "if not os.path.exists(temporary)", "if True"),
-        ),
-        (
-            check_vanishing,
-            Broken(
-                "no error is an answer",
-                FileObjectStore._give_name,
-                "(FileNotFoundError, FileExistsError)",
-                "()",
-            ),
-        ),
-        (
-            check_synced,
-            Broken(
-                "durable again", FileObjectStore._make_durable_directory, "os.path.isdir(directory) and ", ""
-            ),
-        ),
-        (
-            check_lake,
-            Broken("staging of a build", finalize.clean_staging, "remove_folders(objects, [prefix])", ""),
-        ),
-        (
-            check_lake,
-            Broken(
-                "parts of a build", finalize.collect, "remove_folders(objects, folders -", "print(folders -"
-            ),
-        ),
-        (check_looks, Broken("not each run", Leftovers.clean, "if time.monotonic() >=", "if True or 0 >=")),
-        (check_looks, Broken("at all", Leftovers.clean, "if time.monotonic() >=", "if False and 0 >=")),
-        (check_looks, Broken("the old", Leftovers.clean, "time.time() -", "0 *")),
-        (check_looks, Broken("not the new", Leftovers.clean, "time.time() -", "time.time() + 0 *")),
-    ],
-    ids=lambda case: case.rule if isinstance(case, Broken) else case.__name__,
-)
-def test_broken(check: Callable[[Path], None], broken: Broken, tmp_path: Path) -> None:
-    """Each broken rule is caught."""
-    assert_caught(broken, lambda: check(tmp_path / uuid.uuid4().hex))

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from dataclasses import dataclass
 
 import pytest
 from obstore.exceptions import GenericError
 
-from tests.broken import Broken, assert_caught
 from tests.patience import HANG_S, wait_until
 from tests.storage.conftest import BUCKET_BACKENDS, BucketServer
 from tests.storage.servers.cutting import Cut, CuttingProxy
@@ -117,37 +114,6 @@ def test_postgres_plain_write_reads_back(
         assert found.version == version
 
 
-@pytest.mark.parametrize("cut", CUTS)
-def test_postgres_many_records_are_written_by_one_statement(
-    table: PostgresKeyValueStore, postgres_proxy: CuttingProxy, cut: Cut
-) -> None:
-    """Many records are written by one statement: after a lost reply, reading one tells whether all or none exist."""
-    many = {f"{number:03}": b"new" for number in range(400)}
-
-    def check() -> None:
-        before = {"000": table.set("p", "000", b"old")}
-        postgres_proxy.cut(cut, b"unnest")
-        if cut == "request":
-            with pytest.raises(IndeterminateError, match="'p' / '000' and of 399 others may or may not"):
-                table.set_all("p", many)
-            assert {entry.key: entry.version for entry in table.scan("p")} == before
-        else:
-            table.set_all("p", many)
-            assert {entry.key: entry.value for entry in table.scan("p")} == many
-
-    assert_caught(
-        Broken(
-            "a lost reply is found out",
-            PostgresKeyValueStore._make_sure,
-            "entry is None or entry.version != written.version",
-            "False" if cut == "request" else "True",
-        ),
-        check,
-    )
-    table.forget("p", many)
-    check()
-
-
 def test_postgres_many_records_are_all_there_or_none(
     table: PostgresKeyValueStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -167,9 +133,6 @@ def test_postgres_many_records_are_all_there_or_none(
             table.set_all("p", many)
         assert [entry.key for entry in table.scan("p")] == ["a"]
 
-    assert_caught(
-        Broken("a statement is bounded", PostgresKeyValueStore.set_all, "len(records[key])", "0"), check
-    )
     check()
 
 
@@ -241,38 +204,6 @@ def test_postgres_lock_that_is_given_back(postgres: PostgresServer, monkeypatch:
     assert len(pauses) == 1
     table.close()
     other.close()
-
-
-def test_postgres_many_records_are_locked_in_the_order_of_their_keys(
-    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Records are locked in key order, so two writers of the same records never deadlock."""
-    monkeypatch.setattr(limits, "POSTGRES_LOCK_TIMEOUT_S", HANG_S)
-    url = postgres.url(postgres.new_schema())
-
-    def check() -> None:
-        for key in "amz":
-            store.set("p", key, b"old")
-        with ThreadPoolExecutor(1) as pool, store._pool.connection() as holder:
-            with holder.transaction():
-                holder.execute("SELECT 1 FROM tracelake_records WHERE key = 'm' FOR UPDATE")
-                writing = pool.submit(store.set_all, "p", dict.fromkeys("zma", b"new"))
-                waiting = b"SELECT 1 FROM pg_locks WHERE NOT granted AND pid <> pg_backend_pid()"
-                with store._pool.connection() as looker:
-                    wait_until(lambda: looker.execute(waiting).fetchall() or writing.done())
-                    free = b"SELECT key FROM tracelake_records FOR UPDATE SKIP LOCKED"
-                    assert looker.execute(free).fetchall() == [(b"z",)]
-            writing.result()
-        assert {entry.key: entry.value for entry in store.scan("p")} == dict.fromkeys("amz", b"new")
-
-    with closing(PostgresKeyValueStore(url)) as store:
-        check()
-        assert_caught(
-            Broken(
-                "by key", PostgresKeyValueStore.set_all, "sorted(records, key=str.encode)", "list(records)"
-            ),
-            check,
-        )
 
 
 def test_postgres_connections_that_are_all_taken(

@@ -14,10 +14,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.broken import Broken, assert_caught
 from tracelake._errors import DamageError, IndeterminateError, StorageError, UsageError
 from tracelake.storage import ABSENT, Conflict, Done, Indeterminate, SqliteKeyValueStore, settle, sqlite
-from tracelake.storage.sqlite import Calls
 
 
 class Faulty(SqliteKeyValueStore):
@@ -310,20 +308,6 @@ def test_who_closes_waits_for_calls_under_way(tmp_path: Path) -> None:
     closed_in_the_middle(Faulty(tmp_path / "records.db"))
 
 
-@pytest.mark.parametrize(
-    "broken",
-    [
-        Broken("close waits", Calls.end, "wait_for(lambda: not self._threads, timeout_s)", "notify_all()"),
-        Broken("none begins then", Calls.one, "self._over and", "False and"),
-        Broken("those that have begun go on", Calls.one, "and thread not in self._threads", ""),
-    ],
-    ids=lambda broken: str(broken.rule),
-)
-def test_broken_rules_of_closing_are_caught(tmp_path: Path, broken: Broken) -> None:
-    """Each rule, broken once, is noticed."""
-    assert_caught(broken, lambda: closed_in_the_middle(Faulty(tmp_path / "records.db")))
-
-
 def test_a_call_that_does_not_end_keeps_its_connection(store: Faulty) -> None:
     """Closing waits no longer than for a lock, and leaves connections in use to their threads."""
     store._connection()
@@ -455,5 +439,3 @@ def test_a_file_that_may_not_be_written_names_the_right(tmp_path: Path) -> None:
                 raise sqlite3.OperationalError("disk I/O error")
 
     check()
-    broken = Broken("it is told apart", sqlite._way_out, "sqlite3.SQLITE_READONLY", "sqlite3.SQLITE_FULL")
-    assert_caught(broken, check)

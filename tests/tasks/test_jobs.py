@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from tests.broken import Broken, assert_caught
 from tracelake.tasks import spark
 from tracelake.tasks.spark import JOBS_OF_A_JVM_MAX, _Jobs
 
@@ -27,18 +26,3 @@ def check_jobs() -> None:
 def test_a_jvm_of_ours_goes_after_many_jobs() -> None:
     """Our JVM ends after many jobs, a user's does not (`tests/faults/test_kill_spark.py` uses a real one)."""
     check_jobs()
-
-
-@pytest.mark.parametrize(
-    "broken",
-    [
-        Broken("many", _Jobs.are_enough, "self.over >= JOBS_OF_A_JVM_MAX and", ""),
-        Broken("under way", _Jobs.are_enough, "not self.under_way and", ""),
-        Broken("ours", _Jobs.are_enough, "and owns_gateway() and", "and"),
-        Broken("of a user", _Jobs.are_enough, " and not _has_session()", ""),
-    ],
-    ids=lambda broken: broken.rule,
-)
-def test_broken_rules_are_caught(broken: Broken) -> None:
-    """Each broken rule is caught."""
-    assert_caught(broken, check_jobs)

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.broken import Broken, assert_caught
 from tracelake.tasks import spark
 from tracelake.tasks.spark import OnWorker, version_here
 
@@ -49,16 +48,3 @@ def test_what_imports_made_is_set_aside_once() -> None:
     gc.unfreeze()
     spark._keep_imports(1)
     assert gc.get_freeze_count() == 0
-
-
-@pytest.mark.parametrize(
-    "broken",
-    [
-        Broken("set aside", spark._keep_imports, "gc.freeze()", "pass"),
-        Broken("a task ends with it", OnWorker.__call__, "_keep_imports(len(sys.modules))", "pass"),
-    ],
-    ids=lambda broken: broken.rule,
-)
-def test_broken(broken: Broken) -> None:
-    """Each broken rule is caught."""
-    assert_caught(broken, imports_are_set_aside)

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.broken import Broken, assert_caught
 from tracelake import UsageError
 from tracelake.tasks import java
 
@@ -50,17 +49,3 @@ def it_is_as_described() -> None:
 def test_it_is_as_described() -> None:
     """Java options are in the order of their numbers, and an absent module is not requested."""
     it_is_as_described()
-
-
-@pytest.mark.parametrize(
-    "broken",
-    [
-        Broken("in the order of numbers", java.command_of, "(int(match[1]), value)", "(match[1], value)"),
-        Broken("a module that may not be there", java.command_of, "if option != _NOT_THERE", "if option"),
-        Broken("names what is missing", java.command_of, "if not environment.get(name)", "if False"),
-    ],
-    ids=lambda broken: broken.rule,
-)
-def test_broken(broken: Broken) -> None:
-    """Each broken rule is caught."""
-    assert_caught(broken, it_is_as_described)

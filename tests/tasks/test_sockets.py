@@ -6,13 +6,11 @@ import os
 import socket
 import stat
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.broken import Broken, assert_caught
 from tracelake.tasks import spark
 from tracelake.tasks.spark import has_chosen, sockets_of
 
@@ -128,67 +126,3 @@ def test_where_no_folder_will_do_there_is_tcp() -> None:
 def test_what_the_user_chose_stands() -> None:
     """A directory that the user configured is not used for our sockets."""
     check_chosen()
-
-
-CASES: list[tuple[Broken, Callable[[], None]]] = [
-    (
-        Broken(
-            "a place of others",
-            spark._make_folder,
-            "or any(map(_is_open_to_others, (above, *above.parents)))",
-            "",
-        ),
-        check_folder,
-    ),
-    (Broken("what is above", spark._make_folder, "(above, *above.parents)", "(above,)"), check_above),
-    (
-        Broken("whose", spark._is_open_to_others, " or status.st_uid not in {_ROOT, os.geteuid()}", ""),
-        check_above,
-    ),
-    (Broken("sticky", spark._is_open_to_others, "and not status.st_mode & stat.S_ISVTX", ""), check_folder),
-    (Broken("groups", spark._is_open_to_others, "_OTHERS", "stat.S_IWOTH"), check_folder),
-    (
-        Broken(
-            "it goes",
-            sockets_of,
-            "jvm.org.apache.spark.util.ShutdownHookManager.registerShutdownDeleteDir(",
-            "(lambda *_: None)(",
-        ),
-        check_folder,
-    ),
-    (Broken("for Java", spark._make_folder, "not str(above).isascii()", "False"), check_unfit),
-    (
-        Broken("a probe", spark._make_folder, "probe.bind(str(folder / _NAME))", "(folder / _NAME).touch()"),
-        check_unfit,
-    ),
-    (
-        Broken(
-            "its mode",
-            spark._make_folder,
-            "not folder.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO)",
-            "True",
-        ),
-        check_unfit,
-    ),
-    (
-        Broken(
-            "no folder",
-            spark._make_folder,
-            "    except OSError:\n        return None\n    try:",
-            "    except KeyError:\n        return None\n    try:",
-        ),
-        check_unfit,
-    ),
-    (Broken("what is not used", spark._make_folder, "folder.rmdir()", "pass"), check_unfit),
-    (
-        Broken("a directory", has_chosen, "name.startswith(_SETTINGS)", "name == f'{_SETTINGS}enabled'"),
-        check_chosen,
-    ),
-    (Broken("the environment", has_chosen, 'or "PYSPARK_UDS_MODE" in environment', ""), check_chosen),
-]
-
-
-@pytest.mark.parametrize(("broken", "check"), CASES, ids=lambda case: getattr(case, "rule", ""))
-def test_broken_rules_are_caught(broken: Broken, check: Callable[[], None]) -> None:
-    """Each broken rule is caught."""
-    assert_caught(broken, check)

@@ -7,19 +7,13 @@ from contextlib import closing
 from dataclasses import replace
 
 import pytest
-from sqlalchemy import text, update
 
-from tests.broken import Broken, assert_caught
 from tests.patience import HANG_S
 from tests.tracking.requests import request, span_numbers, trace_id
-from tracelake import limits
-from tracelake._errors import BackPressureError, LimitError, StorageError, UsageError
+from tracelake._errors import BackPressureError, StorageError
 from tracelake.otlp.partition import COLUMNS, TraceSpans
-from tracelake.server.otlp_http import experiment_of
-from tracelake.tracking.database import TrackingDatabase
 from tracelake.tracking.ingest_queue import TrackingDoor
 from tracelake.tracking.outbox import Outbox
-from tracelake.tracking.schema import ARCHIVE_REPO, INCOMPLETE, trace_info
 from tracelake.tracking.store import TracedRequest, TrackingStore
 
 
@@ -71,81 +65,6 @@ def letters(seed: int, count: int) -> str:
     """Return letters of four bytes each without repetition, so that no index can compress them."""
     chance = random.Random(seed)
     return "".join(chr(chance.randrange(0x10000, 0x110000)) for _ in range(count))
-
-
-def test_what_no_index_has_room_for_is_refused_alone(store: TrackingStore) -> None:
-    """Two names too long for one PostgreSQL key are an error of the request, not an unreachable store."""
-    name, experiment_id = (
-        letters(1, limits.TRACKING_NAME_MAX_CHARS),
-        letters(2, limits.TRACKING_KEY_MAX_CHARS),
-    )
-    numbers = iter(range(1, 1_000))
-
-    def check() -> None:
-        one, long, other = next(numbers), next(numbers), next(numbers)
-        with closing(TrackingDoor(store)) as door:
-            too_long = replace(request((long, 1), workspace=name), experiment_id=experiment_id)
-            answers = stored(door, request((one, 1)), too_long, request((other, 1)))
-        assert [answers[0], answers[2]] == [None, None]
-        assert answers[1] is None if store.database.is_sqlite else isinstance(answers[1], UsageError)
-        assert {trace_id(one), trace_id(other)} <= store.traces([trace_id(one), trace_id(other)]).keys()
-
-    check()
-    if not store.database.is_sqlite:
-        broken = Broken("it is of the store", TrackingDatabase._failures, "_POSTGRES_TOO_LARGE", '"none"')
-        assert_caught(broken, check)
-
-
-def test_the_longest_names_that_come_in_can_change_places(store: TrackingStore) -> None:
-    """Later metadata of a trace is in its key too: a mark or a size never makes the key longer than the limit."""
-
-    def check() -> None:
-        for characters in range(limits.TRACKING_KEY_MAX_CHARS, 0, -1):
-            try:
-                experiment_id = experiment_of(letters(3, characters))
-                break
-            except LimitError:
-                continue
-        brought = request((characters, 1), workspace=letters(4, limits.TRACKING_NAME_MAX_CHARS))
-        outbox = Outbox(store)
-        assert store.write([replace(brought, experiment_id=experiment_id)]) == [None]
-        outbox.give_up([row.sequence for row in outbox.waiting()])
-        assert store.infos([trace_id(characters)])[trace_id(characters)]["archival_failure"] == INCOMPLETE
-        moved = update(trace_info).values(spans_location=ARCHIVE_REPO, archive_bytes=2**62)
-        with store.database.writing() as connection:
-            connection.execute(moved.where(trace_info.c.trace_id == trace_id(characters)))
-
-    check()
-    if not store.database.is_sqlite:
-        for bytes_max in ("10**9", "608"):
-            assert_caught(
-                Broken("an id is short", experiment_of, "> limits.EXPERIMENT_ID_MAX_BYTES", f"> {bytes_max}"),
-                check,
-            )
-
-
-def test_a_table_that_is_not_to_be_had_is_of_the_store(store: TrackingStore) -> None:
-    """A missing table, or one without permissions, causes a retryable error, never a permanent refusal."""
-
-    def rename(before: str, after: str) -> None:
-        with store.database.writing() as connection:
-            connection.execute(text(f"ALTER TABLE {before} RENAME TO {after}"))
-
-    def check() -> None:
-        rename("tracelake_outbox", "elsewhere")
-        try:
-            with closing(TrackingDoor(store)) as door, pytest.raises(StorageError, match="tracelake_outbox"):
-                stored(door, request((1, 1)), request((2, 1)))
-            with pytest.raises(StorageError, match="cannot read"):
-                Outbox(store).waiting()
-        finally:
-            rename("elsewhere", "tracelake_outbox")
-        assert store.write([request((1, 1))]) == [None]
-
-    check()
-    if not store.database.is_sqlite:
-        broken = Broken("it is of the store", TrackingDatabase._failures, "_POSTGRES_REFUSED", '"none"')
-        assert_caught(broken, check)
 
 
 def test_a_store_that_is_away_is_asked_once(store: TrackingStore, monkeypatch: pytest.MonkeyPatch) -> None:

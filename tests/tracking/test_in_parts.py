@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from base64 import b64decode
 from collections.abc import Callable
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
@@ -15,17 +14,13 @@ from google.protobuf.json_format import MessageToDict
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 from sqlalchemy import delete, select, update
 
-from tests.broken import Broken, assert_caught
 from tests.strategies import span_facts
 from tests.tracking.requests import request, span_numbers, trace_id
 from tests.tracking.test_store import archive, requests_of
 from tracelake.archive.store import ArchiveStore
 from tracelake.otlp.framing import Payload, Reading, segment_problem
 from tracelake.otlp.partition import take_apart
-from tracelake.tracking import outbox as outboxes
 from tracelake.tracking import store as rows_of_requests
-from tracelake.tracking.database import TrackingDatabase
-from tracelake.tracking.migrate import migrate
 from tracelake.tracking.outbox import Outbox
 from tracelake.tracking.schema import outbox, trace_parts
 from tracelake.tracking.store import TracedRequest, TrackingStore
@@ -174,56 +169,9 @@ CHECKS: list[Check] = [
     *(check_told, check_as_received, check_refused, check_deleted, check_lost, check_damaged, check_again)
 ]
 DECIDES = rows_of_requests.is_in_parts
-MUTANTS: list[tuple[Broken, Check]] = [
-    (Broken("it is not stored twice", DECIDES, "return (", "return False and ("), check_told),
-    (Broken("JSON goes as it came", DECIDES, 'request.format == "protobuf" and ', ""), check_as_received),
-    (Broken("what was refused goes too", DECIDES, "not request.refused", "True"), check_as_received),
-    (Broken("a trace is of one request", DECIDES, "== len(writes)", ">= len(writes)"), check_as_received),
-    (Broken("it does not grow", DECIDES, "apart <= ", "apart >= 0 <= "), check_as_received),
-    (
-        Broken(
-            "what is refused stays out", TrackingStore.write, "segment = _segment(requests, refused)", "pass"
-        ),
-        check_refused,
-    ),
-    (
-        Broken("late parts stay out", TrackingStore.write, "if trace_id not in refused}", "}"),
-        check_refused,
-    ),
-    (
-        Broken(
-            "a row keeps what is deleted", outboxes.keep, ".values(payload=payload)", ".values(payload=b'')"
-        ),
-        check_deleted,
-    ),
-    (
-        Broken("a row has all its parts", outboxes.segments, '.ljust(row.size_bytes, b"\\0")', ""),
-        check_lost,
-    ),
-    (
-        Broken("what is whole is read", outboxes.segments, "key=_damaged_last", "key=None"),
-        check_damaged,
-    ),
-    (
-        Broken("what was whole stays", Outbox._again, "of.trace_id.in_(ids), ", ""),
-        check_again,
-    ),
-    (
-        Broken("it is as old as it was", Outbox._again, '"received_ns": received_ns', '"received_ns": 0'),
-        check_again,
-    ),
-]
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 def test_a_row_is_read_as_it_was_sent(check: Check, store: TrackingStore, tmp_path: Path) -> None:
     """A row is read as it was sent, on both databases."""
     check(store, tmp_path)
-
-
-@pytest.mark.parametrize(("broken", "check"), MUTANTS, ids=lambda each: getattr(each, "rule", ""))
-def test_each_rule_is_held(broken: Broken, check: Check, tmp_path: Path) -> None:
-    """A test fails for each broken rule, which would store a request twice, or lose part of it."""
-    with closing(TrackingDatabase(f"sqlite://{tmp_path}/tracking.db")) as database:
-        migrate(database)
-        assert_caught(broken, lambda: check(TrackingStore(database, "lake-a"), tmp_path))

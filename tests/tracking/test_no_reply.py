@@ -10,12 +10,10 @@ import psutil
 import pytest
 from sqlalchemy import Connection, text
 
-from tests.broken import Broken, assert_caught
 from tests.storage.servers.postgres import PostgresServer
 from tests.tracking.requests import request, trace_id
 from tracelake import limits
 from tracelake._errors import StorageError
-from tracelake.storage.postgres import AnsweredConnection
 from tracelake.tracking.database import TrackingDatabase
 from tracelake.tracking.migrate import migrate
 from tracelake.tracking.store import TrackingStore
@@ -65,12 +63,6 @@ def test_an_idle_connection_without_a_reply_is_replaced(store: TrackingStore) ->
         assert store.write([request((1, 1))]) == [None]
     finally:
         process.resume()
-
-
-def test_a_wait_without_an_end_is_noticed(store: TrackingStore) -> None:
-    """The test fails if replies have no timeout."""
-    broken = Broken("a reply is given up", AnsweredConnection._in_time, "elif time.monotonic() >", "elif 0 >")
-    assert_caught(broken, lambda: check_broken(store))
 
 
 def check_broken(store: TrackingStore) -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 import tracelake
-from tests.broken import Broken, assert_caught
 from tests.tracking.requests import request, trace_id
 from tracelake._errors import StorageError
 from tracelake.tracking import location
@@ -68,21 +67,3 @@ def test_a_database_that_is_gone_is_told(tmp_path: Path) -> None:
         (tmp_path / "lake" / PLACE).unlink()
         assert lake.hot.set_up().traces([trace_id(1)]) == {}
         restart()
-
-
-def test_a_place_without_a_key_signs_by_none_that_others_know(tmp_path: Path) -> None:
-    """If `tracking.json` contains no key, page tokens are signed with a key of this process."""
-    with tracelake.init(tmp_path / "lake") as lake:
-        written = lake.hot.set_up()
-        restart()
-        named = location.read_place(lake.objects)
-        assert named is not None
-        assert written.page_key == named.page_key != ""
-
-        def check() -> None:
-            keys = {location._page_key(location.TrackingLocation("lake", "sqlite")) for _ in range(2)}
-            assert len(keys) == 2
-            assert min(map(len, keys)) == 32
-
-        check()
-        assert_caught(Broken("a key is secret", location._page_key, "secrets.token_hex(16)", '""'), check)

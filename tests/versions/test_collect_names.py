@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.broken import Broken, assert_caught
 from tests.versions.collected_world import World
 from tracelake._errors import (
     RefNotFoundError,
@@ -14,8 +13,6 @@ from tracelake._errors import (
 )
 from tracelake.storage import Entry, MemoryKeyValueStore
 from tracelake.versions.branch_store import BRANCHES, TAGS
-from tracelake.versions.commits import RefClaims
-from tracelake.versions.gc import RepositoryCollector
 
 
 def test_only_what_a_name_leads_to_is_named_again() -> None:
@@ -147,31 +144,3 @@ def test_a_name_that_moves_while_a_collector_looks(moves: int) -> None:
     world.key_value.moves = 0
     assert world.opened().commit(kept)
     world.check()
-
-
-@pytest.mark.parametrize(
-    "broken",
-    [
-        Broken(
-            "a name is told of before it is given",
-            RefClaims.give,
-            "self._records.tell_of_name()",
-            "pass",
-        ),
-        Broken(
-            "where one was given, a collector looks again",
-            RepositoryCollector._reached_at_once,
-            "if self._records.epoch() == epoch:",
-            "if True:",
-        ),
-    ],
-    ids=lambda broken: broken.rule,
-)
-def test_broken_so_a_name_is_missed(broken: Broken) -> None:
-    """Without either half of the rule, a commit that always had a name is collected."""
-
-    def check() -> None:
-        for moves in range(1, 20):
-            test_a_name_that_moves_while_a_collector_looks(moves)
-
-    assert_caught(broken, check)

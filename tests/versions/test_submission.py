@@ -4,10 +4,6 @@ from __future__ import annotations
 
 from itertools import product
 
-import pytest
-
-from tests.broken import Broken, assert_caught
-from tracelake.versions import protocol
 from tracelake.versions.model import Answer, BranchRecord, Change, Request, SealedRequest
 from tracelake.versions.protocol import (
     Act,
@@ -92,30 +88,3 @@ def test_what_is_known_only_grows() -> None:
     assert known.after_read(RECORDS["second"]).after_read(RECORDS["none"]).was_sealed
     assert known.announced().is_visible
     assert known.after_search(BranchRecord(head="newer")).since == "newer"
-
-
-@pytest.mark.parametrize(
-    ("function", "words", "instead"),
-    [
-        ("next_act", "not is_there or ", ""),
-        ("next_act", " or scope != submission.scope", ""),
-        ("next_act", "if not has_sought:", "if False:"),
-        ("next_act", "if submission.was_sealed:", "if False:"),
-        ("next_act", "submission.is_visible and ", ""),
-        ("next_act", " * patience(branch, submission.request)", ""),
-        ("next_act", " and submission.looks_in_vain < patient", ""),
-        ("after_read", "self.was_sealed or is_sealed", "is_sealed"),
-        ("after_search", "since=branch.head", "since=self.since"),
-        ("waited", "0 if head_moved else ", ""),
-    ],
-)
-def test_each_rule_is_held(function: str, words: str, instead: str) -> None:
-    """Each rule, broken once, fails a test of this file."""
-    owner = protocol if function == "next_act" else Submission
-
-    def tests() -> None:
-        test_every_state_has_its_act()
-        test_patience_has_an_end_unless_the_head_moves()
-        test_what_is_known_only_grows()
-
-    assert_caught(Broken("an act", getattr(owner, function), words, instead), tests)

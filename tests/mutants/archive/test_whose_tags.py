@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.archive.place import HotLake
 from tests.archive.test_archive import tag
-from tests.broken import Broken, assert_caught
+from tests.mutants.mutation import Mutation, assert_caught, rewrite
 from tests.server.walls import A, B, spans
 from tracelake.archive import candidates
 from tracelake.archive.candidates import Candidates
@@ -51,11 +51,20 @@ def test_tags_of_an_experiment_count_for_its_workspace(tmp_path: Path) -> None:
     lake = HotLake(tmp_path / "lake")
     with closing(lake.tracking), closing(lake.lake):
         check(lake, 1)
-        for number, broken in enumerate([
-            Broken("of whom tags are", candidates._counting, "if of in (None, workspace) else {}", ""),
-            Broken("the one of all", Candidates._tags, "DEFAULT_EXPERIMENT, None",
-                   "DEFAULT_EXPERIMENT, DEFAULT_WORKSPACE"),
-            Broken("what is hot of others", Candidates.done_where_nothing_is_hot,
-                   "and (each.is_now or each.problem)", ""),
-        ], 1):  # fmt: skip
+        for number, broken in enumerate(
+            [
+                Mutation("of whom tags are", candidates._counting, rewrite("_1 if _ else _", "_1")),
+                Mutation(
+                    "the one of all",
+                    Candidates._tags,
+                    rewrite("_1((_2 == _3, None), a=_4(_5, _6))", "_1((_2 == _3, _6), a=_4(_5, _6))"),
+                ),
+                Mutation(
+                    "what is hot of others",
+                    Candidates.done_where_nothing_is_hot,
+                    rewrite("_1.a and (_ or _)", "_1.a"),
+                ),
+            ],
+            1,
+        ):
             assert_caught(broken, lambda: check(lake, 10 * number))  # noqa: B023

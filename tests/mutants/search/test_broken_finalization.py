@@ -9,125 +9,111 @@ from typing import Final
 
 import pytest
 
-from tests.broken import Broken, assert_caught
+from tests.mutants.mutation import Mutation, assert_caught, rewrite
 from tests.search import test_finalize as scenarios
 from tests.search import test_lists as lists
 from tests.search import test_protocol as choices
 from tests.search.test_pack import test_f14_a_flipped_bit_anywhere_in_a_part_is_refused_and_named as f14
 from tracelake.search import build, finalize, part_cache, protocol
 
-CLEANED: Final = "clean_staging(objects, index, build)"
 MARKED: Final = "manifest = write_marker(objects, path, draft)"
-SEEN: Final = "path = manifest_path(index, build)\n    manifest = "
 AGAIN: Final = "manifest = published(objects, path)\n            if manifest is None:\n                raise"
 LISTED: Final = "for path in [info.path for info in objects.list(staging_prefix(index, build))]:"
-LISTED_OR_NOTHING: Final = """try:
-        listed = list(objects.list(staging_prefix(index, build)))
-    except StorageError:
-        listed = []
-    for path in [info.path for info in listed]:"""
 COUNTED: Final = "(len(parts), sum(part.documents for part in parts)) != (ref.parts, ref.documents)"
 
 SCENARIOS: Final = (
     (
-        Broken(
+        Mutation(
             "F1: a build only stages",
             build._stage,
-            "objects.put(path, data)",
-            "objects.put(path.replace('staging', 'parts'), data)",
+            rewrite("_1.a(b, c)", "_1.a(b.replace('staging', 'parts'), c)"),
         ),
         scenarios.test_f1_a_build_leaves_only_staged_files,
     ),
     (
-        Broken(
+        Mutation(
             "F2: what there was stays",
             protocol.assemble,
-            "*(parent.newest if parent is not None else ())",
-            "*()",
+            rewrite("(*_, *_1)", "(*(), *_1)"),
         ),
         scenarios.test_f2_a_build_on_an_index_stages_too_and_leaves_that_whole,
     ),
     (
-        Broken(
-            "F3: what is half there is written anew",
-            finalize._write_part,
-            "objects.put(part_path",
-            "objects.create(part_path",
-        ),
-        scenarios.test_f3_partial_canonical_files_are_repaired_from_staging,
-    ),
-    (
-        Broken(
-            "F4: staging stays until the marker is there", finalize.finalize, MARKED, f"{CLEANED}; {MARKED}"
-        ),
-        lambda: scenarios.test_f4_a_failing_store_keeps_the_staging("create"),
-    ),
-    (
-        Broken(
-            "F5: what comes late is nothing",
+        Mutation(
+            "F6: the marker ends it",
             finalize.finalize,
-            f"{SEEN}published(objects, path)",
-            f"{SEEN}None; objects.delete(path)",
+            rewrite("_1 = _2(_3, _4)\n_5 = _(_, _1)", "_1 = _2(_3, _4)\n_5 = None"),
         ),
-        scenarios.test_f5_stale_staged_objects_are_never_in_the_manifest,
-    ),
-    (
-        Broken("F6: the marker ends it", finalize.finalize, f"{SEEN}published(objects, path)", f"{SEEN}None"),
         scenarios.test_f6_a_retry_after_the_marker_only_reads_it,
     ),
     (
-        Broken(
+        Mutation(
             "F7: of twins one",
             protocol._cover,
-            "receipt.lo == place and receipt.hi in finishing",
-            "receipt.hi in finishing",
+            rewrite("_ and _1", "_1"),
         ),
         choices.test_f7_one_attempt_of_speculative_twins_is_used,
     ),
     (
-        Broken("F8: a part is there", finalize.write_parts, "_write_part(objects, index, receipt)", "None"),
+        Mutation("F8: a part is there", finalize.write_parts, rewrite("_\n_1", "None\n_1")),
         scenarios.test_f8_a_receipt_without_its_part_stops_it,
     ),
     (
-        Broken("F9: all ranges are there", protocol._cover, "chosen if place == size else None", "chosen"),
+        Mutation("F9: all ranges are there", protocol._cover, rewrite("_1 if _ else None", "_1")),
         scenarios.test_f9_a_missing_range_is_named_and_can_be_built,
     ),
     (
-        Broken("F11: it looks once more", finalize.finalize, AGAIN, "raise"),
+        Mutation("F11: it looks once more", finalize.finalize, rewrite("_ = _\nif _: ...", "raise", nth=2)),
         scenarios.test_f11_a_finalizer_that_finds_the_staging_cleaned_succeeds,
     ),
     (
-        Broken("F12: parts of one kind", protocol.choose, "== (fingerprint, lower)]", "!= ()]"),
+        Mutation("F12: parts of one kind", protocol.choose, rewrite("_1 == _", "_1 != ()")),
         scenarios.test_f12_a_parent_or_parts_with_other_settings_are_refused,
     ),
     (
-        Broken(
+        Mutation(
             "F12: a parent of the same kind",
             finalize._check_settings,
-            "parent.fingerprint != fingerprint",
-            "False",
+            rewrite("_ != _", "False"),
         ),
         scenarios.test_f12_a_parent_or_parts_with_other_settings_are_refused,
     ),
     (
-        Broken("F13: a list that fails is not empty", finalize._receipts, LISTED, LISTED_OR_NOTHING),
+        Mutation(
+            "F13: a list that fails is not empty",
+            finalize._receipts,
+            rewrite(
+                "_1: _2 | _3 | None = None\nfor _4 in [_5.a for _5 in _6]: ...",
+                """
+                _1: _2 | _3 | None = None
+                try:
+                    listed = list(_6)
+                except _3:
+                    listed = []
+                for _4 in [_5.a for _5 in listed]: ...
+                """,
+            ),
+        ),
         scenarios.test_f13_a_failing_list_is_an_error_and_never_empty,
     ),
     (
-        Broken("F14: bytes are those that were packed", part_cache.unpack, "actual != sha256", "False"),
+        Mutation(
+            "F14: bytes are those that were packed", part_cache.unpack, rewrite("if _: ...", "if False: ...")
+        ),
         f14,
     ),
     (
-        Broken(
+        Mutation(
             "lists: the number of parts",
             finalize.read_list,
-            COUNTED,
-            "sum(part.documents for part in parts) != ref.documents",
+            rewrite("(_(_1), _2(_)) != (_3._, _3.a)", "_2((part.a for part in _1)) != _3.a"),
         ),
         lists.test_a_list_of_other_parts_is_refused,
     ),
     (
-        Broken("lists: the number of documents", finalize.read_list, COUNTED, "len(parts) != ref.parts"),
+        Mutation(
+            "lists: the number of documents", finalize.read_list, rewrite("(_1, _) != (_2, _)", "_1 != _2")
+        ),
         lists.test_a_list_of_other_parts_is_refused,
     ),
 )
@@ -135,7 +121,7 @@ SCENARIOS: Final = (
 
 
 @pytest.mark.parametrize(("broken", "scenario"), SCENARIOS, ids=lambda each: getattr(each, "rule", ""))
-def test_a_broken_rule_is_noticed(broken: Broken, scenario: Callable[..., None], tmp_path: Path) -> None:
+def test_a_broken_rule_is_noticed(broken: Mutation, scenario: Callable[..., None], tmp_path: Path) -> None:
     """The scenario fails while its rule is broken."""
     given = [tmp_path] if inspect.signature(scenario).parameters else []
     assert_caught(broken, lambda: scenario(*given))

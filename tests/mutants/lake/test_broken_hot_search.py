@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 import tracelake
-from tests.broken import Broken, assert_caught
 from tests.lake import test_hot_lists as shared_tests
 from tests.lake import test_hot_search as tests
 from tests.lake import test_hot_tier as list_tests
 from tests.lake import test_hot_traces as trace_tests
-from tests.lake.test_hot_search import _patient  # noqa: F401  a fixture for this module, too
+from tests.lake.test_hot_search import _patient
+from tests.mutants.mutation import Mutation, assert_caught, drop, rewrite
+from tracelake import limits
 from tracelake.hot import rows, search, tier
 from tracelake.hot.index import HotIndex
 from tracelake.hot.rows import HotLists, UncommittedTraces
@@ -130,285 +131,297 @@ def check_small(lake: tracelake.Lake, _folder: Path) -> None:
         tests.test_no_more_become_one_than_a_step_has(lake, lake.hot.set_up(), patch)
 
 
-MUTANTS: list[tuple[Broken, Check]] = [
+MUTANTS: list[tuple[Mutation, Check]] = [
     (
-        Broken(
-            "a span is found by the claim that stands",
-            HotSearch._uncommitted_rows,
-            "latest_version_rows(every.select(SPANS.names))",
-            "np.arange(len(every))",
-        ),
-        check_standing,
-    ),
-    (
-        Broken(
-            "a claim of another workspace hides nothing",
-            HotSearch._uncommitted_rows,
-            "latest_version_rows(every.select(SPANS.names))",
-            'latest_version_rows(every.set_column(SPANS.names.index("workspace"), "workspace", '
-            'pa.array([""] * len(every))).select(SPANS.names))',
-        ),
-        check_workspaces,
-    ),
-    (
-        Broken("what has left the store is not compared", search._committed_traces, "not in waits}", "< 0}"),
-        check_asked,
-    ),
-    (
-        Broken("what waits is compared", search._committed_traces, "sequence in waits)", "sequence < 0)"),
-        check_asked,
-    ),
-    (
-        Broken(
-            "what left while some was indexed is not compared",
-            search._as_they_wait,
-            "_committed_traces(nameable, waiting)",
-            "_committed_traces(nameable, {each for part in nameable for each in part.sizes})",
+        Mutation(
+            "what has left the store is not compared",
+            search._committed_traces,
+            rewrite("_1 not in _", "_1 < 0"),
         ),
         check_asked,
     ),
     (
-        Broken(
+        Mutation("what waits is compared", search._committed_traces, rewrite("_1 in _", "_1 < 0")),
+        check_asked,
+    ),
+    (
+        Mutation(
             "the next page is of the rows of the first",
             HotSearch._of_page,
-            "uncommitted.in_ranges(runs, limits.UNCOMMITTED_SEARCH_ROWS_MAX)",
-            "[]",
+            rewrite("_._(_, _._)", "[]"),
         ),
         check_pages,
     ),
     (
-        Broken(
+        Mutation(
             "made-up pages are refused",
             HotSearch._of_page,
-            "token.newer != self._signed(token.commit, run_names, token.search)",
-            "False",
+            rewrite("_ != _", "False"),
         ),
         check_pages,
     ),
     (
-        Broken("what is not searched is said", search._snapshot, "lacking or more", "lacking"),
+        Mutation("what is not searched is said", search._snapshot, rewrite("a or b", "a")),
         check_said,
     ),
     (
-        Broken(
+        Mutation(
             "lists read no huge trace",
             Uncommitted.listed,
-            "size <= min(room, limits.UNCOMMITTED_LIST_TRACE_MAX_BYTES)",
-            "size <= room",
+            rewrite("min(_1, _._)", "_1"),
         ),
         check_lists,
     ),
     (
-        Broken(
+        Mutation(
             "lists read no trace of many committed spans",
             rows._shown,
-            "min(room, limits.UNCOMMITTED_LIST_TRACE_MAX_SPANS)",
-            "room",
+            rewrite("min(_1, _._)", "_1"),
         ),
         check_lists,
     ),
     (
-        Broken("lists read no more committed spans than that", rows._shown, "room -= spans", "pass"),
+        Mutation("lists read no more committed spans than that", rows._shown, drop("_ -= _")),
         check_lists,
     ),
     (
-        Broken(
+        Mutation(
             "what a list keeps is told by trace and row",
             UncommittedTraces.newest,
-            "if part not in reused",
-            "if part[0] not in {each[0] for each in reused}",
+            rewrite(
+                "[_1 for _1 in _2 if _1 not in _3]",
+                "[_1 for _1 in _2 if _1[0] not in {each[0] for each in _3}]",
+            ),
         ),
         check_kept,
     ),
     (
-        Broken(
-            "a list reads what came since", UncommittedTraces.newest, "if part in self._numbers}", "if False}"
-        ),
+        Mutation("a list reads what came since", UncommittedTraces.newest, rewrite("_ in _", "False")),
         check_kept,
     ),
     (
-        Broken(
+        Mutation(
             "what has left is not kept",
             UncommittedTraces.newest,
-            "if len(reused) < len(self._numbers)",
-            "if False",
+            rewrite("_ < _", "False"),
         ),
         check_kept,
     ),
     (
-        Broken("of a large trace what waits is read", HotTraces._of_large, "waiting=True", "waiting=False"),
+        Mutation("of a large trace what waits is read", HotTraces._of_large, rewrite("True", "False")),
         check_large,
     ),
     (
-        Broken(
+        Mutation(
             "what was given up is read",
             HotTraces._of_large,
-            "self.is_given_up(trace_id)",
-            "False",
+            rewrite("self._(_)", "False"),
         ),
         check_given_up,
     ),
     (
-        Broken(
+        Mutation(
             "whether some was given up is asked last",
             HotTraces._of_large,
-            "    parts = self._uncommitted.of_trace(trace_id, waiting=True)\n"
-            "    # Asked after that: who gives rows up marks their traces by the same transaction.\n"
-            "    if self.is_given_up(trace_id)",
-            "    given_up = self.is_given_up(trace_id)\n"
-            "    parts = self._uncommitted.of_trace(trace_id, waiting=True)\n"
-            "    if given_up",
+            rewrite(
+                "_1 = _2(_3, a=_4)\nif _5 or _6: ...",
+                """
+                given_up = _5
+                _1 = _2(_3, a=_4)
+                if given_up or _6: ...
+                """,
+            ),
         ),
         check_given_up,
     ),
     (
-        Broken(
+        Mutation(
             "a trace is large by its parts",
             tier.is_large,
-            "len(parts) > HOT_TRACE_PARTS",
-            "False",
+            rewrite("len(_) > _", "False"),
         ),
         check_sizes,
     ),
     (
-        Broken(
+        Mutation(
             "a trace is large by its bytes",
             tier.is_large,
-            "sum(part[2] for part in parts) > HOT_TRACE_BYTES",
-            "False",
+            rewrite("_1 or _", "_1 or False"),
         ),
         check_sizes,
     ),
     (
-        Broken(
+        Mutation(
             "large traces are read in turn",
             HotTraces.rows,
-            "self._reading.begin()",
-            "pass",
+            rewrite("if _1: ...\n_", "if _1: ...\npass"),
         ),
         check_turns,
     ),
     (
-        Broken("small traces need no turn", HotTraces.rows, "not is_large(parts)", "False"),
+        Mutation("small traces need no turn", HotTraces.rows, rewrite("not _", "False")),
         check_turns,
     ),
     (
-        Broken(
-            "nobody gets a list of before", HotLists.newest, "self._made <= started", "self._made < started"
+        Mutation("nobody gets a list of before", HotLists.newest, rewrite("_1 <= _2", "_1 < _2")),
+        check_together,
+    ),
+    (
+        Mutation("who lists together shares", HotLists.newest, rewrite("_ <= _", "True")),
+        check_together,
+    ),
+    (
+        Mutation(
+            "damage hides nothing else",
+            rows.decoded,
+            rewrite(
+                """
+                for a in b:
+                    try: ...
+                    except c: ...
+                    ...
+                """,
+                """
+                for a in b:
+                    try: ...
+                    except KeyError: ...
+                    ...
+                """,
+            ),
         ),
-        check_together,
-    ),
-    (
-        Broken("who lists together shares", HotLists.newest, "self._made <= started", "True"),
-        check_together,
-    ),
-    (
-        Broken("damage hides nothing else", rows.decoded, "except DamageError", "except KeyError"),
         check_damage,
     ),
     (
-        Broken(
+        Mutation(
             "damage hides nothing else of a list",
             UncommittedTraces._read,
-            "except DamageError",
-            "except KeyError",
+            rewrite(
+                """
+                try: ...
+                except _1: ...
+                except _: ...
+                """,
+                """
+                try: ...
+                except _1: ...
+                except KeyError: ...
+                """,
+            ),
         ),
         check_list_damage,
     ),
     (
-        Broken("none of what is damaged is listed", UncommittedTraces._read, "if unread:", "if False:"),
+        Mutation(
+            "none of what is damaged is listed",
+            UncommittedTraces._read,
+            rewrite("if _: ...", "if False: ..."),
+        ),
         check_list_damage,
     ),
     (
-        Broken("damage is said", UncommittedTraces._read, "unread.add(part.trace_id)", "pass"),
+        Mutation(
+            "damage is said",
+            UncommittedTraces._read,
+            rewrite(
+                """
+                try: ...
+                except _1: ...
+                except _2:
+                    _
+                """,
+                """
+                try: ...
+                except _1: ...
+                except _2:
+                    pass
+                """,
+            ),
+        ),
         check_list_damage,
     ),
     (
-        Broken("what is refused is damage", rows.add_part, "except InputError", "except KeyError"),
+        Mutation(
+            "what is refused is damage",
+            rows.add_part,
+            rewrite("try: ...\nexcept _ as a: ...", "try: ...\nexcept KeyError as a: ..."),
+        ),
         check_list_damage,
     ),
     (
-        Broken("tables say what they lack", LakeReads.sql, "newer.not_listed is None", "True"),
+        Mutation("tables say what they lack", LakeReads.sql, rewrite("if _: ...", "if True: ...")),
         check_not_listed,
     ),
     (
-        Broken(
+        Mutation(
             "what is made ahead is kept",
             HotIndex.index_newest,
-            "self._parts = self._merged(",
-            "_ = self._merged(",
+            rewrite("_ = _1\nreturn _2", "_ = _1\nreturn _2"),
         ),
         check_ahead,
     ),
     (
-        Broken(
+        Mutation(
             "a step ahead is a small one",
             HotIndex.index_newest,
-            "UNCOMMITTED_AHEAD_STEP_BYTES",
-            "limits.UNCOMMITTED_SEARCH_STEP_BYTES",
+            rewrite(
+                "_1 = a",
+                "_1 = uncommitted_search_step_bytes",
+                uncommitted_search_step_bytes=limits.UNCOMMITTED_SEARCH_STEP_BYTES,
+            ),
         ),
         check_ahead,
     ),
     (
-        Broken(
+        Mutation(
             "not where a search did it",
             HotIndex.index_newest,
-            "< limits.UNCOMMITTED_AHEAD_EVERY_S",
-            "< 0.0",
+            rewrite("_1 < _._", "_1 < 0.0"),
         ),
         check_ahead,
     ),
     (
-        Broken(
+        Mutation(
             "only while searches come",
             HotSearch.index_newest,
-            "> UNCOMMITTED_AHEAD_FOR_S",
-            "== -1.0",
+            rewrite("_1 > _", "_1 == -1.0"),
         ),
         check_ahead,
     ),
     (
-        Broken(
-            "what came is made findable first",
-            HotSearch.index_newest,
-            "    is_more = self",
-            "    self._opened.read(MAIN, CommitView.open_index)\n    is_more = self",
+        Mutation("much is left to the pipeline", HotIndex._covering, rewrite("a and _1", "False and _1")),
+        check_left,
+    ),
+    (
+        Mutation("only where it is much", HotIndex._covering, rewrite("_1(_2) > _", "_1(_2) >= 0")),
+        check_left,
+    ),
+    (
+        Mutation("only where rows leave", HotIndex.look, rewrite("if _: ...", "if True: ...")),
+        check_left,
+    ),
+    (
+        Mutation("what is left is said", HotIndex._covering, rewrite("_1 - _2 + _(_)", "_1 - _2")),
+        check_left,
+    ),
+    (
+        Mutation("so is why, where others are at it", HotIndex.newest, rewrite("self._()", "False")),
+        check_left,
+    ),
+    (
+        Mutation(
+            "what others are at is said", HotIndex.newest, rewrite("_1(_2, len(_), ...)", "_1(_2, 0, ...)")
         ),
-        check_ahead_fails,
-    ),
-    (
-        Broken("much is left to the pipeline", HotIndex._covering, "if at_work and", "if False and"),
-        check_left,
-    ),
-    (
-        Broken("only where it is much", HotIndex._covering, "> UNCOMMITTED_SEARCH_LEFT_BYTES", ">= 0"),
-        check_left,
-    ),
-    (
-        Broken("only where rows leave", HotIndex.look, "if self._oldest - oldest:", "if True:"),
-        check_left,
-    ),
-    (
-        Broken("what is left is said", HotIndex._covering, "len(sizes) + len(new),", "len(sizes),"),
-        check_left,
-    ),
-    (
-        Broken("so is why, where others are at it", HotIndex.newest, "self._is_at_work() and", "False and"),
-        check_left,
-    ),
-    (
-        Broken("what others are at is said", HotIndex.newest, "len(lacking), more", "0, more"),
         check_waits,
     ),
     (
-        Broken("no more become one than a step has", HotIndex._merged, "total <= step_bytes", "total > 0"),
+        Mutation("no more become one than a step has", HotIndex._merged, rewrite("_1 <= _", "_1 > 0")),
         check_small,
     ),
 ]
 
 
 @pytest.mark.parametrize(("broken", "check"), MUTANTS, ids=[broken.rule for broken, _ in MUTANTS])
-def test_broken_rules_are_caught(tmp_path: Path, broken: Broken, check: Check) -> None:
+def test_broken_rules_are_caught(tmp_path: Path, broken: Mutation, check: Check) -> None:
     """A test fails for each broken rule."""
     with tracelake.init(tmp_path / "lake") as lake:
         assert_caught(broken, lambda: check(lake, tmp_path))

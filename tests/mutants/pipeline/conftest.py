@@ -1,0 +1,5 @@
+"""Fixtures of `tests/pipeline`."""
+
+from __future__ import annotations
+
+from tests.pipeline.conftest import _patient_looks
