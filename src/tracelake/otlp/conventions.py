@@ -197,8 +197,6 @@ _TYPES: Final[dict[str, SpanType]] = {
 }
 """The type of a span by the value of such an attribute, in lower case."""
 
-SPAN_TYPES: Final = tuple(dict.fromkeys(_TYPES.values()))
-
 
 def span_type(text: str) -> SpanType | None:
     """Return the type that a value of one of TYPE_NAMES states, or None. MLflow quotes the value."""

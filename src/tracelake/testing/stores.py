@@ -10,11 +10,13 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 from tracelake._errors import NotFoundError, StorageError
 from tracelake.storage import Conflict, Done, Entry, Expected, Indeterminate, ObjectInfo, Outcome, Version
 from tracelake.storage.ports import EachAlone, beginning_of_both, end_of, is_at
+
+_ResultT = TypeVar("_ResultT")
 
 
 class KeyValueModel:
@@ -267,10 +269,7 @@ class SimulatedKeyValueStore(EachAlone):
 
     def get(self, partition: str, key: str) -> Entry | None:
         """See KeyValueStore."""
-        entry: Entry | None = self._call(
-            "get", partition, key, False, lambda: self._model.get(partition, key)
-        )
-        return entry
+        return self._call("get", partition, key, False, lambda: self._model.get(partition, key))
 
     def scan(
         self, partition: str, start: str = "", stop: str | None = None, limit: int | None = None
@@ -292,36 +291,21 @@ class SimulatedKeyValueStore(EachAlone):
     def set(self, partition: str, key: str, value: bytes) -> Version:
         """See KeyValueStore."""
         version = self._caller.new_version()
-        written: Version = self._call(
+        return self._call(
             "set", partition, key, True, lambda: self._model.set(partition, key, value, version)
         )
-        return written
 
     def set_if(self, partition: str, key: str, value: bytes, expected: Expected) -> Outcome:
         """See KeyValueStore."""
         version = self._caller.new_version()
-        outcome: Outcome = self._call(
-            "set_if",
-            partition,
-            key,
-            True,
-            lambda: self._model.set_if(partition, key, value, expected, version),
-            Indeterminate(version, "simulated"),
-        )
-        return outcome
+        write = partial(self._model.set_if, partition, key, value, expected, version)
+        return self._call("set_if", partition, key, True, write, Indeterminate(version, "simulated"))
 
     def delete_if(self, partition: str, key: str, expected: Version) -> Outcome:
         """See KeyValueStore."""
         version = self._caller.new_version()
-        outcome: Outcome = self._call(
-            "delete_if",
-            partition,
-            key,
-            True,
-            lambda: self._model.delete_if(partition, key, expected, version),
-            Indeterminate(version, "simulated"),
-        )
-        return outcome
+        write = partial(self._model.delete_if, partition, key, expected, version)
+        return self._call("delete_if", partition, key, True, write, Indeterminate(version, "simulated"))
 
     def note(self, partition: str, key: str, value: bytes) -> None:
         """See KeyValueStore."""
@@ -351,13 +335,12 @@ class SimulatedKeyValueStore(EachAlone):
         partition: str,
         key: str,
         writes: bool,
-        effect: Callable[[], Any],
+        effect: Callable[[], _ResultT],
         unknown: Indeterminate | None = None,
-    ) -> Any:
+    ) -> _ResultT:
         touch = Touch("kv", f"{partition}\0{key}", False, writes)
-        return self._caller.call(
-            Call(f"{operation} {partition}/{key}", (touch,), effect, unknown, unknown is not None)
-        )
+        call = Call(f"{operation} {partition}/{key}", (touch,), effect, unknown, unknown is not None)
+        return cast("_ResultT", self._caller.call(call))
 
 
 class SimulatedObjectStore:
@@ -378,27 +361,19 @@ class SimulatedObjectStore:
 
     def create(self, path: str, data: bytes) -> bool:
         """See ObjectStore."""
-        created: bool = self._call(
-            "create", path, True, lambda: self._model.create(path, data, self._caller.now_s())
-        )
-        return created
+        return self._call("create", path, True, lambda: self._model.create(path, data, self._caller.now_s()))
 
     def get(self, path: str) -> bytes:
         """See ObjectStore."""
-        data: bytes = self._call("get", path, False, lambda: self._model.get(path))
-        return data
+        return self._call("get", path, False, lambda: self._model.get(path))
 
     def get_range(self, path: str, start: int, length: int) -> bytes:
         """See ObjectStore."""
-        data: bytes = self._call(
-            "get_range", path, False, lambda: self._model.get(path)[start : start + length]
-        )
-        return data
+        return self._call("get_range", path, False, lambda: self._model.get(path)[start : start + length])
 
     def head(self, path: str) -> ObjectInfo | None:
         """See ObjectStore."""
-        info: ObjectInfo | None = self._call("head", path, False, lambda: self._model.head(path))
-        return info
+        return self._call("head", path, False, lambda: self._model.head(path))
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         """See ObjectStore; one step for the whole listing."""
@@ -423,10 +398,9 @@ class SimulatedObjectStore:
         del path
         return None
 
-    def _call(self, operation: str, path: str, writes: bool, effect: Callable[[], Any]) -> Any:
-        return self._caller.call(
-            Call(f"{operation} {path}", (Touch("objects", path, False, writes),), effect)
-        )
+    def _call(self, operation: str, path: str, writes: bool, effect: Callable[[], _ResultT]) -> _ResultT:
+        call = Call(f"{operation} {path}", (Touch("objects", path, False, writes),), effect)
+        return cast("_ResultT", self._caller.call(call))
 
 
 class Observer:
