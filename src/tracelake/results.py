@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Final, TypeAlias
+from html import escape
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Row: TypeAlias = dict[str, Any]
 """One row of a table; maps are dicts, lists are lists, column names as in docs/reference/tables.md."""
@@ -353,6 +357,10 @@ def is_server_side(span: Mapping[str, Any]) -> bool:
     return span.get("kind") in SERVER_KINDS
 
 
+_INDENT_MAX: Final = 30
+"""Deepest span that a notebook still indents further."""
+
+
 @dataclass(frozen=True, slots=True)
 class Trace:
     """All spans of a trace, and its row of table `traces`."""
@@ -361,6 +369,37 @@ class Trace:
     summary: Row
     spans: tuple[Row, ...]
     """Sorted by start time."""
+
+    def __repr__(self) -> str:
+        """Return the id and the number of spans, because the spans may be megabytes of text."""
+        return f"Trace({self.trace_id!r}, {len(self.spans):,} spans)"
+
+    def _repr_html_(self) -> str:
+        """Return the tree of spans with a bar for each span's time, for a notebook."""
+        first_ns = min((span["start_ns"] for span in self.spans), default=0)
+        last_ns = max((max(span["start_ns"], span["end_ns"]) for span in self.spans), default=0)
+        length_ns = max(last_ns - first_ns, 1)
+        rows = []
+        for depth, span in self.walk():
+            end_ns = max(span["start_ns"], span["end_ns"] or last_ns)  # a span without an end still runs
+            offset, width = (
+                (ns * 100 / length_ns) for ns in (span["start_ns"] - first_ns, end_ns - span["start_ns"])
+            )
+            colour = "#c33" if span["status"] == "ERROR" else "#48c"
+            rows.append(
+                f'<tr><td style="text-align:left;padding-left:{min(depth, _INDENT_MAX)}em">{escape(span["name"])}</td>'
+                f"<td>{escape(span['service'] or '')}</td><td>{escape(span['status'] or '')}</td>"
+                f"<td>{(end_ns - span['start_ns']) / 1e6:,.2f} ms</td>"
+                f'<td style="min-width:20em"><div style="margin-left:{offset:.2f}%;width:{width:.2f}%;min-width:1px;'
+                f'height:.8em;background:{colour}"></div></td></tr>'
+            )
+        return f"<p>Trace {escape(self.trace_id)}: {len(rows):,} spans</p><table>{''.join(rows)}</table>"
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return the spans as a pandas frame; pandas must be installed."""
+        import pandas as pd  # noqa: PLC0415  optional
+
+        return pd.DataFrame.from_records(list(self.spans))
 
     def walk(self) -> Iterator[tuple[int, Row]]:
         """Yield (depth, span), parents first and siblings by start time. A span without a stored parent has depth 0.
@@ -468,3 +507,10 @@ class VerifyReport:
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON types, with `ok`."""
         return {"ok": self.ok, **asdict(self)}
+
+
+def html_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Return an HTML table for a notebook, with every text escaped."""
+    head = "".join(f"<th>{escape(header)}</th>" for header in headers)
+    body = "".join(f"<tr>{''.join(f'<td>{escape(str(value))}</td>' for value in row)}</tr>" for row in rows)
+    return f"<table><tr>{head}</tr>{body}</table>"

@@ -87,6 +87,10 @@ class Lake:
         self._opened = LakeContext(location)
         self._making = threading.RLock()
 
+    def __repr__(self) -> str:
+        """Return the place of the lake, without a password."""
+        return f"Lake({self.place!r})"
+
     def __enter__(self) -> Lake:
         """Return the lake."""
         return self
@@ -123,21 +127,21 @@ class Lake:
 
     @_Component
     def datasets(self) -> Datasets:
-        """Evaluation datasets: examples cut from traces, with versions."""
+        """Evaluation datasets."""
         from tracelake.lake.datasets import Datasets
 
         return Datasets(self._opened)
 
     @_Component
     def maintenance(self) -> Maintenance:
-        """Compaction, garbage collection, and the rebuild of the index."""
+        """Compaction, garbage collection, index rebuild."""
         from tracelake.lake.maintenance import Maintenance
 
         return Maintenance(self._opened)
 
     @_Component
     def quarantine(self) -> Quarantine:
-        """Inputs that cannot be ingested, and the decisions on them."""
+        """Quarantined inputs."""
         from tracelake.lake.sources import Quarantine
 
         return Quarantine(self._opened)
@@ -151,14 +155,14 @@ class Lake:
 
     @_Component
     def journal(self) -> LakeJournal:
-        """The journal of transactions: their inputs, results and replays."""
+        """Transactions: inputs, results, replays."""
         from tracelake.lake.transaction_history import LakeJournal
 
         return LakeJournal(self._opened)
 
     @_Component
     def hot(self) -> HotTier:
-        """Recent traces that a server holds in its tracking store."""
+        """Recent traces in the tracking store."""
         from tracelake.hot.tier import HotTier
 
         return HotTier(self._opened)
@@ -179,7 +183,7 @@ class Lake:
 
     @_Component
     def keys(self) -> Keys:
-        """API keys of the lake's servers."""
+        """API keys."""
         from tracelake.access.keys import Keys
 
         return Keys(lambda: self._opened.key_value)

@@ -8,18 +8,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass, fields
 from functools import lru_cache
 from itertools import islice
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tracelake import limits
 from tracelake.limits import LIST_TEXT_MAX_CHARS
 from tracelake.otlp.conventions import WORKSPACE_DEFAULT
+from tracelake.results import html_table
 from tracelake.search.analyzers import ENGLISH, Analyzer, Word
 from tracelake.search.query_compiler import QUERIES_KEPT, texts_wanted
 from tracelake.search.query_parser import Text, clause_of
 from tracelake.search.tokenization import BORDER, INDEX_IDENTIFIERS_KEPT, is_pair, is_unspaced, parts_of_name
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +125,23 @@ class SearchResults(list[Hit]):
         """Acknowledged data that this search did not cover, and the reason; None if it covered all."""
         self.hint = hint
         """Why the index may lack matches of the query, and the remedy. Set only if the search finds nothing."""
+
+    def _repr_html_(self) -> str:
+        """Return the hits as a table, for a notebook."""
+        headers = ("trace", "span", "service", "name", "score", "excerpt")
+        rows = (
+            (hit.trace_id, hit.span_id, hit.service or "", hit.name, f"{hit.score:.2f}", hit.highlight)
+            for hit in self
+        )
+        total = "" if self.total is None else f" of {self.total:,}"
+        return f"<p>{len(self):,}{total} spans</p>{html_table(headers, rows)}"
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return the hits as a pandas frame. Pandas must be installed."""
+        import pandas as pd  # noqa: PLC0415  optional
+
+        names = [each.name for each in fields(Hit)]
+        return pd.DataFrame([astuple(hit) for hit in self], columns=names)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the results as plain JSON types."""

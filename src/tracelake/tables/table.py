@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import wraps
+from html import escape
 from threading import Lock, Semaphore
 from typing import TYPE_CHECKING, Concatenate, Final, ParamSpec, TypeVar
 
@@ -24,7 +25,7 @@ from tracelake import limits
 from tracelake._errors import BackPressureError, DamageError, LimitError, NotFoundError, UsageError
 from tracelake.limits import LARGE_TRACE_ROWS_BYTES, TRACE_ROWS_MAX_BYTES
 from tracelake.otlp.schema import SPANS, TRANSACTION_FIELD
-from tracelake.results import Row, TableInfo
+from tracelake.results import Row, TableInfo, html_table
 from tracelake.search.model import RowIds
 from tracelake.shards.leases import Leases
 from tracelake.shards.rows import ROW_ID, literal, quoted
@@ -32,6 +33,7 @@ from tracelake.tables.builtin import in_workspace
 from tracelake.tables.scan import Scan, connection
 
 if TYPE_CHECKING:
+    import pandas as pd
     import polars as pl
     from pyspark.sql import DataFrame, SparkSession
 
@@ -79,6 +81,15 @@ class Table:
         self._origin = origin
         self._leases = leases or Leases()
 
+    def __repr__(self) -> str:
+        """Return the name and the columns."""
+        return f"Table({self.name!r}, {len(self.schema):,} columns)"
+
+    def _repr_html_(self) -> str:
+        """Return the number of rows, and the columns with their types, for a notebook."""
+        columns = html_table(("column", "type"), ((field.name, field.type) for field in self.schema))
+        return f"<p>Table {escape(self.name)}: {self._rows():,} rows</p>{columns}"
+
     def to_arrow(
         self,
         columns: Sequence[str] | None = None,
@@ -104,6 +115,16 @@ class Table:
         """Return at most `limit` distinct values of a column; arguments and errors as in `to_arrow`."""
         with self._leased(), self._files.in_use():
             return self.scan.select(self._files, [column], where, limit=limit, distinct=True)
+
+    def to_pandas(
+        self,
+        columns: Sequence[str] | None = None,
+        where: str | None = None,
+        order_by: str | None = None,
+        limit: int | None = None,
+    ) -> pd.DataFrame:
+        """Return rows as a pandas frame. Arguments and errors as in `to_arrow`; pandas must be installed."""
+        return self.to_arrow(columns, where, order_by, limit).to_pandas(maps_as_pydicts="lossy")
 
     def to_polars(
         self,
