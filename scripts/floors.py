@@ -1,8 +1,7 @@
-"""The floors of the house: which room may import which. The tidy test holds the code to it, the docs are made from it.
+"""Layers of packages: which package may import which. `tests/test_tidy.py` checks the imports.
 
-A room is a package or a module directly in `src/tracelake`, or a package beside it. It imports from floors below its
-own and from itself, never from beside it: so no circle of rooms can come about. Whoever adds, moves or renames a room
-does it here, and runs `scripts/reference.py`.
+A package or module in `src/tracelake`, or a package beside it, imports from lower layers and from itself, never
+from its own layer. Import cycles between packages are therefore impossible. After a change, run `scripts/reference.py`.
 """
 
 from __future__ import annotations
@@ -11,69 +10,69 @@ from typing import Final
 
 FLOORS: Final[tuple[dict[str, str], ...]] = (
     {
-        "_errors": "every error that a user can meet",
-        "limits": "every limit that a user can reach",
-        "results": "what calls return, as plain records",
-        "batching": "items cut into batches that fit, neighbours merged by their sizes; pure",
+        "_errors": "errors that Tracelake raises",
+        "limits": "limits that a user can reach",
+        "results": "records that calls return",
+        "batching": "batches bounded by bytes, and size classes for merges; pure",
     },
     {
-        "scratch": "temporary directories, gone afterwards, whoever is killed",
+        "scratch": "temporary directories, deleted also after a crash",
         "durations": "`30d` as nanoseconds, pauses between retries; pure",
     },
     {
-        "formats": "records of the lake as JSON, with their versions",
-        "_settings": "TRACELAKE_* and tracelake.toml",
-        "otlp": "OTLP to rows and back, without loss; pure",
-        "tasks": "where tasks run: on Spark, or in this process; Java; progress",
+        "formats": "JSON encoding of the lake's records, with format versions",
+        "_settings": "environment variables and `tracelake.toml`",
+        "otlp": "lossless conversion between OTLP and rows; pure",
+        "tasks": "task runners (Spark, in process), Java, backoff",
     },
-    {"storage": "two primitives, objects and conditional records, and what keeps them"},
+    {"storage": "object stores, key-value stores, and their backends"},
     {
-        "shards": "a table in time: rows appended, read, compacted, collected",
-        "versions": "branches, commits, merges; reading at one",
-        "journal": "which inputs made which transaction",
-        "search": "full-text parts: built, published, merged, searched",
-        "tracking": "what a server took: its inbox, and the tracking store",
-        "access": "keys: who may do what, and how much",
-        "replicas": "who works on a lake, and whether it is stuck",
-        "testing": "simulated stores, crashes and schedules, for our tests and those of users",
-    },
-    {
-        "location": "where a lake and its metadata are: `lake.json`",
-        "tables": "built-in tables and specs of others, pruning, scans, all tables at one commit, changes",
+        "shards": "versioned tables: append, read, compact, collect",
+        "versions": "branches, commits, merges",
+        "journal": "records of the input of each transaction",
+        "search": "full-text parts: build, publish, merge, search",
+        "tracking": "tracking store, outbox and inbox of servers",
+        "access": "API keys, sessions, audit log, quotas",
+        "replicas": "status of pipeline replicas",
+        "testing": "simulated stores, crashes and schedules; public",
     },
     {
-        "context": "the stores, views and task runner that the components of an open lake share",
-        "indexing": "full-text parts of transactions: built, merged, rebuilt by tasks",
+        "location": "location of a lake and its metadata: `lake.json`",
+        "tables": "table specifications, scans, pruning, changes, tables at a commit",
     },
     {
-        "pipeline": "inputs to transactions to commits",
-        "user_tables": "tables that users write: upserts by key, ties",
-        "datasets": "evaluation sets: examples cut from traces",
-    },
-    {"archive": "cold traces out of the tracking store, and back; retention, layouts, sweeps"},
-    {"hot": "uncommitted spans of the tracking store, read and searched together with the tables"},
-    {"lake": "the façade that puts the rooms together; verify"},
-    {
-        "spark": "format `tracelake` for Spark",
-        "server": "OTLP/HTTP, the API, web pages, metrics",
-        "doctor": "whether stores and machine do what they must",
+        "context": "stores, views and task runner of an open lake",
+        "indexing": "index parts of transactions: build, merge, rebuild",
     },
     {
-        "pyspark_tracelake": "the name by which PySpark finds the format",
-        "__init__": "`import tracelake`: the public names",
+        "pipeline": "ingestion: inputs to transactions to commits",
+        "user_tables": "upserts into users' tables",
+        "datasets": "evaluation datasets",
     },
-    {"demo": "a small workload, and what Tracelake shows of it"},
-    {"cli": "the command line"},
-    {"__main__": "`python -m tracelake`: the command line"},
+    {"archive": "archive of traces: retention, layouts, sweeps"},
+    {"hot": "reads and searches of uncommitted spans"},
+    {"lake": "the public facade `Lake`; backup; verify"},
+    {
+        "spark": "Spark format `tracelake`",
+        "server": "OTLP receivers, HTTP API, web pages, metrics",
+        "doctor": "checks of stores and machine",
+    },
+    {
+        "pyspark_tracelake": "name by which PySpark finds the format",
+        "__init__": "public names of `import tracelake`",
+    },
+    {"demo": "sample workload of `tracelake demo`"},
+    {"cli": "command line"},
+    {"__main__": "`python -m tracelake`"},
 )
-"""Each room with what it holds, the lowest floor first."""
+"""Each package with its purpose, the lowest layer first."""
 
 
 def floor_of(room: str) -> int:
-    """Return the number of a room's floor, from 1. Raises LookupError for a room that has none."""
+    """Return the number of a package's layer, from 1. Raises LookupError for a package without one."""
     for number, rooms in enumerate(FLOORS, 1):
         if room in rooms:
             return number
     raise LookupError(
-        f"room {room} has no floor: give it one in scripts/floors.py, above all that it imports"
+        f"package {room} has no layer: add it to scripts/floors.py, above all packages that it imports"
     )

@@ -40,7 +40,7 @@ HELP_WIDTH: Final = 100
 Page: TypeAlias = Callable[[], str]
 _MADE_BY: Final = "<!-- Made by scripts/reference.py; do not edit. -->"
 _FLOORS_BEGIN: Final = "<!-- Made by scripts/reference.py from scripts/floors.py; do not edit. -->"
-_FLOORS_END: Final = "<!-- End of the floors. -->"
+_FLOORS_END: Final = "<!-- End of the packages. -->"
 _UNITS: Final = {
     "BYTES": "bytes",
     "S": "s",
@@ -59,7 +59,8 @@ _CLI_HEAD: Final = f"""# Command line
 
 {_MADE_BY}
 
-All commands and their options. `tracelake COMMAND --help` explains each option and gives examples.
+All commands. `tracelake COMMAND --help` explains the options of a command and gives examples; a release has a page with
+the help of all.
 
 With `--json`, standard output carries exactly one JSON document (`sql` and `search`: a list of objects). An error
 writes `{{"error": {{"kind": …, "message": …}}}}` to standard error. On a terminal, long work shows its progress on
@@ -68,8 +69,7 @@ standard error.
 Exit codes: 0 done; 1 failed; 2 usage; 130 interrupted. Code 1 also means that some input was refused, that `verify`
 found damage, or that a check of `doctor` failed. [Errors](errors.md) lists the code of each error.
 
-A commit (`--at`, `REF`) is a branch, a tag, or the first 6 or more digits of a commit id. It can also be `main~3`
-(three commits before), `main@17` (transaction 17) or `main@2026-01-01T00:00Z` (the newest commit at that time).
+A commit (`--at`, `REF`) has [these forms](python.md#commits-by-name).
 
 `tracelake --install-completion` lets the shell complete commands and options. A misspelled one brings similar names.
 """
@@ -79,8 +79,9 @@ _LIMITS_HEAD: Final = f"""# Limits
 {_MADE_BY}
 
 The limits beyond which Tracelake refuses input or a request. They are constants of a release, not settings. If a value
-of a setting is out of bounds, the error names the bound. All other limits only divide, delay or truncate work;
-`src/tracelake/limits` has all of them, with the effect of each.
+of a setting is out of bounds, the error names the bound. Time-outs and other limits only divide, delay or truncate
+work: `src/tracelake/limits`. The last column has the HTTP status or another effect; if it is empty, what exceeds the
+limit is refused.
 """
 
 _COMPLETE_LIMITS_HEAD: Final = f"""# All limits
@@ -98,10 +99,7 @@ _ERRORS_HEAD: Final = f"""# Errors
 Every error that Tracelake raises on purpose is a `TracelakeError` and is exported by `tracelake`. Its message says what
 happened, to what, and what to do next. The last two columns are the HTTP status and the exit code of a command.
 
-- `NotFoundError`: no object has this name, id or path.
-- `StorageError`: a retry may succeed. Over HTTP it is a 503 with `Retry-After`.
-- `ContentionError`: the call lost a race. Its size is not the cause.
-- `LimitError`: the input is too large. A retry does not help.
+After a `StorageError` a retry may succeed (over HTTP, a 503 with `Retry-After`). After a `LimitError` it does not help.
 """
 
 _PYTHON_HEAD: Final = f"""# Python
@@ -143,6 +141,11 @@ _NOT_PUBLIC: Final = ("hot", "objects")
 _COMPLETE_ONLY: Final = ("InProcess", "TaskRunner")
 """Classes for tests and adapters, whose methods only the complete page has."""
 
+_BRIEF: Final = (
+    *("lake.transactions", "lake.keys", "lake.sessions", "lake.audit", "lake.archive", "lake.annotations"),
+)
+"""Sections of the short page without effects: most programs use the command line or HTTP for this work."""
+
 _RECORDS: Final = """## Records
 
 Results are records; `help(tracelake.Hit)` shows the fields of one. All of them: {}.
@@ -177,34 +180,22 @@ _REFUSES: Final = re.compile(r"refused|rejected|\b4\d\d\b|\b503\b|error")
 
 _SETTING: Final = re.compile(
     r"Shortest|Smallest|Longest|Largest|Latest|Port number|A quota|.* that setting|.* configured"
+    r"|Wait of|Time until|Duration of"
 )
-"""The meaning of a limit that bounds a setting; the message of a refused setting has the bound."""
+"""The meaning of a limit that the short page omits: a bound of a setting, which its error names, or a time-out."""
 
 
 def cli_page() -> str:
     """Return the text of cli.md: a table of the commands."""
     rows = [
-        f"| `{' '.join(path[1:])}` | {_summary(command)} | {_parameters(command)} |"
-        for path, command in _commands(app)
-        if path[1:]
+        f"| `{' '.join(path[1:])}` | {_summary(command)} |" for path, command in _commands(app) if path[1:]
     ]
-    return "\n".join([_CLI_HEAD, "| command | effect | arguments and options |", "|---|---|---|", *rows, ""])
+    return "\n".join([_CLI_HEAD, "| command | effect |", "|---|---|", *rows, ""])
 
 
 def _summary(command: Any) -> str:
     """Return the first sentence of a command's help."""
-    paragraph = inspect.cleandoc(command.help).split("\n\n", 1)[0]
-    return " ".join(paragraph.split()).replace("|", "\\|")
-
-
-def _parameters(command: Any) -> str:
-    """Return the arguments and options of a command, except those that every command has."""
-    names = [
-        parameter.opts[0] if parameter.param_type_name == "option" else parameter.name.upper()
-        for parameter in command.params
-        if not {"--lake", "--json", "--help"} & set(parameter.opts)
-    ]
-    return " ".join(f"`{name}`" for name in names)
+    return _sentence(inspect.cleandoc(command.help))
 
 
 def complete_cli_page() -> str:
@@ -246,7 +237,7 @@ def _limit_tables(head: str, *, is_complete: bool) -> str:
     lines = [head]
     for section, found in limit_sections():
         rows = [
-            f"| `{name}` | {_value(name)} | {bounds} | {beyond} |"
+            f"| `{name}` | {_value(name)} | {bounds} | {beyond if is_complete else _answer(beyond)} |"
             for name, bounds, beyond in found
             if is_complete or (_REFUSES.search(beyond) and not _SETTING.match(bounds))
         ]
@@ -259,6 +250,13 @@ def _limit_tables(head: str, *, is_complete: bool) -> str:
                 "",
             ]
     return "\n".join(lines)
+
+
+def _answer(beyond: str) -> str:
+    """Return the effect of a limit for the short page: empty if something is simply refused."""
+    if re.fullmatch(r"(it|its span|the call|the path|one more|another) is refused( and named)?\.", beyond):
+        return ""
+    return beyond.removeprefix("the answer is ")
 
 
 def limit_sections() -> Iterator[tuple[str, list[tuple[str, str, str]]]]:
@@ -312,12 +310,14 @@ def _python_tables(head: str, *, is_complete: bool) -> str:
         *parts.items(),
         *((kind.__name__, kind) for kind in others if is_complete or kind.__name__ not in _COMPLETE_ONLY),
     ):
-        attributes = _attributes(kind) if is_complete or kind is tracelake.Lake else ""
-        lines += [
-            f"## {heading}\n",
-            f"`{kind.__name__}`: {_first_sentence(kind)}{attributes}\n",
-            *_calls(kind.__name__, members(kind).values(), is_complete),
-        ]
+        about = f"`{kind.__name__}`: {_first_sentence(kind)}{_attributes(kind)}"
+        if not is_complete and heading.startswith("lake."):
+            about = f"Class `{kind.__name__}`."
+        lines += [f"## {heading}\n", f"{about}\n"]
+        if not is_complete and heading in _BRIEF:
+            lines += [f"{', '.join(_names_of_calls(kind))}.\n"]
+        else:
+            lines += _calls(kind.__name__, members(kind).values(), is_complete)
     lines += _complete_tail(records) if is_complete else [_RECORDS.format(_names(records)), _SPARK]
     return "\n".join([*lines, "", _PYTHON_TAIL])
 
@@ -389,7 +389,7 @@ def _attributes(kind: type) -> str:
 
 
 def _calls(owner: str, members: Iterable[Any], is_complete: bool) -> list[str]:
-    """Return a table of public functions and properties."""
+    """Return a table of public functions and properties; for the short page, a list."""
     rows = []
     for member in members:
         function = getattr(member, "fget", getattr(member, "func", member))
@@ -398,8 +398,16 @@ def _calls(owner: str, members: Iterable[Any], is_complete: bool) -> list[str]:
         is_property = function is not member
         call = _signature if is_complete else _short_call
         text = call(function, is_property=is_property, is_method=bool(owner))
-        rows.append(f"| `{text}` | {_first_sentence(function)} |")
-    return ["| call | effect |", "|---|---|", *rows, ""] if rows else []
+        effect = _first_sentence(function)
+        rows.append(f"| `{text}` | {effect} |" if is_complete else f"- `{text}`: {effect}")
+    head = ["| call | effect |", "|---|---|"] if is_complete else []
+    return [*head, *rows, ""] if rows else []
+
+
+def _names_of_calls(kind: type) -> list[str]:
+    """Return the public methods of a class as short calls."""
+    methods = (member for member in members(kind).values() if inspect.isfunction(member))
+    return [f"`{_short_call(method, is_property=False, is_method=True)}`" for method in methods]
 
 
 def _signature(function: Any, *, is_property: bool, is_method: bool) -> str:
@@ -429,7 +437,12 @@ def _short_call(function: Any, *, is_property: bool, is_method: bool) -> str:
 
 def _first_sentence(documented: Any) -> str:
     """Return the first sentence of a docstring."""
-    paragraph = " ".join((inspect.getdoc(documented) or "").split("\n\n", 1)[0].split())
+    return _sentence(inspect.getdoc(documented) or "")
+
+
+def _sentence(text: str) -> str:
+    """Return the first sentence of a text, for a cell of a table."""
+    paragraph = " ".join(text.split("\n\n", 1)[0].split())
     return re.split(r"(?<=\.)\s+(?=[A-Z`])", paragraph)[0].replace("|", "\\|")
 
 
@@ -465,7 +478,7 @@ def errors_page() -> str:
     """Return the text of errors.md."""
     rows = [
         f"| `{kind.__name__}` | {', '.join(f'`{base.__name__}`' for base in kind.__bases__)} | "
-        f"{' '.join(inspect.getdoc(kind).split())} | {status_of(kind)} | {exit_code(kind)} |"  # type: ignore[union-attr]
+        f"{_first_sentence(kind)} | {status_of(kind)} | {exit_code(kind)} |"
         for kind in errors()
     ]
     return "\n".join(
@@ -474,14 +487,14 @@ def errors_page() -> str:
 
 
 def internals_page() -> str:
-    """Return the text of the internals' first page, with the floors of the house as they are now."""
+    """Return the text of the internals' first page, with the table of packages and layers."""
     head, _, rest = INTERNALS.read_text(encoding="utf-8").partition(_FLOORS_BEGIN)
     rows = [
         f"| {number} | `{room}` | {what} |"
         for number, rooms in reversed(list(enumerate(FLOORS, 1)))
         for room, what in rooms.items()
     ]
-    table = "\n".join(["| floor | room | what it holds |", "|---|---|---|", *rows])
+    table = "\n".join(["| layer | package | purpose |", "|---|---|---|", *rows])
     return f"{head}{_FLOORS_BEGIN}\n\n{table}\n\n{_FLOORS_END}{rest.partition(_FLOORS_END)[2]}"
 
 

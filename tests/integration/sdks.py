@@ -50,14 +50,13 @@ GO = Path(__file__).parent / "go"
 PAGE = ROOT / "docs" / "reference" / "sdks.md"
 HEAD = """# SDKs
 
-Written by campaign `sdks`, which drives the official exporters, unmodified, against a server. Each sends a trace of
-two spans and reads it back: ids, times, attributes, event, status, parent, service and scope are compared. Then each
-sends a metric and a log, which are answered and counted, and not kept: no exporter has anything to warn of.
+Official exporters that send all data to a server without loss or warning. Campaign `sdks` runs each one unmodified. It
+compares ids, times, attributes, event, status, parent, service and scope of two spans with those that the server
+stores. A metric and a log are answered and not stored.
 
-| language | SDK | protocol | compression | arrived | metric and log |
-|---|---|---|---|---|---|
+| language | SDK | protocol | compression |
+|---|---|---|---|
 """
-ARRIVED = ("2 of 2 spans, all equal", "answered, no warning")
 
 
 def test_what_sdks_send_arrives(
@@ -99,7 +98,7 @@ def _python(process: ServerProcess, server: str) -> list[tuple[str, ...]]:  # no
                 OTLPMetricExporter(f"{server}/v1/metrics", compression=compression),
                 OTLPLogExporter(f"{server}/v1/logs", compression=compression),
             )
-        rows.append((*told, "HTTP, protobuf", compression.value, *ARRIVED))
+        rows.append((*told, "HTTP, protobuf", compression.value))
     url = f"http://{process.grpc_address}"
     for of_grpc in (grpc.Compression.NoCompression, grpc.Compression.Gzip):
         check_python(server, GrpcSpanExporter(url, insecure=True, compression=of_grpc))
@@ -108,7 +107,7 @@ def _python(process: ServerProcess, server: str) -> list[tuple[str, ...]]:  # no
                 GrpcMetricExporter(url, insecure=True, compression=of_grpc),
                 GrpcLogExporter(url, insecure=True, compression=of_grpc),
             )
-        rows.append((*told, "gRPC", "gzip" if of_grpc is grpc.Compression.Gzip else "none", *ARRIVED))
+        rows.append((*told, "gRPC", "gzip" if of_grpc is grpc.Compression.Gzip else "none"))
     return rows
 
 
@@ -123,7 +122,7 @@ def _javascript(process: ServerProcess, server: str, node: str) -> list[tuple[st
             _check(server, json.loads(_ran(command, JAVASCRIPT)), f"js-{kind}")
             with _answered(server):
                 _ran(command, JAVASCRIPT_SIGNALS)
-            rows.append(("JavaScript", sdk, protocol, compression, *ARRIVED))
+            rows.append(("JavaScript", sdk, protocol, compression))
     return rows
 
 
@@ -138,7 +137,7 @@ def _java(process: ServerProcess, server: str) -> list[tuple[str, ...]]:  # noqa
             _check(server, json.loads(_ran([*_java_command("Export.java"), *where], JAVA)), "java")
             with _answered(server):
                 _ran([*_java_command("ExportSignals.java"), *where], JAVA)
-            rows.append(("Java", sdk[1], name, compression, *ARRIVED))
+            rows.append(("Java", sdk[1], name, compression))
     return rows
 
 
@@ -157,7 +156,7 @@ def _go(process: ServerProcess, server: str) -> list[tuple[str, ...]]:  # noqa: 
             with _answered(server):
                 sent = _ran([f"{ROOT}/.tools/sdk-go", address, protocol, compression], GO)
             _check(server, json.loads(sent), "go")
-            rows.append(("Go", sdk[1], name, compression, *ARRIVED))
+            rows.append(("Go", sdk[1], name, compression))
     return rows
 
 

@@ -20,9 +20,7 @@ OTLP_REQUEST_VALUES_MAX: Final = 5_000_000
 """Objects, arrays and commas of one JSON request; they are counted before it is parsed. Beyond: the answer is
 413."""
 OTLP_CAREFUL_VALUES_MAX: Final = 1_000_000
-"""The same, or messages and other fields of protobuf, of a request that the fast decoder refuses, so that the
-careful one reads it. Fields of protobuf that are no messages are bounded by it, and one for each message, in any
-request. Beyond: the answer is 413."""
+"""The same, or fields of protobuf, of an invalid request, which is decoded span by span. Beyond: the answer is 413."""
 OTLP_TEXT_MAX_BYTES: Final = 16 * MIB
 """One string, bytes or nested value of an attribute. Beyond: its span is refused and named."""
 MESSAGES_MAX: Final = 1_000

@@ -10,8 +10,8 @@ complete."""
 TRACKING_KEY_MAX_CHARS: Final = 250
 """Key of a tag, or an id that is not a trace id. Beyond: it is refused."""
 EXPERIMENT_ID_MAX_BYTES: Final = 500
-"""Id of an experiment in a request, as UTF-8. With the longest workspace name it forms one index key, and
-PostgreSQL allows 2,704 bytes. Beyond: it is refused."""
+"""Id of an experiment in a request, as UTF-8. Beyond: it is refused."""
+# With the longest workspace name it forms one index key, and PostgreSQL allows 2,704 bytes.
 TRACKING_VALUE_MAX_CHARS: Final = 8_000
 """Value of a tag. Beyond: it is refused."""
 EXPERIMENT_TAG_MAX_CHARS: Final = 5_000
