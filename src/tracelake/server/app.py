@@ -29,6 +29,7 @@ from tracelake.location import cache_directory, in_memory
 from tracelake.server import (
     access,
     archive,
+    assessments,
     call_graph,
     mlflow,
     pipeline,
@@ -73,7 +74,8 @@ HEADERS = (
 
 _ROUTERS: Final = (
     *(trace_list_routes.api, trace_list_routes.pages, session_list.api, session_list.pages),
-    *(session_page.api, session_page.pages, traces.api, trace_page.pages, search.pages),
+    *(session_page.api, session_page.pages, assessments.api, assessments.pages),
+    *(traces.api, trace_page.pages, search.pages),
     *(call_graph.api, call_graph.pages),
     *(versions.api, versions.pages, pipeline.api, pipeline.pages, archive.api, archive.pages),
     *(mlflow.client_api, access.api, access.pages),

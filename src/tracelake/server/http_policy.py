@@ -144,6 +144,8 @@ RULES: Final[tuple[tuple[tuple[str, ...], str, Need], ...]] = (
     (_GET, f"{SESSIONS}*", "admin"),
     (_GET, AUDIT, "admin"),
     (_GET, "/api/*", "read"),
+    (("POST", "DELETE"), "/api/v1/traces/*", "annotate"),
+    (("POST",), "/traces/*", "annotate"),
     (_GET, "/", "read"),
     *(
         (_GET, f"/{page}*", "read")
@@ -172,6 +174,8 @@ DIVIDED: Final[tuple[tuple[tuple[str, ...], str], ...]] = (
     (_GET, "/traces/*"),
     (("POST",), f"{OTLP}*"),
     (_GET, "/api/v1/traces*"),
+    (("POST", "DELETE"), "/api/v1/traces/*"),
+    (("POST",), "/traces/*"),
     (_GET, "/api/v1/overview"),
     (_GET, "/api/v1/services"),
     (_GET, "/api/v1/trace-sessions"),
@@ -201,7 +205,12 @@ def is_divided(method: str, path: str) -> bool:
 
 def may_open(path: str, role: Role, workspace: str | None) -> bool:
     """Return whether a key of this role and workspace may open a page; None means all workspaces."""
-    return needed("GET", path) in GRANTS[role] and (workspace is None or is_divided("GET", path))
+    return may_send("GET", path, role, workspace)
+
+
+def may_send(method: str, path: str, role: Role, workspace: str | None) -> bool:
+    """Return whether a key of this role and workspace may send a request; None means all workspaces."""
+    return needed(method, path) in GRANTS[role] and (workspace is None or is_divided(method, path))
 
 
 def _fits(path: str, pattern: str) -> bool:

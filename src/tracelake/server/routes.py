@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeAlias, TypeVar
+from urllib.parse import parse_qsl
 
 import msgspec
 from fastapi import Depends, Query, Request, Response
@@ -20,7 +21,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from tracelake import limits
-from tracelake._errors import DecodeError, UnsupportedError
+from tracelake._errors import DecodeError, ForbiddenError, UnsupportedError
 from tracelake.formats import MALFORMED
 from tracelake.server import render
 from tracelake.server.audit import tell_body
@@ -29,6 +30,7 @@ from tracelake.server.key_ring import ACTOR, KeyHolder
 from tracelake.server.otlp_http import Budget, read_body
 
 BodyT = TypeVar("BodyT", bound=BaseModel)
+_FORM_FIELDS_MAX: Final = 100
 
 
 class RequestModel(BaseModel):
@@ -103,6 +105,33 @@ async def small_body(request: Request, max_bytes: int) -> bytes:
     with Budget(max_bytes).share() as share:
         declared = request.headers.get("content-length", "").encode()
         return await read_body(declared, request.receive, share, max_bytes)
+
+
+async def _form_fields(request: Request) -> dict[str, str]:
+    """Return the fields of a form. Raises UnsupportedError, ForbiddenError, LimitError, DecodeError.
+
+    Browsers send Origin with every POST, and the guard has refused foreign ones. So a request without it may come from
+    a page of another site.
+    """
+    content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if content_type != "application/x-www-form-urlencoded":
+        raise UnsupportedError(
+            "send Content-Type: application/x-www-form-urlencoded, or use the API with JSON"
+        )
+    if "origin" not in request.headers:
+        raise ForbiddenError(
+            "a form must come with Origin, as browsers send it; programs use the API with JSON"
+        )
+    body = await small_body(request, limits.COMMIT_REQUEST_MAX_BYTES)
+    try:
+        pairs = parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=_FORM_FIELDS_MAX)
+    except ValueError as error:
+        raise DecodeError(f"the form cannot be read: {error}") from error
+    return dict(pairs)
+
+
+FormFields: TypeAlias = Annotated[dict[str, str], Depends(_form_fields)]
+"""Fields of a form of this server's pages."""
 
 
 def app_part(name: str) -> Any:

@@ -17,6 +17,7 @@ from tracelake._errors import UsageError
 from tracelake.search.query_parser import clause_of, written
 from tracelake.search.query_values import nanoseconds, period
 from tracelake.server import render
+from tracelake.server.assessments import listed_assessments
 from tracelake.server.http_policy import RequestLake
 from tracelake.server.routes import (
     JsonRoute,
@@ -193,6 +194,7 @@ def list_page(lake: RequestLake, request: Request, wanted: Wanted) -> Response:
         "/api/v1/traces",
         traces=listing.traces,
         previews=previews_of(lake, listing.traces),
+        assessments=listed_assessments(lake, [row["trace_id"] for row in listing.traces]),
         not_listed=listing.not_listed,
         wanted=wanted,
         parameters=parameters,

@@ -18,6 +18,7 @@ from tracelake.lake.lake import Lake
 from tracelake.otlp.content import conversation, span_type_of
 from tracelake.otlp.conventions import WORKSPACE_DEFAULT
 from tracelake.results import Row
+from tracelake.server.assessments import assessment_context
 from tracelake.server.http_policy import RequestLake
 from tracelake.server.message_view import embedded_image, view_conversation, view_text
 from tracelake.server.render import cost, duration, span_query, tokens
@@ -249,6 +250,7 @@ def span_details(
         "exceptions": [event for event in events if event["name"] == "exception"],
         "events": [event for event in events if event["name"] != "exception"],
         "trace_id": span["trace_id"],
+        "selector": {"workspace": workspace, "kind": kind},
         "address": SpanAddress(
             span_query(span["span_id"], workspace, kind), f"?{selector}" if selector else ""
         ),
@@ -365,6 +367,7 @@ def trace_page(
         f"/api/v1/traces/{trace.trace_id}",
         trace=trace,
         tags=_shown_tags(lake, trace.trace_id),
+        **assessment_context(lake, request, trace.trace_id),
         waterfall=waterfall,
         rows=shown,
         selected=selected,
@@ -397,6 +400,7 @@ def details(
     row = find_span(lake, trace_id, span, workspace, kind)
     before = _previous_call(lake, trace_id, previous, row["workspace"])
     context = span_details(row, before, None, workspace, kind)
+    context |= assessment_context(lake, request, row["trace_id"])
     return TEMPLATES.TemplateResponse(request, "span.html", context)
 
 
