@@ -155,6 +155,7 @@ def every_request(lake: tracelake.Lake) -> dict[tuple[str, str], list[Asked]]:
             for one in (*EVERY_TRACE, *BEGINNINGS)
             for more in ("", "?format=otlp")
         ],
+        "/api/v1/traces/trace_id/assessments": [f"/api/v1/traces/{one}/assessments" for one in EVERY_TRACE],
         "/api/v1/traces/trace_id/spans/span_id": [
             f"/api/v1/traces/{one}/spans/{SPAN}" for one in EVERY_TRACE
         ],
@@ -175,6 +176,17 @@ def every_request(lake: tracelake.Lake) -> dict[tuple[str, str], list[Asked]]:
         "/api/v1/search/completions": [f"/api/v1/search/completions?q={typed}" for typed in TYPED],
     }
     requests = {("GET", path): [Asked("GET", url) for url in urls] for path, urls in gets.items()}
+    label = {"name": "mine", "value": 1}
+    for method, path, body in (
+        ("POST", "/api/v1/traces/trace_id/assessments", label),
+        ("DELETE", "/api/v1/traces/trace_id/assessments/assessment_id", None),
+        ("POST", "/traces/trace_id/assessments", label),
+        ("POST", "/traces/trace_id/assessments/assessment_id/delete", label),
+    ):
+        of_b = path.replace("assessment_id", said)
+        requests[method, path] = [
+            Asked(method, of_b.replace("trace_id", one), body) for one in (OF_B, HOT_OF_B, SHARED)
+        ]
     for prefix in MLFLOW:
         for what, urls in {
             "traces/batchGet": [f"traces/batchGet?{'&'.join(f'trace_ids={one}' for one in EVERY_TRACE)}"],
@@ -312,7 +324,11 @@ def test_nothing_of_another_workspace_is_in_any_answer(walls: Walls) -> None:
         if route[0] == "GET" or route[1].endswith("traces/search")
         if any(SECRET in answer.text for answer in walls.answers(requests[:3], "whole"))
     }
-    silent = {path for _, path in walls.divided.keys() - shown if "experiments" not in path}
+    silent = {
+        path
+        for method, path in walls.divided.keys() - shown
+        if "experiments" not in path and (method == "GET" or "/mlflow/" in path)
+    }
     assert {path for path in silent if "/mlflow/" not in path} == {
         "/openapi.json",
         "/traces/trace_id/image",

@@ -1,0 +1,208 @@
+"""Sessions, users and the lists in a browser: the conversation, links, keys, brush, Live, accessibility, screenshots.
+
+With TRACELAKE_SCREENSHOTS=1 the screenshots go to docs/images.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from tests.browser.conftest import serving
+from tests.browser.test_trace_page import AXE, ROOT, findings
+from tests.server.fake_lake import FakeLake, span_row
+from tracelake.results import Row
+
+SESSION = "trip-2291"
+PATHS = {
+    "sessions": "/sessions",
+    "session": f"/session?session={SESSION}",
+    "users": "/users",
+    "user": "/user?user=ada",
+    "traces": "/",
+    "overview": "/overview",
+}
+TURNS = (
+    ("I have to be in Lyon on Thursday at 14:00. Which train do you suggest?", "rail_search",
+     {"from": "Paris", "to": "Lyon", "arrive_before": "13:30"}, "TGV 6607, 08:58 to 10:56, 74 EUR",
+     "Take **TGV 6607** at 08:58. It arrives at 10:56 and costs 74 EUR.\n\n- Seats are left in both classes\n"
+     "- You can exchange the ticket until departure"),
+    ("Book it, please, and find me a hotel near the station.", "hotel_search", {"city": "Lyon", "nights": 1}, None,
+     "The train is booked. The hotel search did not answer, so I could not reserve a room."),
+    ("Try the hotel again.", "hotel_search", {"city": "Lyon", "nights": 1}, "Hotel Part-Dieu, 129 EUR",
+     "I reserved a room at **Hotel Part-Dieu** for 129 EUR, five minutes from the station."),
+)  # fmt: skip
+"""Question, tool, its arguments and result, and answer of each trace of the session."""
+
+
+def turn(number: int, history: list[dict[str, Any]]) -> list[Row]:
+    """Return the spans of one trace of the session; the history grows."""
+    question, tool, arguments, result, answer = TURNS[number]
+    trace, zero = 10 + 2 * number, span_row(10 + 2 * number, 0)["start_ns"]
+    asked = [*history, {"role": "user", "content": question}]
+    call = {"id": f"call_{number}", "function": {"name": tool, "arguments": json.dumps(arguments)}}
+    planned = {"role": "assistant", "content": "", "tool_calls": [call]}
+    found = [
+        *asked,
+        planned,
+        {"role": "tool", "tool_call_id": call["id"], "content": result or "no answer in 5 s"},
+    ]
+    llm = {"model": "gpt-4o", "attributes": {"openinference.span.kind": "LLM"}, "kind": "CLIENT", "parent": 1}
+
+    def step(span: int, start_ms: int, length_ms: int, **columns: Any) -> Row:
+        start_ns, length_ns = zero + start_ms * 10**6, length_ms * 10**6
+        times = {"start_ns": start_ns, "end_ns": start_ns + length_ns, "duration_ns": length_ns}
+        return span_row(
+            trace,
+            span,
+            **{"service": "travel-desk", "session_id": SESSION, "user_id": "ada"} | times | columns,
+        )
+
+    history[:] = [*found, {"role": "assistant", "content": answer}]
+    failed = (
+        {"status": "ERROR", "status_message": "no answer from hotels.internal within 5 s"}
+        if result is None
+        else {}
+    )
+    return [
+        step(1, 0, 5_400, name="plan trip", input=question, output=answer,
+             attributes={"openinference.span.kind": "AGENT"}),
+        step(2, 100, 1_300, name="chat gpt-4o", input_tokens=412 + 300 * number, output_tokens=46,
+             input=json.dumps({"messages": asked}), output=json.dumps([planned]), **llm),
+        step(3, 1_450, 1_900, name=tool, parent=1, input=json.dumps(arguments), output=result,
+             attributes={"openinference.span.kind": "TOOL"}, **failed),
+        step(4, 3_400, 1_900, name="chat gpt-4o", input_tokens=520 + 300 * number, output_tokens=81,
+             input=json.dumps({"messages": found}), output=json.dumps([history[-1]]), **llm),
+    ]  # fmt: skip
+
+
+def desk() -> FakeLake:
+    """Return a lake with the session, and other sessions and users with errors and tokens."""
+    history: list[dict[str, Any]] = [
+        {"role": "system", "content": "You are the travel desk of Northwind. Trains before flights."}
+    ]
+    spans = [span for number in range(len(TURNS)) for span in turn(number, history)]
+    questions = (
+        "Where is my refund for the cancelled flight?", "Can I take my bike on the night train?",
+        "Which hotels in Porto are below 120 EUR?", "Move my flight to Berlin to Friday",
+        "Is breakfast included in my booking?", "Find a train from Milan to Zurich after 18:00",
+    )  # fmt: skip
+    for number in range(72):
+        failed = {"status": "ERROR", "status_message": "payment refused"} if number % 11 == 3 else {}
+        long_ms = 900 + 137 * (number * 7 % 23)
+        start_ns = span_row(12, 0)["start_ns"] + number * 31_000_000_000 % 1_900_000_000_000
+        of = {
+            "session_id": f"chat-{4_000 + number // 3}",
+            "user_id": ("ada", "grace", "edsger", "barbara")[number // 3 % 4],
+            "input": questions[number % 6], "output": "Let me check that for you.", "model": "gpt-4o-mini",
+            "service": ("travel-desk", "support-desk")[number % 2], "name": "answer", "start_ns": start_ns,
+            "end_ns": start_ns + long_ms * 10**6, "duration_ns": long_ms * 10**6,
+            "input_tokens": 300 + number * 13 % 400, "output_tokens": 60 + number * 7 % 90,
+        }  # fmt: skip
+        spans.append(span_row(100 + number, 1, **of | failed))
+    return FakeLake(spans)
+
+
+@pytest.fixture(scope="module")
+def desk_site() -> Iterator[str]:
+    """Return the address of a server over the lake."""
+    with serving(desk()) as address:
+        yield address
+
+
+def test_a_session_is_one_conversation(page: Page, desk_site: str) -> None:
+    """From the list to the conversation: messages in order, history and tool calls folded, errors marked."""
+    page.goto(f"{desk_site}/sessions?user=ada")
+    page.click(f"text={SESSION}")
+    expect(page.locator("h1")).to_have_text(SESSION)
+    expect(page.locator(".turn")).to_have_count(3)
+    expect(page.locator(".turn.failed")).to_have_count(1)
+    second = page.locator(".turn").nth(1)
+    expect(second.locator(":scope > .message h3")).to_have_text(["User", "Assistant"])
+    expect(second.locator(".earlier summary")).to_contain_text("earlier messages")
+    steps = second.locator(".steps")
+    expect(steps.locator("pre").first).to_be_hidden()
+    steps.locator("summary").click()
+    expect(steps).to_contain_text("no answer in 5 s")
+    expect(page.locator(".turns li.failed")).to_contain_text("Book it, please")
+    second.locator("h2 a").click()
+    expect(page.locator(".waterfall[data-ready]")).to_be_visible()
+
+
+def test_each_number_leads_to_its_traces(page: Page, desk_site: str) -> None:
+    """The number of errors of a user opens the list with these traces only."""
+    page.goto(f"{desk_site}/users?order=errors")
+    first = page.locator(".groups tbody tr").first
+    traces = int(re.sub(r"\D", "", first.locator("td.number .error").get_attribute("title") or ""))
+    first.locator("td.number .error").click()
+    expect(page.locator(".traces tbody tr")).to_have_count(traces)
+    expect(page.locator(".traces .status .error")).to_have_count(traces)
+
+
+def test_the_brush_selects_a_time(page: Page, desk_site: str) -> None:
+    """Dragging over the chart narrows the list to the traces below the brush."""
+    page.goto(desk_site)
+    box = page.locator(".activity svg").bounding_box()
+    assert box is not None
+    middle = box["y"] + box["height"] / 2
+    page.mouse.move(box["x"] + box["width"] * 0.6, middle)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * 0.8, middle, steps=4)
+    expect(page.locator(".brush")).to_be_visible()
+    page.mouse.up()
+    page.wait_for_url("**start=*")
+    shown = int(page.locator(".figures dd").first.inner_text())
+    assert 0 < shown < 75
+    expect(page.locator(".traces tbody tr")).to_have_count(min(shown, 50))
+
+
+def test_live_shows_new_traces(page: Page) -> None:
+    """With Live on, a new trace appears; while the pointer is over the list, nothing moves."""
+    lake = desk()
+    with serving(lake) as site:
+        page.clock.install()
+        page.goto(f"{site}/sessions")
+        page.check(".live input")
+        page.wait_for_load_state("networkidle")
+        new = desk()._traces | FakeLake([span_row(900, 1, session_id="fresh", user_id="ada")])._traces
+        lake._traces = new
+        page.hover(".groups tbody tr >> nth=2")
+        page.clock.run_for(11_000)
+        expect(page.locator("text=fresh")).to_have_count(0)
+        page.mouse.move(0, 0)
+        page.clock.run_for(11_000)
+        expect(page.locator("text=fresh")).to_be_visible()
+        page.goto("about:blank")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1440, 390])
+def test_what_it_looks_like(
+    browser: Browser, desk_site: str, tmp_path: Path, width: int, scheme: str
+) -> None:
+    """Axe finds nothing on any list or page of sessions and users, and nothing is beyond the right edge."""
+    assert AXE.is_file(), "no axe-core: run scripts/setup-browser"
+    folder = ROOT / "docs" / "images" if os.environ.get("TRACELAKE_SCREENSHOTS") else tmp_path
+    with browser.new_context(
+        viewport={"width": width, "height": 900 if width > 900 else 844},
+        color_scheme="dark" if scheme == "dark" else "light",
+        bypass_csp=True,
+    ) as context:
+        page = context.new_page()
+        for name, path in PATHS.items():
+            page.goto(f"{desk_site}{path}")
+            page.add_script_tag(path=AXE)
+            assert (name, findings(page)) == (name, [])
+            assert page.evaluate("document.documentElement.scrollWidth") <= width, name
+            page.screenshot(path=folder / f"{name}-{width}-{scheme}.png")
+        if width < 900:
+            for label, path in (("Sessions", "/sessions"), ("Overview", "/overview"), ("Traces", "/")):
+                page.click(f'nav[aria-label="Main"] >> text={label}')
+                page.wait_for_url(f"{desk_site}{path}")
