@@ -120,7 +120,7 @@ def may(role: str, method: str, path: str) -> bool:
         return not path.startswith("/api/v1/keys")
     return (
         role == "annotate"
-        and "/mlflow/" in path
+        and ("/mlflow/" in path or "/assessments" in path)
         and "experiment-tag" not in path
         and "delete-traces" not in path
     )

@@ -23,7 +23,7 @@ from tracelake.tracking import mlflow_search, store
 @pytest.mark.parametrize(
     "broken",
     [
-        Mutation("nobody is led to what is refused", http_policy.may_open, rewrite("_1 or _", "_1 or True")),
+        Mutation("nobody is led to what is refused", http_policy.may_send, rewrite("_1 or _", "_1 or True")),
         Mutation("people get a page", guard._wants_page, rewrite("_ in _1", "'none' in _1")),
         Mutation("programs get JSON", guard._wants_page, rewrite("return _", "return True")),
     ],
