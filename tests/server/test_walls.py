@@ -177,7 +177,7 @@ def every_request(lake: tracelake.Lake) -> dict[tuple[str, str], list[Asked]]:
     }
     requests = {("GET", path): [Asked("GET", url) for url in urls] for path, urls in gets.items()}
     label = {"name": "mine", "value": 1}
-    for method, path, body in (
+    for method, path, sent in (
         ("POST", "/api/v1/traces/trace_id/assessments", label),
         ("DELETE", "/api/v1/traces/trace_id/assessments/assessment_id", None),
         ("POST", "/traces/trace_id/assessments", label),
@@ -185,7 +185,7 @@ def every_request(lake: tracelake.Lake) -> dict[tuple[str, str], list[Asked]]:
     ):
         of_b = path.replace("assessment_id", said)
         requests[method, path] = [
-            Asked(method, of_b.replace("trace_id", one), body) for one in (OF_B, HOT_OF_B, SHARED)
+            Asked(method, of_b.replace("trace_id", one), sent) for one in (OF_B, HOT_OF_B, SHARED)
         ]
     for prefix in MLFLOW:
         for what, urls in {
