@@ -118,7 +118,7 @@ class KeyValueStore(Protocol):
         """
 
     def notes(self, partition: str, beginning: str = "") -> list[Entry]:
-        """Return the notes of a partition whose key has this ASCII prefix, in key order; all without one."""
+        """Return the notes of a partition whose keys begin with this ASCII text, by key."""
 
     def forget(self, partition: str, keys: Collection[str]) -> None:
         """Delete notes, if they exist, leaving no tombstone. A power failure may restore one."""

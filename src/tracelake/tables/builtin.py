@@ -263,7 +263,7 @@ def inherit(rows: Sequence[tuple[str, dict[str, Any]]], values: Mapping[str, Map
 
 
 def summed(spans: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Compute the result of `aggregate_sql` for all spans of one trace in Python, without the transaction."""
+    """Compute in Python what `aggregate_sql` computes for all spans of one trace, but not column `transaction`."""
     early = sorted(spans, key=_early)
     root = next((span for span in early if span["parent_span_id"] is None), early[0])
     start_ns = early[0]["start_ns"]

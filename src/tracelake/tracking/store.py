@@ -237,7 +237,7 @@ _OF_ANY: Final = ("session_id", "user_id")
 
 @dataclass(frozen=True, slots=True)
 class TracePart:
-    """Spans of a trace from one transaction, as a serialized OTLP `TracesData`."""
+    """Spans of a trace that one outbox row has, too, as a serialized OTLP `TracesData`."""
 
     sequence: int
     """The number of the outbox row with the same spans."""

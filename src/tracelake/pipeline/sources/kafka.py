@@ -325,8 +325,11 @@ class ConsumerOffsets:
         return None if entry is None else self._decode(entry)
 
     def begin(self, name: PartitionName, low: int) -> PartitionPosition:
-        """Record the first available offset of a partition at its first poll, so that later losses are reported as
-        errors. Return the position."""
+        """Record the first available offset of a partition at its first poll, and return the ranges that are taken.
+
+        Offsets below the first one count as taken. If Kafka deletes later ones before they are read, that is an error.
+        A second call changes nothing.
+        """
         return self._change(name, lambda standing: standing or PartitionPosition(united([(0, low)])))
 
     def take(self, name: PartitionName, ranges: Iterable[Offsets], size_bytes: int = 0) -> None:
