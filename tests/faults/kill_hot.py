@@ -53,7 +53,7 @@ class HotCampaign(Campaign):
 
     def _look(self, client: httpx.Client, url: str, request: Request) -> bool:
         """Read a trace right after its acknowledgement: all of its spans exist."""
-        if not request.good() or request.trace_id % 7:
+        if not request.good() or request.trace_id % 2:
             return True
         try:
             answer = client.get(f"{url.removesuffix('/v1/traces')}/api/v1/traces/{request.trace_id:032x}")

@@ -13,9 +13,9 @@ SEED = 5
 
 @pytest.mark.parametrize("postgres", [False, True], ids=["sqlite", "postgres"])
 def test_o1_killed_while_many_send(tmp_path: Path, postgres: bool) -> None:
-    """Every acknowledged span exists once after two kills; `python -m tests.campaigns hot` kills more."""
+    """Every acknowledged span exists once after six kills; `python -m tests.campaigns hot` kills more."""
     with tracking_database(postgres):
         campaign = HotCampaign(tmp_path, SEED, print)
-        campaign.run(kills=2)
+        campaign.run(kills=6)
     assert campaign.outcomes.unanswered
     assert campaign.looks
