@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter, deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from fastapi import APIRouter, Request, Response
@@ -218,20 +218,10 @@ def read_graph(lake: Lake, trace_id: str) -> tuple[Trace, CallGraph]:
 
 def graph_json(trace_id: str, graph: CallGraph) -> dict[str, Any]:
     """Return the JSON of a call graph. `caller` and `callee` are places in `operations`."""
-    return {
-        "trace_id": trace_id,
-        "operations": [
-            {
-                name: getattr(each, name)
-                for name in ("name", "type", "services", "calls", "errors", "total_ns", "self_ns")
-            }
-            for each in graph.operations
-        ],
-        "calls": [
-            {name: getattr(each, name) for name in ("caller", "callee", "calls", "errors", "total_ns")}
-            for each in graph.calls
-        ],
-    }
+    operations = [asdict(each) for each in graph.operations]
+    for operation in operations:
+        del operation["url"]
+    return {"trace_id": trace_id, "operations": operations, "calls": [asdict(each) for each in graph.calls]}
 
 
 api = APIRouter(prefix="/api/v1", route_class=JsonRoute)

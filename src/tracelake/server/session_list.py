@@ -33,6 +33,7 @@ from tracelake.server.trace_list import (
     range_of,
     read_activity,
     read_overview,
+    totals_sql,
     where_of,
 )
 from tracelake.server.trace_list_routes import (
@@ -50,7 +51,6 @@ from tracelake.tables.page_tokens import name_of_search
 
 GroupedBy: TypeAlias = Literal["session", "user"]
 GroupOrder: TypeAlias = Literal["newest", "oldest", "traces", "spans", "errors", "tokens"]
-_INT64_MAX: Final = (1 << 63) - 1
 _NEWEST: Final = ("(last_ns > {latest_ns})::BIGINT", "last_ns DESC")
 _KEYS: Final[dict[GroupOrder, tuple[str, ...]]] = {
     "newest": _NEWEST,
@@ -90,15 +90,12 @@ def list_groups(
     conditions, notes = conditions_of(lake, wanted, keyset.now_ns)
     column, other = ("session_id", "user_id") if by == "session" else ("user_id", "session_id")
     where = where_of([*conditions, f"{column} IS NOT NULL", f"{column} <> ''"])
-    sums = ", ".join(
-        f"least(coalesce(sum({name}::HUGEINT), 0), {_INT64_MAX})::BIGINT AS {name}" for name in _SUMS
-    )
     # One character more than a list shows tells that a text is cut.
     shown = limits.LIST_TEXT_MAX_CHARS + 1
     query = f"""
         WITH grouped AS (
             SELECT {column} AS id, md5({column}) AS row_id, count(*) AS traces,
-                count(*) FILTER (error_count > 0) AS failed_traces, {sums},
+                count(*) FILTER (error_count > 0) AS failed_traces, {totals_sql(_SUMS)},
                 sum(cost) AS cost,
                 min(start_ns) AS first_ns, max(start_ns) AS last_ns, arg_min(trace_id, start_ns) AS first_trace_id,
                 count(DISTINCT {other}) AS others, arg_max({other}, start_ns) AS other

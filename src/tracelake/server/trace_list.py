@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass, replace
 from typing import Final, Literal, TypeAlias
 
@@ -216,10 +216,14 @@ def _matching(lake: Lake, query: str, start_ns: int | None) -> tuple[Sequence[st
     return matching.trace_ids, [*(notes if matching.is_cut else []), *not_searched]
 
 
-_TOKEN_SUMS: Final = ", ".join(
-    f"least(coalesce(sum({name}::HUGEINT), 0), {_INT64_MAX})::BIGINT AS {name}"
-    for name in ("input_tokens", "output_tokens")
-)
+def totals_sql(columns: Iterable[str]) -> str:
+    """Return the SQL of the sums of columns. Senders choose the values, so a sum stays within 64 bits."""
+    return ", ".join(
+        f"least(coalesce(sum({name}::HUGEINT), 0), {_INT64_MAX})::BIGINT AS {name}" for name in columns
+    )
+
+
+_TOKEN_SUMS: Final = totals_sql(("input_tokens", "output_tokens"))
 _LATENCY: Final = "quantile_disc(duration_ns, 0.5) AS p50_ns, quantile_disc(duration_ns, 0.95) AS p95_ns"
 STATISTICS_SQL: Final = f"""
     count(*) AS traces, count(*) FILTER (error_count > 0) AS errors,
