@@ -188,7 +188,7 @@ def check_sessions() -> None:
             "",
             "tlk_",
             begun.token[:-1] + "!",
-            begun.token[:-2] + "AA",
+            begun.token[:-4] + "AAAA",
             f"tlk_s{'0' * 12}_{'A' * 43}",
         ):
             assert not lake.sessions.end(token)

@@ -127,7 +127,7 @@ def check_sign_out() -> None:
         headers = {"Authorization": f"Bearer {key.token}"}
         assert client.get("/api/v1/traces", headers=headers).status_code == 200
         before = len(reads)
-        for token in (f"tlk_s{'0' * 12}_{'A' * 43}", begun.token[:-2] + "AA", over.token, key.token):
+        for token in (f"tlk_s{'0' * 12}_{'A' * 43}", begun.token[:-4] + "AAAA", over.token, key.token):
             answer = client.post("/sign-out", headers=OURS | {"Cookie": f"{COOKIE}={token}"})
             assert answer.status_code == 303
             assert client.get("/api/v1/traces", headers=headers).status_code == 200
