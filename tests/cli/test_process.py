@@ -87,6 +87,14 @@ def test_commands_on_commits_load_no_engine(
     assert imported(unneeded, words, cwd=tmp_path, env=environment) == []
 
 
+def test_a_list_of_traces_loads_no_server(
+    agents_lake: Path, tmp_path: Path, environment: dict[str, str]
+) -> None:
+    """The command reads the same list as the page, without the libraries of the server."""
+    words = ["trace", "list", "--last", "1h", "--lake", str(agents_lake)]
+    assert imported(("fastapi", "starlette", "uvicorn", "grpc"), words, cwd=tmp_path, env=environment) == []
+
+
 def imported(modules: Iterable[str], words: list[str], *, cwd: Path, env: dict[str, str]) -> list[str]:
     """Run a command in a new process, and return which of the modules it imported."""
     code = (

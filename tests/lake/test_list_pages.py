@@ -11,9 +11,9 @@ import tracelake
 from tests.lake.test_usage import hot, used
 from tests.pipeline.spans import a_span
 from tracelake._errors import QueryError, UsageError
+from tracelake.lake.trace_list import Order, TraceFilter, TracePage, list_traces
 from tracelake.pipeline.continuous import InboxPipeline
 from tracelake.search import prefilter
-from tracelake.server.trace_list import Order, TraceFilter, TracePage, list_traces
 from tracelake.tracking.store import TrackingStore
 
 TRACES = 23

@@ -13,7 +13,7 @@ from tests.lake.test_usage import hot
 from tests.pipeline.spans import a_span
 from tracelake import limits
 from tracelake._errors import QueryError
-from tracelake.server.trace_list import TraceFilter, list_traces
+from tracelake.lake.trace_list import TraceFilter, list_traces
 from tracelake.tracking.store import TrackingStore
 
 

@@ -7,9 +7,8 @@ from typing import Any
 import tracelake
 from tests.lake.test_usage import hot
 from tests.pipeline.spans import a_span
+from tracelake.lake.trace_list import GroupedBy, TraceFilter, list_groups
 from tracelake.pipeline.continuous import InboxPipeline
-from tracelake.server.session_list import GroupedBy, list_groups
-from tracelake.server.trace_list import TraceFilter
 from tracelake.tracking.store import TrackingStore
 
 

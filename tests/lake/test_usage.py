@@ -10,9 +10,9 @@ import pytest
 import tracelake
 from tests.datasets.conversations import ingest
 from tests.pipeline.spans import a_line, a_span
+from tracelake.lake.trace_list import TraceFilter, list_traces
 from tracelake.limits import TRACE_USAGE_MAX_STEPS
 from tracelake.otlp.partition import take_apart
-from tracelake.server.trace_list import TraceFilter, list_traces
 from tracelake.tables import builtin
 from tracelake.tracking.store import TracedRequest, TrackingStore
 

@@ -13,10 +13,11 @@ from tests.datasets.conversations import ingest
 from tests.lake import test_list_pages, test_usage
 from tests.search import test_dropped_words
 from tests.search.build_inputs import index_of, table
+from tracelake.lake import trace_list
 from tracelake.search import searcher
 from tracelake.search.analyzers import Analyzer
 from tracelake.search.searcher import Searcher
-from tracelake.server import keyset, trace_list
+from tracelake.tables import page_tokens
 
 
 @pytest.mark.parametrize("dropped", [test_dropped_words.LONG, test_dropped_words.EMOJI])
@@ -48,7 +49,7 @@ def test_an_order_without_the_id_is_caught(tmp_path: Path) -> None:
 
     with tracelake.init(tmp_path / "lake") as lake:
         store = lake.hot.set_up()
-        with mock.patch.object(keyset, "_behind", without_id), pytest.raises(AssertionError):
+        with mock.patch.object(page_tokens, "_behind", without_id), pytest.raises(AssertionError):
             test_list_pages.check_all_once(lake, store, "oldest")
 
 
@@ -57,7 +58,7 @@ def test_a_future_without_bound_is_caught(tmp_path: Path) -> None:
     with tracelake.init(tmp_path / "lake") as lake:
         test_list_pages.write_starts(lake.hot.set_up())
         test_list_pages.check_far_future_is_last(lake)
-        for module in (searcher, keyset):
+        for module in (searcher, page_tokens):
             with (
                 mock.patch.object(module, "latest_start", return_value=2**63 - 1),
                 pytest.raises(AssertionError),

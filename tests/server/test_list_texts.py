@@ -7,9 +7,9 @@ import pytest
 from tests.server.client import Client
 from tests.server.fake_lake import FakeLake, span_row
 from tracelake import limits
+from tracelake.lake.trace_list import cut
 from tracelake.search.results import Facet, FacetValue, Hit, SearchResults
 from tracelake.server import mlflow
-from tracelake.server.routes import cut
 
 LONG = "Summarize: " + "lorem ipsum " * 40_000
 TEXTS = {"name": LONG, "service": LONG, "session_id": LONG, "user_id": LONG, "model": LONG}

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tracelake._errors import UsageError
-from tracelake.server.trace_list import literal
+from tracelake.lake.trace_list import literal
 
 
 @given(st.text(st.characters(exclude_characters="\0", codec="utf-8")))

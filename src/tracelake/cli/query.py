@@ -352,12 +352,10 @@ def trace_list(
     A trace matches a query, service or model if any of its spans does. Prints the beginning of each id, which `trace
     show` accepts. --json prints an object with traces and next_page.
     """
-    # The list of the web page; it imports FastAPI, which no other command of this module needs.
-    from tracelake.server.trace_list import list_traces  # noqa: PLC0415
-    from tracelake.server.trace_list_routes import trace_filter  # noqa: PLC0415
+    from tracelake.lake.trace_list import TraceFilter, list_traces  # noqa: PLC0415  it imports pyarrow
 
-    wanted = trace_filter(
-        query,
+    wanted = TraceFilter.parse(
+        query=query,
         last=last,
         start=start,
         end=end,
@@ -368,7 +366,7 @@ def trace_list(
         user=user,
         min_duration_ms=_milliseconds("--min-duration", min_duration),
         max_duration_ms=_milliseconds("--max-duration", max_duration),
-        tag=tuple(tag or ()),
+        tag=tag or (),
         order=order,
         limit=limit,
         page=page,

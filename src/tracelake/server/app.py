@@ -34,7 +34,6 @@ from tracelake.server import (
     mlflow,
     pipeline,
     search,
-    session_list,
     session_page,
     trace_list_routes,
     trace_page,
@@ -73,7 +72,7 @@ HEADERS = (
 
 
 _ROUTERS: Final = (
-    *(trace_list_routes.api, trace_list_routes.pages, session_list.api, session_list.pages),
+    *(trace_list_routes.api, trace_list_routes.pages),
     *(session_page.api, session_page.pages, assessments.api, assessments.pages),
     *(traces.api, trace_page.pages, search.pages),
     *(call_graph.api, call_graph.pages),

@@ -15,10 +15,11 @@ from typing import Any, Final
 from fastapi import APIRouter, Request, Response
 
 from tracelake.lake.lake import Lake
+from tracelake.lake.trace_list import cut
 from tracelake.results import Trace
 from tracelake.server.http_policy import RequestLake
 from tracelake.server.render import span_url
-from tracelake.server.routes import JsonRoute, cut, json_response, render_page
+from tracelake.server.routes import JsonRoute, json_response, render_page
 from tracelake.server.trace_page import TYPE_LABELS, TraceRow, parents_of, rows_of
 from tracelake.server.traces import lay_out
 

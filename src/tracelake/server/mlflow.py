@@ -34,6 +34,7 @@ from tracelake.archive.model import DELETION_KEPT, DELETION_REMOVED
 from tracelake.hot.tier import summary_of
 from tracelake.lake.annotations import check_experiment_tag, was_deleted
 from tracelake.lake.lake import Lake
+from tracelake.lake.trace_list import cut
 from tracelake.limits import (
     ANNOTATIONS_MAX,
     EXPERIMENTS_SHOWN_MAX,
@@ -52,7 +53,7 @@ from tracelake.otlp.encode import encode
 from tracelake.server.http_policy import RequestLake, status_of
 from tracelake.server.key_ring import ACTOR
 from tracelake.server.render import document, enclosed, in_pieces
-from tracelake.server.routes import JsonBody, JsonRoute, cut, json_response
+from tracelake.server.routes import JsonBody, JsonRoute, json_response
 from tracelake.tables.builtin import IN_ORDER
 from tracelake.tracking.annotations import (
     LOCATION_TAG,

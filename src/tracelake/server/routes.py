@@ -23,6 +23,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from tracelake import limits
 from tracelake._errors import DecodeError, ForbiddenError, UnsupportedError
 from tracelake.formats import MALFORMED
+from tracelake.lake.trace_list import cut
 from tracelake.server import render
 from tracelake.server.audit import tell_body
 from tracelake.server.http_policy import HttpLocations, may_open
@@ -172,13 +173,6 @@ Tags = Annotated[
     Query(max_length=limits.FACETS_MAX, description="KEY=VALUE, of a tag that a trace has"),
 ]
 Hits = Annotated[int, Query(ge=1, le=limits.SEARCH_HITS_MAX)]
-
-
-def cut(value: Any) -> Any:
-    """Return a value shortened for a list: long texts are cut and end with an ellipsis."""
-    if isinstance(value, str) and len(value) > limits.LIST_TEXT_MAX_CHARS:
-        return value[: limits.LIST_TEXT_MAX_CHARS - 1] + "…"
-    return value
 
 
 def json_response(content: object, status_code: int = 200) -> Response:

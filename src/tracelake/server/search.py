@@ -20,7 +20,7 @@ from tracelake.search.semantic_search import Mode
 from tracelake.server.http_policy import RequestLake, status_of
 from tracelake.server.render import with_query
 from tracelake.server.routes import Hits, Text, render_page
-from tracelake.server.trace_list import find_id
+from tracelake.server.trace_list_routes import find_id
 from tracelake.server.traces import search
 from tracelake.tables.page_tokens import PageToken, token_of
 

@@ -19,6 +19,7 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from tracelake import limits
 from tracelake._errors import LimitError, UsageError
 from tracelake.lake.lake import Lake
+from tracelake.lake.trace_list import TraceFilter, list_groups, list_traces
 from tracelake.otlp.chat import ChatMessage, MessagePart, json_or_text
 from tracelake.otlp.content import Conversation, conversation, span_type_of
 from tracelake.results import Row
@@ -26,8 +27,6 @@ from tracelake.server import render
 from tracelake.server.http_policy import RequestLake
 from tracelake.server.message_view import MessageReader, MessageView, match_results
 from tracelake.server.routes import JsonRoute, Text, json_response, render_page
-from tracelake.server.session_list import list_groups
-from tracelake.server.trace_list import TraceFilter, list_traces
 from tracelake.server.trace_list_routes import refuse_unknown
 from tracelake.server.trace_page import TYPE_LABELS
 from tracelake.shards.rows import literal

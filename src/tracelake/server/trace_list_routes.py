@@ -1,21 +1,40 @@
-"""Routes of the trace list and the overview: parameters, the JSON API, pages, and the chart over time."""
+"""Routes of the lists of traces, sessions and users, the overview and the page of a user: parameters, the JSON API,
+pages, and charts over time. Each number links to the traces that it counts."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from difflib import get_close_matches
-from typing import Annotated, Final, get_args
+from typing import Annotated, Any, Final, get_args
 
 from fastapi import APIRouter, Depends, Query, Request, Response
-from fastapi.dependencies.models import Dependant
+from fastapi.dependencies.utils import get_flat_params
 from fastapi.responses import RedirectResponse
+from pydantic import BaseModel
 
 from tracelake import limits
 from tracelake._errors import UsageError
+from tracelake.lake.lake import Lake
+from tracelake.lake.trace_list import (
+    BUCKETS,
+    Activity,
+    GroupedBy,
+    GroupOrder,
+    GroupPage,
+    Order,
+    TraceFilter,
+    TracePage,
+    column_values,
+    first_inputs,
+    list_groups,
+    list_traces,
+    literal,
+    previews_of,
+    read_overview,
+)
 from tracelake.search.query_parser import clause_of, written
-from tracelake.search.query_values import nanoseconds, period
 from tracelake.server import render
 from tracelake.server.assessments import listed_assessments
 from tracelake.server.http_policy import RequestLake
@@ -29,65 +48,17 @@ from tracelake.server.routes import (
     json_response,
     render_page,
 )
-from tracelake.server.trace_list import (
-    BUCKETS,
-    Activity,
-    Order,
-    TraceFilter,
-    TracePage,
-    column_values,
-    find_id,
-    list_traces,
-    previews_of,
-    read_overview,
-)
 
 PRESETS: Final = (("15m", "15 min"), ("1h", "1 hour"), ("24h", "24 hours"), ("7d", "7 days"), ("", "All"))
 """Time ranges that the pages offer."""
-_INT64_MAX: Final = (1 << 63) - 1
-
-
-def _time(text: str | None, name: str, *, is_end: bool = False) -> int | None:
-    """Return a time as nanoseconds since 1970. The end of a range includes all of its day, minute or second."""
-    if text is None:
-        return None
-    if re.fullmatch(r"\d{1,19}", text, re.ASCII) and int(text) <= _INT64_MAX and len(text) != 4:
-        return int(text)
-    both = period(text)
-    if both is None or not -_INT64_MAX <= both[is_end] <= _INT64_MAX:
-        raise UsageError(
-            f"{name}={text[: limits.NAME_QUOTED_MAX_CHARS]!r} is no time; write 2026-01-31, 2026-01-31T17:30Z, or "
-            "nanoseconds since 1970"
-        )
-    return both[is_end]
-
-
-def _length(text: str | None) -> int | None:
-    if text is None:
-        return None
-    length = nanoseconds(text)
-    if length is None or length > _INT64_MAX:
-        raise UsageError(
-            f"last={text[: limits.NAME_QUOTED_MAX_CHARS]!r} is no length of time; write 15m, 1h, 24h or 7d"
-        )
-    return int(length)
-
-
-def _tag(text: str) -> tuple[str, str]:
-    key, equal, value = text.partition("=")
-    if not (key and equal):
-        raise UsageError(f"{text[: limits.NAME_QUOTED_MAX_CHARS]!r} is no tag; write it as KEY=VALUE")
-    return key, value
-
-
-def _parameters(dependant: Dependant) -> list[str]:
-    own = [field.alias for field in dependant.query_params]
-    return [*own, *(name for each in dependant.dependencies for name in _parameters(each))]
+_USER_TRACES: Final = 10
+"""Traces and sessions on the page of a user."""
 
 
 def refuse_unknown(request: Request) -> None:
     """Raise UsageError if a request has a query parameter that the route does not have."""
-    parameters = _parameters(request.scope["route"].dependant)
+    fields = get_flat_params(request.scope["route"].dependant)
+    parameters = [field.alias for field in fields if field.alias not in request.path_params]
     for name in request.query_params:
         if name not in parameters:
             close = get_close_matches(name, parameters, 1)
@@ -98,58 +69,52 @@ def refuse_unknown(request: Request) -> None:
 Moment = Annotated[Text, Query(description="2026-01-31, 2026-01-31T17:30Z, or nanoseconds since 1970")]
 
 
-def trace_filter(
-    query: Annotated[Text, Query(description="a search query that any span matches")] = None,
-    last: Annotated[Text, Query(description="length of the time range that ends now: 15m, 1h, 7d")] = None,
-    start: Moment = None,
-    end: Moment = None,
-    service: Text = None,
-    model: Text = None,
-    status: Text = None,
-    session: Text = None,
-    user: Text = None,
-    name: Text = None,
-    min_duration_ms: Milliseconds = None,
-    max_duration_ms: Milliseconds = None,
-    errors: bool = False,
-    tag: Tags = (),
-    order: Order = "newest",
-    limit: Limit = limits.PAGE_ROWS_DEFAULT,
-    offset: Offset = 0,
-    page: Text = None,
-) -> TraceFilter:
-    """Return the filter that the parameters of a request describe. Raises UsageError."""
-    if status not in (None, "ok", "error"):
-        raise UsageError("status is ok or error")
-    return TraceFilter(
-        service,
-        session,
-        user,
-        name,
-        min_duration_ms,
-        errors,
-        tuple(map(_tag, tag)),
-        order,
-        limit,
-        offset,
-        page,
-        query,
-        model,
-        status,  # type: ignore[arg-type]
-        max_duration_ms,
-        _length(last),
-        _time(start, "start"),
-        _time(end, "end", is_end=True),
-    )
+class _GroupQuery(BaseModel):
+    """Query parameters of lists of traces, sessions and users."""
+
+    query: Annotated[Text, Query(description="a search query that any span of a trace matches")] = None
+    last: Annotated[Text, Query(description="length of the time range that ends now: 15m, 1h, 7d")] = None
+    start: Moment = None
+    end: Moment = None
+    service: Text = None
+    model: Text = None
+    status: Text = None
+    session: Text = None
+    user: Text = None
+    tag: Tags = ()
+    limit: Limit = limits.PAGE_ROWS_DEFAULT
+    page: Text = None
 
 
-Wanted = Annotated[TraceFilter, Depends(trace_filter)]
+class _TraceQuery(_GroupQuery):
+    """Query parameters of lists of traces."""
+
+    name: Text = None
+    min_duration_ms: Milliseconds = None
+    max_duration_ms: Milliseconds = None
+    errors: bool = False
+    order: Order = "newest"
+    offset: Offset = 0
+
+
+def _trace_filter(parameters: Annotated[_TraceQuery, Query()]) -> TraceFilter:
+    return TraceFilter.parse(**dict(parameters))
+
+
+Wanted = Annotated[TraceFilter, Depends(_trace_filter)]
+
+
+def _group_filter(parameters: Annotated[_GroupQuery, Query()]) -> TraceFilter:
+    return TraceFilter.parse(**dict(parameters))
+
+
+GroupFilter = Annotated[TraceFilter, Depends(_group_filter)]
 
 
 api = APIRouter(prefix="/api/v1", route_class=JsonRoute, dependencies=[Depends(refuse_unknown)])
-"""JSON API for lists of traces."""
+"""JSON API for lists of traces, sessions and users."""
 pages = APIRouter(include_in_schema=False, dependencies=[Depends(refuse_unknown)])
-"""Pages of the trace list and the overview."""
+"""Pages of lists, the overview and a user."""
 
 
 @api.get("/traces")
@@ -210,6 +175,31 @@ def list_page(lake: RequestLake, request: Request, wanted: Wanted) -> Response:
     )
 
 
+_TRACE_ID: Final = re.compile(r"(?:tr-)?(0x)?([0-9a-f]{1,32})", re.ASCII)
+_UUID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
+_ID_MIN_DIGITS: Final = 12
+"""Shortest text without `0x` that may be an id without its leading zeros."""
+
+
+def find_id(lake: Lake, text: str) -> str | None:
+    """Return the URL of the page of the trace or span with this id, which may be written in any usual form; None if
+    none exists."""
+    digits = text.strip().lower()
+    digits = digits.replace("-", "") if _UUID.fullmatch(digits) else digits
+    match = _TRACE_ID.fullmatch(digits)
+    if match is None or (match[1] is None and len(match[2]) < _ID_MIN_DIGITS):
+        return None
+    trace_id, span_id = match[2].zfill(32), match[2].zfill(16)
+    traces, spans = lake.select(
+        f"SELECT trace_id FROM traces WHERE trace_id = {literal(trace_id)} LIMIT 1",
+        f"SELECT trace_id, span_id, workspace, kind FROM spans WHERE span_id = {literal(span_id)} "
+        "ORDER BY start_ns DESC LIMIT 1",
+    )
+    if traces.num_rows:
+        return f"/traces/{trace_id}"
+    return next((render.span_url(**row) for row in spans.to_pylist()), None)
+
+
 def link(request: Request, path: str | None = None, **changed: str | float | None) -> str:
     """Return the URL of the first page of a list, with changed query parameters; None removes one. The list is the
     request's, or the one at `path`."""
@@ -254,8 +244,8 @@ class Chart:
     total: Mapping[str, int]
 
 
-CHART_WIDTH: Final = 600
-CHART_HEIGHT: Final = 100
+_CHART_WIDTH: Final = 600
+_CHART_HEIGHT: Final = 100
 
 
 def chart(request: Request, activity: Activity) -> Chart:
@@ -269,9 +259,9 @@ def chart(request: Request, activity: Activity) -> Chart:
             text += f", {row['errors']:,} with errors"
         bars.append(
             ChartBar(
-                bucket * CHART_WIDTH / BUCKETS,
-                round(max(CHART_HEIGHT * row["traces"] / most, 2), 2),
-                round(max(CHART_HEIGHT * row["errors"] / most, 2) if row["errors"] else 0, 2),
+                bucket * _CHART_WIDTH / BUCKETS,
+                round(max(_CHART_HEIGHT * row["traces"] / most, 2), 2),
+                round(max(_CHART_HEIGHT * row["errors"] / most, 2) if row["errors"] else 0, 2),
                 text,
                 link(request, start=first, end=last),
             )
@@ -317,3 +307,114 @@ def overview_page(lake: RequestLake, request: Request, wanted: Wanted) -> Respon
         ),
         error_url=lambda row: with_query("status:error", written(row["message"])),
     )
+
+
+@api.get("/trace-sessions")
+def sessions(lake: RequestLake, wanted: GroupFilter, order: GroupOrder = "newest") -> Response:
+    """List the sessions of traces with their sums."""
+    return _groups_json(list_groups(lake, "session", wanted, order), "sessions")
+
+
+@api.get("/users")
+def users(lake: RequestLake, wanted: GroupFilter, order: GroupOrder = "newest") -> Response:
+    """List the users of traces with their sums."""
+    return _groups_json(list_groups(lake, "user", wanted, order), "users")
+
+
+def _groups_json(page: GroupPage, name: str) -> Response:
+    next_and_previous = {"next_page": page.next_page, "previous_page": page.previous_page}
+    return json_response({name: page.groups, "not_listed": page.not_listed, **next_and_previous})
+
+
+@pages.get("/sessions")
+def sessions_page(
+    lake: RequestLake, request: Request, wanted: GroupFilter, order: GroupOrder = "newest"
+) -> Response:
+    """Show a page of the list of sessions."""
+    return _show_groups(lake, request, "session", wanted, order)
+
+
+@pages.get("/users")
+def users_page(
+    lake: RequestLake, request: Request, wanted: GroupFilter, order: GroupOrder = "newest"
+) -> Response:
+    """Show a page of the list of users."""
+    return _show_groups(lake, request, "user", wanted, order)
+
+
+@pages.get("/user")
+def user_page(lake: RequestLake, request: Request, wanted: GroupFilter) -> Response:
+    """Show a user."""
+    if not wanted.user:
+        raise UsageError("name the user: /user?user=ID; /users lists them")
+    return render_page(request, "user.html", "/api/v1/trace-sessions", **_user_context(lake, request, wanted))
+
+
+def _show_groups(
+    lake: Lake, request: Request, by: GroupedBy, wanted: TraceFilter, order: GroupOrder
+) -> Response:
+    listing = list_groups(lake, by, wanted, order, with_activity=True)
+    parameters = request.query_params
+    return render_page(
+        request,
+        "session_list.html",
+        "/api/v1/trace-sessions" if by == "session" else "/api/v1/users",
+        by=by,
+        listing=listing,
+        inputs=first_inputs(lake, listing.groups) if by == "session" else {},
+        wanted=wanted,
+        order=order,
+        parameters=parameters,
+        is_filtered=any(value for name, value in parameters.items() if name not in ("order", "limit")),
+        services=column_values(lake, "service"),
+        presets=presets_of(request),
+        chart=None if listing.activity is None else chart(request, listing.activity),
+        link=lambda **changed: link(request, **changed),
+        traces_url=lambda **changed: link(request, "/", **{"order": None, "limit": None, **changed}),
+        previous_url=render.with_page(request, listing.previous_page) if listing.previous_page else None,
+        next_url=render.with_page(request, listing.next_page) if listing.next_page else None,
+    )
+
+
+def _user_context(lake: Lake, request: Request, wanted: TraceFilter) -> dict[str, Any]:
+    """Return the context of the page of a user: sums, usage over time, sessions, traces and errors."""
+    overview = read_overview(lake, wanted)
+    few = replace(wanted, limit=_USER_TRACES, page=None)
+    sessions = list_groups(lake, "session", few)
+    total = list_groups(lake, "user", few).groups
+    traces = list_traces(lake, few)
+    return {
+        "user": wanted.user,
+        "total": total[0] if total else None,
+        "overview": overview,
+        "chart": None if overview.activity is None else chart(request, overview.activity),
+        "token_bars": [] if overview.activity is None else token_bars(request, overview.activity),
+        "sessions": sessions,
+        "inputs": first_inputs(lake, sessions.groups),
+        "traces": traces,
+        "previews": previews_of(lake, traces.traces),
+        "presets": presets_of(request),
+        "link": lambda **changed: link(request, **changed),
+        "in_list": lambda path="/", **changed: link(request, path, **changed),
+    }
+
+
+def token_bars(request: Request, activity: Activity) -> list[ChartBar]:
+    """Lay out tokens over time: the height is all tokens of an interval, of which `error_height` is output."""
+    sums = {bucket: (row["input_tokens"], row["output_tokens"]) for bucket, row in activity.buckets.items()}
+    most = max(map(sum, sums.values()), default=0)
+    bars = []
+    for bucket, (received, returned) in sorted(sums.items()):
+        if received + returned <= 0 or most <= 0:
+            continue
+        first, last = activity.bounds(bucket)
+        bars.append(
+            ChartBar(
+                bucket * _CHART_WIDTH / BUCKETS,
+                round(max(_CHART_HEIGHT * (received + returned) / most, 2), 2),
+                round(_CHART_HEIGHT * max(returned, 0) / most, 2),
+                f"{render.timestamp(first)[:19]} UTC: {received:,} tokens in, {returned:,} out",
+                link(request, start=first, end=last),
+            )
+        )
+    return bars

@@ -18,6 +18,7 @@ from fastapi import APIRouter, Query, Response
 from tracelake import limits
 from tracelake._errors import NotFoundError, QueryError, UsageError
 from tracelake.lake.lake import Lake
+from tracelake.lake.trace_list import cut
 from tracelake.limits import QUERY_MAX_CHARS, SEARCH_HITS_DEFAULT, TRACE_API_SPANS_MAX
 from tracelake.otlp.encode import encode, resource_spans
 from tracelake.results import Row, Trace
@@ -27,7 +28,7 @@ from tracelake.search.semantic_search import Mode
 from tracelake.server.http_policy import RequestLake
 from tracelake.server.message_view import span_json
 from tracelake.server.render import document, duration, in_pieces, span_query
-from tracelake.server.routes import Facets, Hits, JsonRoute, Text, VectorText, cut, json_response
+from tracelake.server.routes import Facets, Hits, JsonRoute, Text, VectorText, json_response
 from tracelake.tables.builtin import IN_ORDER
 from tracelake.tables.table import ReadGate, to_rows
 

@@ -16,6 +16,7 @@ from fastapi import APIRouter, Header, Query, Request, Response
 from tracelake import limits
 from tracelake._errors import ConflictError
 from tracelake.lake.lake import Lake
+from tracelake.lake.trace_list import cut
 from tracelake.results import BranchInfo, CommitInfo, DatasetInfo
 from tracelake.server.http_policy import RequestLake
 from tracelake.server.render import with_query
@@ -26,7 +27,6 @@ from tracelake.server.routes import (
     Name,
     RequestModel,
     Text,
-    cut,
     json_response,
     render_page,
 )

@@ -1,7 +1,8 @@
-"""Queries of the trace list and the overview: filters, orders, pages, and activity over time.
+"""Lists of traces, sessions and users, and the overview: filters, orders, pages, and activity over time.
 
-A filter by query, service or model finds a trace if any of its spans matches. The list and its activity come from one
-commit and the same uncommitted rows.
+A filter by query, service or model finds a trace if any of its spans matches. A session or user is listed if it has
+such a trace, and its numbers count these traces only. A list and its activity come from one commit and the same
+uncommitted rows.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ import re
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass, replace
-from typing import Final, Literal, TypeAlias
+from typing import Any, Final, Literal, Self, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 
 from tracelake import limits
@@ -20,10 +22,8 @@ from tracelake.lake.lake import Lake
 from tracelake.lake.reads import NOT_LISTED
 from tracelake.otlp.content import preview
 from tracelake.results import Row
-from tracelake.server import render
-from tracelake.server.keyset import Keyset
-from tracelake.server.routes import cut
-from tracelake.tables.page_tokens import name_of_search
+from tracelake.search.query_values import nanoseconds, period
+from tracelake.tables.page_tokens import Keyset, name_of_search
 
 Order: TypeAlias = Literal["newest", "oldest", "longest", "errors", "tokens", "spans"]
 # Clients choose both numbers, and the sum may overflow 64 bits.
@@ -78,6 +78,62 @@ class TraceFilter:
     end_ns: int | None = None
     """The last nanosecond of the time range."""
 
+    @classmethod
+    def parse(
+        cls, *, last: str | None, start: str | None, end: str | None, tag: Iterable[str], **fields: Any
+    ) -> Self:
+        """Return the filter with a time range and tags as users write them. Raises UsageError.
+
+        Args:
+            last: Length of the time range that ends now, such as `15m`.
+            start: First time of the range, as `2026-01-31`, `2026-01-31T17:30Z` or nanoseconds since 1970.
+            end: Last time of the range.
+            tag: Tags, each as `KEY=VALUE`.
+            fields: The other fields of the filter.
+        """
+        if fields["status"] not in (None, "ok", "error"):
+            raise UsageError("status is ok or error")
+        return cls(
+            last_ns=_length(last),
+            start_ns=_time(start, "start"),
+            end_ns=_time(end, "end", is_end=True),
+            tags=tuple(map(_tag, tag)),
+            **fields,
+        )
+
+
+def _time(text: str | None, name: str, *, is_end: bool = False) -> int | None:
+    """Return a time as nanoseconds since 1970. The end of a range includes all of its day, minute or second."""
+    if text is None:
+        return None
+    if re.fullmatch(r"\d{1,19}", text, re.ASCII) and int(text) <= _INT64_MAX and len(text) != 4:
+        return int(text)
+    both = period(text)
+    if both is None or not -_INT64_MAX <= both[is_end] <= _INT64_MAX:
+        raise UsageError(
+            f"{name}={text[: limits.NAME_QUOTED_MAX_CHARS]!r} is no time; write 2026-01-31, 2026-01-31T17:30Z, or "
+            "nanoseconds since 1970"
+        )
+    return both[is_end]
+
+
+def _length(text: str | None) -> int | None:
+    if text is None:
+        return None
+    length = nanoseconds(text)
+    if length is None or length > _INT64_MAX:
+        raise UsageError(
+            f"last={text[: limits.NAME_QUOTED_MAX_CHARS]!r} is no length of time; write 15m, 1h, 24h or 7d"
+        )
+    return int(length)
+
+
+def _tag(text: str) -> tuple[str, str]:
+    key, equal, value = text.partition("=")
+    if not (key and equal):
+        raise UsageError(f"{text[: limits.NAME_QUOTED_MAX_CHARS]!r} is no tag; write it as KEY=VALUE")
+    return key, value
+
 
 @dataclass(frozen=True, slots=True)
 class Activity:
@@ -111,6 +167,13 @@ class TracePage:
     previous_page: str | None = None
     """Token of the previous page; None for the first page, and for a page requested by offset."""
     activity: Activity | None = None
+
+
+def cut(value: Any) -> Any:
+    """Return a value shortened for a list: long texts are cut and end with an ellipsis."""
+    if isinstance(value, str) and len(value) > limits.LIST_TEXT_MAX_CHARS:
+        return value[: limits.LIST_TEXT_MAX_CHARS - 1] + "…"
+    return value
 
 
 def literal(text: str) -> str:
@@ -203,8 +266,7 @@ def _matching(lake: Lake, query: str, start_ns: int | None) -> tuple[Sequence[st
     ranged = query
     if start_ns is not None and start_ns >= 0:
         # No span starts before its trace, so this leaves out no trace of the time range.
-        seconds, fraction_ns = divmod(start_ns, 10**9)
-        ranged = f"({query}) start>={render.timestamp(seconds * 10**9).replace(' ', 'T')}.{fraction_ns:09d}Z"
+        ranged = f"({query}) start>={np.datetime64(start_ns, 'ns')}Z"
     most = limits.TRACE_QUERY_SPANS_MAX
     try:
         matching = lake.traces_matching(ranged, most)
@@ -343,26 +405,83 @@ def read_overview(lake: Lake, wanted: TraceFilter) -> Overview:
     return Overview(read_activity(activity), services, models, operations, errors, calls, note)
 
 
-_TRACE_ID: Final = re.compile(r"(?:tr-)?(0x)?([0-9a-f]{1,32})", re.ASCII)
-_UUID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
-_ID_MIN_DIGITS: Final = 12
-"""Shortest text without `0x` that may be an id without its leading zeros."""
+GroupedBy: TypeAlias = Literal["session", "user"]
+GroupOrder: TypeAlias = Literal["newest", "oldest", "traces", "spans", "errors", "tokens"]
+_NEWEST: Final = ("(last_ns > {latest_ns})::BIGINT", "last_ns DESC")
+_GROUP_KEYS: Final[dict[GroupOrder, tuple[str, ...]]] = {
+    "newest": _NEWEST,
+    "oldest": ("last_ns",),
+    "traces": ("traces DESC", "last_ns DESC"),
+    "spans": ("span_count DESC", "last_ns DESC"),
+    "errors": ("error_count DESC", "last_ns DESC"),
+    "tokens": ("(input_tokens::HUGEINT + output_tokens) DESC", "last_ns DESC"),
+}
+_SUMS: Final = ("span_count", "error_count", "input_tokens", "output_tokens")
 
 
-def find_id(lake: Lake, text: str) -> str | None:
-    """Return the URL of the page of the trace or span with this id, which may be written in any usual form; None if
-    none exists."""
-    digits = text.strip().lower()
-    digits = digits.replace("-", "") if _UUID.fullmatch(digits) else digits
-    match = _TRACE_ID.fullmatch(digits)
-    if match is None or (match[1] is None and len(match[2]) < _ID_MIN_DIGITS):
-        return None
-    trace_id, span_id = match[2].zfill(32), match[2].zfill(16)
-    traces, spans = lake.select(
-        f"SELECT trace_id FROM traces WHERE trace_id = {literal(trace_id)} LIMIT 1",
-        f"SELECT trace_id, span_id, workspace, kind FROM spans WHERE span_id = {literal(span_id)} "
-        "ORDER BY start_ns DESC LIMIT 1",
+@dataclass(frozen=True, slots=True)
+class GroupPage:
+    """One page of sessions or users, each as a row with its sums."""
+
+    groups: list[Row]
+    not_listed: str | None
+    next_page: str | None
+    previous_page: str | None
+    activity: Activity | None = None
+
+
+def list_groups(
+    lake: Lake,
+    by: GroupedBy,
+    wanted: TraceFilter,
+    order: GroupOrder = "newest",
+    *,
+    with_activity: bool = False,
+) -> GroupPage:
+    """Return one page of the sessions or users of the traces of a filter. Raises QueryError."""
+    filter_key = map(str, astuple(replace(wanted, limit=0, offset=0, page=None)))
+    keyset = Keyset.read(_GROUP_KEYS[order], "row_id", name_of_search(by, order, *filter_key), wanted.page)
+    conditions, notes = conditions_of(lake, wanted, keyset.now_ns)
+    column, other = ("session_id", "user_id") if by == "session" else ("user_id", "session_id")
+    where = where_of([*conditions, f"{column} IS NOT NULL", f"{column} <> ''"])
+    # One character more than a list shows tells that a text is cut.
+    shown = limits.LIST_TEXT_MAX_CHARS + 1
+    query = f"""
+        WITH grouped AS (
+            SELECT {column} AS id, md5({column}) AS row_id, count(*) AS traces,
+                count(*) FILTER (error_count > 0) AS failed_traces, {totals_sql(_SUMS)},
+                sum(cost) AS cost,
+                min(start_ns) AS first_ns, max(start_ns) AS last_ns, arg_min(trace_id, start_ns) AS first_trace_id,
+                count(DISTINCT {other}) AS others, arg_max({other}, start_ns) AS other
+            FROM traces {where} GROUP BY {column}
+        )
+        SELECT * REPLACE (left(id, {shown}) AS id, left(other, {shown}) AS other), {keyset.selected}
+        FROM grouped {where_of(keyset.conditions)} ORDER BY {keyset.order} LIMIT {wanted.limit + 1:d}"""
+    range_ns = range_of(wanted, keyset.now_ns)
+    tables = lake.select(query, *([activity_sql(where, range_ns)] if with_activity else []))
+    page = keyset.page(tables[0].to_pylist(), wanted.limit)
+    names = (
+        {"others": "users", "other": "user_id", "id": "session_id"}
+        if by == "session"
+        else {"others": "sessions", "other": "session_id", "id": "user_id"}
     )
-    if traces.num_rows:
-        return f"/traces/{trace_id}"
-    return next((render.span_url(**row) for row in spans.to_pylist()), None)
+    groups = [
+        {names.get(name, name): cut(value) for name, value in row.items() if name != "row_id"}
+        for row in page.rows
+    ]
+    return GroupPage(
+        groups,
+        "; ".join([*notes, *not_listed(tables[0])]) or None,
+        page.next_page,
+        page.previous_page,
+        read_activity(tables[1]) if with_activity else None,
+    )
+
+
+def first_inputs(lake: Lake, groups: Sequence[Row]) -> dict[str, str | None]:
+    """Return the beginning of the input of the first trace of each session, by trace id."""
+    firsts = [
+        {"trace_id": row["first_trace_id"], "start_ns": row["first_ns"], "end_ns": row["first_ns"]}
+        for row in groups
+    ]
+    return {trace_id: texts["input"] for trace_id, texts in previews_of(lake, firsts).items()}
