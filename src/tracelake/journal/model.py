@@ -22,6 +22,8 @@ SEGMENT_SHA256_CHARS: Final = 16
 segment, and only once."""
 SEGMENT_CONTENT: Final = struct.Struct(f">I{SEGMENT_SHA256_CHARS // 2}s")
 """A segment in a range: its size, and the beginning of its SHA-256."""
+DELETIONS: Final = "deletions"
+"""Name of the source whose inputs are deletion requests, not spans."""
 RUN_DIGITS_MAX: Final = 18
 """Limit that keeps all numbers of ranges within 64-bit integers."""
 

@@ -10,24 +10,27 @@ Staged rows are Arrow streams, one or more for each bucket, several in one objec
 
 from __future__ import annotations
 
+import hashlib
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate, chain
+from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
 import xxhash
 
 from tracelake._errors import DamageError, DecodeError, NotFoundError
-from tracelake.journal.model import CHECKSUM_MODULUS, ReadRange, Sources
+from tracelake.journal.model import CHECKSUM_MODULUS, DELETIONS, ReadRange, Sources
 from tracelake.limits import PROBLEM_MAX_CHARS, PROBLEMS_MAX, STORED_EXPANDS, TRANSACTION_INPUTS_MAX
 from tracelake.limits.input import MIB
 from tracelake.otlp.columns import SpanColumns
 from tracelake.otlp.conventions import with_experiment
 from tracelake.otlp.decode import InputDigest, decode_json, decode_protobuf, incomplete_reason
 from tracelake.otlp.framing import Payload, Reading
+from tracelake.pipeline.sources import deletions
 from tracelake.pipeline.sources.base import Input
 from tracelake.pipeline.sources.files import experiment_of
 from tracelake.pipeline.sources.registry import fetch_all, known_bytes, to_range
@@ -61,6 +64,8 @@ class StagedSlice:
     """Hash of these bytes. It is verified when they are read, because Arrow does not validate its input."""
     first: int = 0
     """Position of its first row in the stream, which several small slices share."""
+    deletes: bool = False
+    """Whether its rows are those of deletion requests, not spans."""
 
 
 def stage(rows: pa.Table, objects: ObjectStore, staging: str, buckets: int) -> list[StagedSlice]:
@@ -245,6 +250,9 @@ class _Reader:
         except OSError as error:
             receipt.failure = _failure(error)
             return
+        if share.source == DELETIONS:
+            self._receipt.pieces += self._deletions(path, receipt)
+            return
         size_bytes = known_bytes(share.source, share.size_bytes)
         reading = Reading(path, share.stripe, share.stripes, size_bytes)
         items = _items(reading, receipt)
@@ -258,6 +266,25 @@ class _Reader:
             receipt.pieces += self._take(chain(few, items), alone, receipt)
             receipt.pieces += self._stage(alone)
             _note_end(reading, receipt)
+
+    def _deletions(self, path: str, receipt: ShareReceipt) -> list[StagedSlice]:
+        """Read a deletion request, and stage its rows. Its memory includes that of the stored spans."""
+        data = Path(path).read_bytes()
+        receipt.digest = InputDigest(len(data), hashlib.sha256(data).hexdigest())
+        try:
+            request = deletions.from_bytes(data, receipt.share.path)
+        except DamageError as error:
+            receipt.note_damage(Problem(str(error)))
+            return []
+        receipt.records, receipt.checksum = 1, xxhash.xxh3_64_intdigest(data)
+        if not self._task.staging or not request.traces:
+            return []
+        spans_bytes = request.spans * deletions.DELETED_SPAN_BYTES // len(request.traces)
+        staged = stage(request.to_rows(), self._objects, self._task.staging, self._task.buckets)
+        return [
+            replace(piece, deletes=True, arrow_bytes=piece.arrow_bytes + piece.rows * spans_bytes)
+            for piece in staged
+        ]
 
     def end(self) -> ReadReceipt:
         """Stage the remaining rows, and return the receipt."""

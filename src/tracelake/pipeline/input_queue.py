@@ -16,7 +16,7 @@ from typing import Final, TypeAlias
 from msgspec.structs import replace
 
 from tracelake._errors import StorageError, TracelakeError
-from tracelake.journal.model import QuarantinedInput, ReadRange, Step, WholeFile, to_bytes
+from tracelake.journal.model import DELETIONS, QuarantinedInput, ReadRange, Step, WholeFile, to_bytes
 from tracelake.journal.quarantine import QuarantineListing, next_offer, on_unread
 from tracelake.limits import TRANSACTION_TRIES_MAX, UNREAD_INPUT_MAX_S
 from tracelake.limits.input import MIB
@@ -264,14 +264,14 @@ class InputQueue:
         self._quarantine_unread(offers, staged.failed)
         for source, ranges in staged.sources.items():
             for read_range in ranges:
-                if not read_range.spans:
+                if _is_empty(source, read_range):
                     self._report_empty(t, source, read_range)
         if offers:
             empty = {
                 read_range.path: read_range
                 for source, ranges in staged.sources.items()
                 for read_range in ranges
-                if not read_range.spans
+                if _is_empty(source, read_range)
                 and read_range.path not in self._result.failed
                 and not self._changed(source, read_range)
             }
@@ -279,7 +279,7 @@ class InputQueue:
         non_empty = {
             source: with_spans
             for source, ranges in staged.sources.items()
-            if (with_spans := tuple(read_range for read_range in ranges if read_range.spans))
+            if (with_spans := tuple(each for each in ranges if not _is_empty(source, each)))
         }
         paths = {(source, read_range.path) for source, ranges in non_empty.items() for read_range in ranges}
         inputs = tuple(item for item in staged.inputs if (item.source, item.path) in paths)
@@ -439,3 +439,8 @@ class InputQueue:
         return ReadInput(
             sources, first.pieces + second.pieces, first.inputs + second.inputs, first.failed | second.failed
         )
+
+
+def _is_empty(source: str, read_range: ReadRange) -> bool:
+    """Return whether an input changes nothing: it has no span, or is an unreadable deletion request."""
+    return not (read_range.records if source == DELETIONS else read_range.spans)

@@ -35,6 +35,8 @@ from tracelake import limits
 from tracelake.limits.input import MIB
 from tracelake.otlp.schema import SPANS, TRANSACTION_FIELD
 from tracelake.pipeline.decode_task import STAGED_TOGETHER_MAX_BYTES, StagedSlice, read_stream
+from tracelake.pipeline.sources import deletions
+from tracelake.pipeline.sources.deletions import rows_to_delete
 from tracelake.results import is_server_side
 from tracelake.search.analyzers import get_analyzer
 from tracelake.search.build import build_part
@@ -91,29 +93,53 @@ class UpsertResult:
     new: int
     replaced: int
     repeated: int
+    deleted: int = 0
 
 
-def merge(incoming: Incoming, spans: Lookup, traces: Lookup, transaction: int) -> UpsertResult:
-    """Merge incoming spans with the stored ones."""
+def merge(
+    incoming: Incoming,
+    spans: Lookup,
+    traces: Lookup,
+    transaction: int,
+    deletions: pa.Table = deletions.ROWS.empty_table(),  # noqa: B008  immutable
+) -> UpsertResult:
+    """Merge incoming spans with the stored ones. First delete the stored rows that `deletions` requests, so that an
+    incoming span of a deleted trace is a new row."""
     with _connect() as db:
         read = _load_incoming(db, incoming)
-        stored = _load(db, "stored", list(spans.rows(_distinct(read["trace_id"]), SPAN_COLUMNS)), _STORED)
-        if not len(stored) and (few := _of_few(read, transaction)) is not None:
-            return few
-        lost, replaced = _contest(db, incoming, spans)
+        trace_ids = _distinct(
+            pa.chunked_array([*read["trace_id"].chunks, *deletions["trace_id"].chunks], pa.string())
+        )
+        rows = list(spans.rows(trace_ids, SPAN_COLUMNS))
+        stored = pa.concat_tables(rows) if rows else _STORED.empty_table()
         # A trace has a row if and only if it has a span.
         stored_trace_ids = _distinct(stored["trace_id"])
+        deleted = rows_to_delete(stored, deletions)
+        if len(deleted):
+            stored = stored.filter(pc.invert(pc.is_in(stored[ROW_ID.name], value_set=deleted)))
+        _load(db, "stored", [stored], _STORED)
+        if not stored_trace_ids and (few := _of_few(read, transaction)) is not None:
+            return few
+        lost, replaced = _contest(db, incoming, spans)
         fits = read.nbytes + stored.nbytes <= limits.SHAPED_AT_ONCE_MAX_BYTES
         trace_rows, trace_retractions = _merge_traces(db, traces, stored_trace_ids, transaction, fits=fits)
     return UpsertResult(
         lost=lost,
-        span_retractions=_retractions(replaced, transaction),
+        span_retractions=_retractions(_sorted_ids(replaced, deleted), transaction),
         traces=trace_rows,
         trace_retractions=trace_retractions,
         new=len(read) - len(lost) - len(replaced),
         replaced=len(replaced),
         repeated=len(lost),
+        deleted=len(deleted),
     )
+
+
+def _sorted_ids(replaced: pa.Table, deleted: pa.Array[Any]) -> pa.Table:
+    """Return the ids of all rows to retract."""
+    if not len(deleted):
+        return replaced
+    return pa.concat_tables([replaced, pa.table({"row_id": deleted})]).sort_by("row_id")
 
 
 def _of_few(read: pa.Table, transaction: int) -> UpsertResult | None:
@@ -463,19 +489,26 @@ class _MergeRun:
 
     def _shape(self, pieces: list[StagedSlice]) -> Iterator[pa.RecordBatch]:
         task, receipt = self._task, self._receipt
-        tables = _OldParts(self._objects, pieces)
+        incoming = [piece for piece in pieces if not piece.deletes]
+        requests = _OldParts(self._objects, [piece for piece in pieces if piece.deletes])
+        tables = _OldParts(self._objects, incoming)
         buckets = {piece.bucket for piece in pieces}
         merged = merge(
             tables.read,
             self._lookup(TABLE_SPANS, buckets),
             self._lookup(TABLE_TRACES, buckets),
             task.transaction,
+            pa.concat_tables([deletions.ROWS.empty_table(), *requests.read()]),
         )
-        yield from self._write_spans(pieces, tables, merged.lost)
+        if incoming:
+            yield from self._write_spans(incoming, tables, merged.lost)
         self._write_rows(TABLE_TRACES, merged.traces)
         self._retract(TABLE_SPANS, merged.span_retractions)
         self._retract(TABLE_TRACES, merged.trace_retractions)
-        receipt.of(TABLE_SPANS.name).count(new=merged.new, replaced=merged.replaced, repeated=merged.repeated)
+        counts = {"new": merged.new, "replaced": merged.replaced, "repeated": merged.repeated}
+        if len(incoming) < len(pieces):
+            counts["deleted"] = merged.deleted
+        receipt.of(TABLE_SPANS.name).count(**counts)
         receipt.of(TABLE_TRACES.name).count(rows=sum(map(len, merged.traces)))
 
     def _lookup(self, table: BuiltInTable, buckets: set[int]) -> Lookup:

@@ -47,6 +47,16 @@ def may_prefetch(*, is_new: bool, is_alone: bool, is_stopping: bool) -> bool:
     return is_new and is_alone and not is_stopping
 
 
+def may_delete(decided: int, newest: int) -> bool:
+    """Return whether a deletion may remove a trace.
+
+    Args:
+        decided: the transaction as of which the deletion was decided.
+        newest: the transaction of the trace's newest row. A row that the decision has not seen keeps the trace whole.
+    """
+    return newest <= decided
+
+
 def keeps(action: Action) -> bool:
     """Return whether prefetched rows may still be used after this action. Any action other than opening the next new
     input makes them useless."""

@@ -14,7 +14,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from tracelake._errors import DamageError, TracelakeError, TrimmedError
-from tracelake.journal.model import Step, inputs_of
+from tracelake.journal.model import DELETIONS, Step, inputs_of
 from tracelake.journal.protocol import AttemptFailed, Published, Replayed, StateRead, compare
 from tracelake.pipeline.context import PipelineContext
 from tracelake.pipeline.decode_task import StagedSlice
@@ -172,8 +172,12 @@ class Replayer:
         self.discard()
         if t not in self._result.recovered:
             self._result.recovered.append(t)
+        requests = step.sources.get(DELETIONS, ())
+        inputs = [Input(DELETIONS, each.path, each.size_bytes) for each in inputs_of(requests)]
         try:
             pieces = self._reader.restage(self._context.outputs.rows_of(t), t)
+            if inputs:  # the table has the rows that arrived, not those to delete
+                pieces += self._deletions(step, inputs)
         except InputFaultError as fault:
             return self.undone(t, fault)
         except TracelakeError:
@@ -182,6 +186,17 @@ class Replayer:
             raise
         self.add(step, ReadInput({}, pieces, ()), is_new=False)
         return Replayed(step.sources)
+
+    def _deletions(self, step: Step, inputs: Sequence[Input]) -> list[StagedSlice]:
+        """Read and stage the deletion requests of a step again. Raises DamageError if one is gone or unreadable."""
+        read = self._reader.stage(inputs, step.transaction)
+        if compare({DELETIONS: step.sources[DELETIONS]}, read.sources) is not None:
+            self._reader.discard(read)
+            raise DamageError(
+                f"transaction {step.transaction}: deletion request {inputs[0].path} is missing or altered. Restore it "
+                "from a backup."
+            )
+        return read.pieces
 
     def recorded(self, t: int) -> Step:
         """Return all recorded steps of a transaction as one. Raises DamageError if the journal has no step of it."""

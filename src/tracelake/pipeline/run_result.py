@@ -20,21 +20,24 @@ class Counts:
     replaced: int
     repeated: int
     traces: int
+    deleted: int = 0
 
     def to_metadata(self) -> dict[str, str]:
-        """Return the counts as commit metadata."""
-        return {
+        """Return the counts as commit metadata. Only a deletion has `spans_deleted`."""
+        counts = {
             "spans_new": str(self.new),
             "spans_replaced": str(self.replaced),
             "spans_repeated": str(self.repeated),
             "traces": str(self.traces),
         }
+        return counts | {"spans_deleted": str(self.deleted)} if self.deleted else counts
 
     @classmethod
     def from_metadata(cls, metadata: Mapping[str, str]) -> Counts:
         """Return the counts from commit metadata."""
-        names = ("spans_new", "spans_replaced", "spans_repeated", "traces")
-        return cls(*(int(metadata[name]) for name in names))
+        names = ("spans_new", "spans_replaced", "spans_repeated", "traces", "spans_deleted")
+        optional = {"spans_deleted": "0", **metadata}
+        return cls(*(int(optional[name]) for name in names))
 
 
 @dataclass(slots=True)

@@ -41,6 +41,11 @@ def first_row_id(time: int) -> int:
     return time << _TIME_BITS
 
 
+def time_of(row_id: int) -> int:
+    """Return the insertion time of a row."""
+    return row_id >> _TIME_BITS
+
+
 def with_row_ids(rows: pa.Table, time: int, bucket: int, buckets: int, before: int = 0) -> pa.Table:
     """Append the ids of the rows of one bucket, in order. They differ from those of all other buckets.
 

@@ -35,7 +35,7 @@ from tracelake.pipeline import merge_task
             Mutation(
                 "what is stored is compared",
                 merge_task.merge,
-                rewrite("not _(_) and (_1 := _2) is not None", "(_1 := _2) is not None"),
+                rewrite("not a and (_1 := _2) is not None", "(_1 := _2) is not None"),
             ),
             test_merge.test_s5_s6_what_is_there_gives_no_output,
         ),

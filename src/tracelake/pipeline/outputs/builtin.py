@@ -232,7 +232,7 @@ class CommitOutput:
         publication.commit = self.repository.commit_transaction(
             step.transaction,
             publication.entries,
-            message=f"transaction {step.transaction}: {counts.new} new spans from {inputs} inputs",
+            message=f"transaction {step.transaction}: {_summary(counts, inputs)}",
             committer="pipeline",
             created_at=sealed.seal.sealed_at,
             metadata=counts.to_metadata(),
@@ -274,5 +274,17 @@ class CommitOutput:
             return Counts(0, 0, read, 0)
         counts = spans.counts
         return Counts(
-            counts["new"], counts["replaced"], counts["repeated"], traces.counts["rows"] if traces else 0
+            counts["new"],
+            counts["replaced"],
+            counts["repeated"],
+            traces.counts["rows"] if traces else 0,
+            counts.get("deleted", 0),
         )
+
+
+def _summary(counts: Counts, inputs: int) -> str:
+    """Return the counts for the commit message."""
+    added = f"{counts.new} new spans from {inputs} inputs"
+    if not counts.deleted:
+        return added
+    return f"{counts.deleted} spans deleted" + (f", {added}" if counts.new else "")

@@ -208,7 +208,8 @@ class Kind:
     to_range: Callable[..., ReadRange]
     """Constructor of the range by which the journal records an input."""
     open: Callable[[ObjectStore, IngestedFiles], Source]
-    watch: StartWatching
+    watch: StartWatching | None
+    """None: its inputs are only passed to a run, not polled."""
     find: Find | None = None
     """None: users cannot name its inputs."""
     schemes: tuple[str, ...] = ()

@@ -28,7 +28,14 @@ from urllib.parse import unquote
 import xxhash
 
 from tracelake._errors import DamageError, LimitError, NotFoundError, StorageError, TracelakeError, UsageError
-from tracelake.journal.model import SEGMENT_SHA256_CHARS, QuarantinedInput, ReadRange, Segment, WholeFile
+from tracelake.journal.model import (
+    DELETIONS,
+    SEGMENT_SHA256_CHARS,
+    QuarantinedInput,
+    ReadRange,
+    Segment,
+    WholeFile,
+)
 from tracelake.journal.store import IngestedFiles
 from tracelake.limits import OBJECTS_FOUND_MAX
 from tracelake.otlp.decode import fingerprint
@@ -44,6 +51,7 @@ from tracelake.pipeline.sources.base import (
     Watch,
     may_pass,
 )
+from tracelake.pipeline.sources.deletions import DeletionSource, fetch_request
 from tracelake.pipeline.sources.files import (
     ARCHIVED,
     FILES,
@@ -337,6 +345,14 @@ KINDS: Final = {
         FOREIGN_SCHEMES,
         is_far=lambda _objects, _path: True,
     ),
+    DELETIONS: Kind(
+        fetch_request,
+        Segment,
+        DeletionSource,
+        None,
+        sha256_chars=SEGMENT_SHA256_CHARS,
+        is_far=lambda objects, path: objects.local_path(path) is None,
+    ),
     KAFKA: Kind(
         fetch_range,
         to_offset_range,
@@ -468,12 +484,18 @@ def find(objects: ObjectStore, patterns: Iterable[str]) -> list[Input]:
 
 def own_watches(objects: ObjectStore, ingested: IngestedFiles) -> list[Watch]:
     """Return the watches of the sources that every lake has."""
-    return [KINDS[source].watch(objects, ingested, "") for source in OWN]
+    return [_watch(source, objects, ingested, "") for source in OWN]
 
 
 def watch_of(objects: ObjectStore, ingested: IngestedFiles, pattern: str) -> Watch:
     """Return a watch for a user's pattern. Raises UsageError if the pattern names nothing that can be watched."""
-    return KINDS[source_of(pattern)].watch(objects, ingested, pattern)
+    return _watch(source_of(pattern), objects, ingested, pattern)
+
+
+def _watch(source: str, objects: ObjectStore, ingested: IngestedFiles, pattern: str) -> Watch:
+    watch = KINDS[source].watch
+    assert watch is not None, "users cannot name deletion requests, and no pipeline polls them"
+    return watch(objects, ingested, pattern)
 
 
 def source_of(pattern: str) -> str:

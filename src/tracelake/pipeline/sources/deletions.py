@@ -1,0 +1,156 @@
+"""Source of deletion requests: each is an object of the lake that lists traces to remove from tables and index.
+
+A request is an input like any other. Its transaction is recorded in the journal, and retracts the rows of these traces
+before it merges the spans of other inputs. Commits of earlier transactions still show the rows. A span that arrives
+for a deleted trace afterwards is a new row.
+
+A request records the transaction as of which it was decided. A trace with a newer row stays, so a deletion never
+removes a row that the decision has not seen. Applying a request twice therefore removes nothing more than once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections.abc import Collection, Iterator, Sequence, Set
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tracelake._errors import NotFoundError
+from tracelake.formats import decode, encode
+from tracelake.journal.model import DELETIONS, RecordedInput
+from tracelake.journal.store import IngestedFiles
+from tracelake.pipeline.protocol import may_delete
+from tracelake.pipeline.sources.base import AcknowledgedSource, Input, may_pass
+from tracelake.shards.rows import ROW_ID, time_of
+from tracelake.storage import ObjectStore
+
+FORMAT_VERSION: Final = 1
+PREFIX: Final = "deletions/"
+DELETED_SPAN_BYTES: Final = 256
+"""Memory of a stored span while its deletion is merged."""
+_FIELDS: Final[list[pa.Field[Any]]] = [
+    pa.field("trace_id", pa.string(), nullable=False),
+    pa.field("workspace", pa.string()),
+    pa.field("decided", pa.int64(), nullable=False),
+]
+ROWS: Final = pa.schema(_FIELDS)
+"""Staged rows of a request. Without a workspace, the spans of all workspaces are deleted."""
+
+
+class DeletionRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Request to delete traces from tables and index."""
+
+    decided: int
+    """The transaction as of which the traces were chosen. A trace with a newer row stays."""
+    workspace: str | None
+    """The workspace whose spans are deleted; None for all."""
+    traces: tuple[str, ...]
+    spans: int
+    """The number of their spans when they were chosen, which bounds the memory of the transaction."""
+    reason: str
+    by: str
+    requested_at: str
+    """ISO 8601, UTC."""
+    format_version: int = FORMAT_VERSION
+
+    def to_rows(self) -> pa.Table:
+        """Return the rows to stage."""
+        count = len(self.traces)
+        columns: list[pa.Array[Any]] = [
+            pa.array(self.traces, pa.string()),
+            pa.array([self.workspace] * count, pa.string()),
+            pa.array([self.decided] * count, pa.int64()),
+        ]
+        return pa.Table.from_arrays(columns, schema=ROWS)
+
+
+def submit(objects: ObjectStore, request: DeletionRequest) -> Input:
+    """Store a request durably, and return it as an input. Names sort by time."""
+    path = f"{PREFIX}{request.requested_at}-{uuid.uuid4().hex}.json"
+    data = encode(request, path)
+    objects.put(path, data)
+    return Input(DELETIONS, path, len(data))
+
+
+def read(objects: ObjectStore, path: str) -> DeletionRequest:
+    """Read a request. Raises NotFoundError if it is finished, DamageError if it is unreadable."""
+    return from_bytes(objects.get(path), path)
+
+
+def from_bytes(data: bytes, path: str) -> DeletionRequest:
+    """Decode a request. Raises DamageError."""
+    return decode(DeletionRequest, data, f"deletion request {path}", FORMAT_VERSION, path)
+
+
+def pending(objects: ObjectStore) -> list[Input]:
+    """Return the requests that are not finished, the oldest first."""
+    requests = (Input(DELETIONS, info.path, info.size_bytes) for info in objects.list(PREFIX))
+    return sorted(requests, key=lambda item: item.path)
+
+
+class DeletionSource(AcknowledgedSource):
+    """Deletion requests, identified by their paths in the lake. See `Source`."""
+
+    def __init__(self, objects: ObjectStore, ingested: IngestedFiles) -> None:
+        del ingested
+        self._objects = objects
+
+    def _size_bytes(self, path: str) -> int | None:
+        info = self._objects.head(path)
+        return None if info is None else info.size_bytes
+
+    def _there(self, paths: Collection[str]) -> Set[str]:
+        return {path for path in paths if self._objects.head(path) is not None}
+
+    def ack(self, inputs: Sequence[RecordedInput]) -> None:
+        """Do nothing. The caller of the deletion deletes its request once the hot tier has no copy either."""
+
+    def discard(self, path: str, *, unread: bool) -> None:
+        """Delete a request that the user discarded, so that no run applies it."""
+        del unread
+        self._objects.delete(path)
+
+
+def fetch_request(objects: ObjectStore, path: str, size_bytes: int, folder: Path) -> str:
+    """Write a request to a local file. See `Fetch`."""
+    del size_bytes
+    with may_pass():
+        data = objects.get(path)
+    copy = folder / f"{hashlib.sha256(path.encode()).hexdigest()}.json"
+    copy.write_bytes(data)
+    return str(copy)
+
+
+def rows_to_delete(stored: pa.Table, requests: pa.Table) -> pa.Array[Any]:
+    """Return the ids of the stored rows that requests delete.
+
+    Args:
+        stored: the stored rows of the requested traces, with `trace_id`, `workspace` and `_row_id`.
+        requests: rows of ROWS.
+    """
+    deleted: list[int] = []
+    rows: dict[str, list[tuple[str, int]]] = {}
+    for trace_id, workspace, row_id in _values(stored, "trace_id", "workspace", ROW_ID.name):
+        rows.setdefault(trace_id, []).append((workspace, row_id))
+    for trace_id, workspace, decided in _values(requests, *ROWS.names):
+        chosen = [row_id for own, row_id in rows.get(trace_id, ()) if workspace in (None, own)]
+        if chosen and may_delete(decided, time_of(max(chosen))):
+            deleted += chosen
+    return pc.unique(pa.array(deleted, pa.int64()))
+
+
+def _values(rows: pa.Table, *columns: str) -> Iterator[tuple[str, str, int]]:
+    yield from zip(*(rows[name].to_pylist() for name in columns), strict=True)
+
+
+def finish(objects: ObjectStore, path: str) -> None:
+    """Delete a request whose transaction is committed and whose traces the hot tier no longer has. Idempotent."""
+    try:
+        objects.delete(path)
+    except NotFoundError:
+        return
