@@ -212,8 +212,15 @@ def test_names_of_a_text_column(column: str) -> None:
     """Each attribute name of the mapping fills its column, and the first present one wins."""
     names = conventions.TEXT_COLUMNS[column]
     for i, name in enumerate(names):
-        later = [{"key": other, "value": {"stringValue": other}} for other in reversed(names[i:])]
+        texts = {other: '{"user_id": "metadata"}' if other == "metadata" else other for other in names[i:]}
+        later = [{"key": other, "value": {"stringValue": texts[other]}} for other in reversed(texts)]
         assert row_of(attributes=later)[column] == name
+
+
+def test_user_of_metadata_that_is_no_object() -> None:
+    """Metadata of OpenInference names a user only in an object with a text."""
+    for text in ("user-3", '["user_id"]', '{"user_id": 3}', '{"user_id": " "}', '{"user_id"'):
+        assert row_of(attributes=[{"key": "metadata", "value": {"stringValue": text}}])["user_id"] is None
 
 
 MEMBERS = {

@@ -123,7 +123,10 @@ _MESSAGE_LISTS: Final = ("messages", "contents", "chat_history")
 _INSTRUCTIONS: Final = ("system", "instructions", "system_instruction", "systemInstruction", "system_prompt")
 
 _PLAIN_TEXTS: Final[dict[str, tuple[str, ...]]] = {
-    "user": ("input", "question", "query", "prompt", "user_input", "user_message", "text"),
+    "user": (
+        *("input", "question", "query", "prompt", "user_input", "user_message", "text"),
+        *("query_str", "str_or_query_bundle"),
+    ),
     "assistant": ("output", "answer", "response", "result", "completion", "text"),
 }
 """Members that hold the text of a chain's input or output, if it has no other member with text."""
@@ -136,8 +139,12 @@ _WRAPPERS: Final = (
     "state",
     "update",
     "return_value",
+    "result",
     "output",
+    "outputs",
     "inputs",
+    "query_bundle",
+    "str_or_query_bundle",
 )
 """Members of an object that may hold the request, the response or the message itself."""
 
@@ -189,9 +196,8 @@ def _of_list(items: list[Any], role: str, depth: int) -> Messages | None:
     if items and all(isinstance(item, list) for item in items):  # batches of LangChain
         return _messages(items[0], role, depth + 1)
     if items and all(isinstance(item, str) for item in items):
-        return [
-            ChatMessage(role=role, parts=tuple(MessagePart(type="text", text=item) for item in items if item))
-        ]
+        texts = (_unquoted(item) for item in items if item)
+        return [ChatMessage(role=role, parts=tuple(MessagePart(type="text", text=text) for text in texts))]
     messages: Messages = []
     for item in items:
         if _is_message(item):
@@ -205,6 +211,12 @@ def _of_list(items: list[Any], role: str, depth: int) -> Messages | None:
         else:
             return None
     return messages or None
+
+
+def _unquoted(text: str) -> str:
+    """Return the text that a JSON string has, and another text as it is. Vercel writes texts to embed as JSON."""
+    value = parse_json(text) if text.startswith('"') else None
+    return value if isinstance(value, str) and value else text
 
 
 def _append(messages: Messages, part: MessagePart, role: str) -> None:
@@ -229,7 +241,9 @@ def _of_object(value: _Object, role: str, depth: int) -> Messages | None:
     if _is_message(value):
         message = read_message(value, role)
         return [message] if message else None
-    instructions = next((value[name] for name in _INSTRUCTIONS if value.get(name)), None)
+    # A response may repeat the instructions of its request.
+    names = _INSTRUCTIONS if role == "user" else ()
+    instructions = next((value[name] for name in names if value.get(name)), None)
     for name in _MESSAGE_LISTS:
         if messages := _messages(value.get(name), role, depth + 1):
             return _with_system(instructions, messages, depth)
@@ -242,11 +256,14 @@ def _of_object(value: _Object, role: str, depth: int) -> Messages | None:
         inner = value.get(name)
         if isinstance(inner, dict | list) and (messages := _messages(inner, role, depth + 1)):
             return messages
-    return _plain(value, role)
+    plain = _plain(value, role)
+    return _with_system(instructions, plain, depth) if plain else None
 
 
 def _has_parts(value: _Object) -> bool:
-    return any(isinstance(value.get(name), list) for name in ("parts", "tool_calls")) or (
+    if isinstance(value.get("response"), dict):
+        return False
+    return any(isinstance(value.get(name), list) for name in ("parts", "blocks", "tool_calls")) or (
         isinstance(value.get("content"), str | list) and not {"text", "output"}.intersection(value)
     )
 
@@ -364,7 +381,8 @@ def _parts_of(value: _Object, role: str) -> Iterable[MessagePart]:
     """Yield the parts of a message: reasoning first, then its content, then its tool calls."""
     if reasoning := _text(value, ("reasoning_content", "reasoning", "thinking")):
         yield MessagePart(type="reasoning", text=reasoning)
-    content = value.get("parts") if value.get("parts") else value.get("content", value.get("contents"))
+    parts = value.get("parts") or value.get("blocks")
+    content = parts or value.get("content", value.get("contents"))
     call_id = _text(value, ("tool_call_id", "call_id", "id"))
     if role == "tool" and not _holds_results(content):
         name = _text(value, _TOOL_NAMES)
@@ -405,7 +423,9 @@ def _content_parts(content: Any) -> Iterable[MessagePart]:
             if isinstance(item, str):
                 yield MessagePart(type="text", text=item)
             elif isinstance(item, dict):
-                yield _part(item) or MessagePart(type="text", text=_as_json(item))
+                part = _part(item) or MessagePart(type="text", text=_as_json(item))
+                if part.type != "text" or part.text:
+                    yield part
     elif isinstance(content, dict):
         yield _part(content) or MessagePart(type="text", text=_as_json(content))
     elif content is not None:
@@ -414,7 +434,7 @@ def _content_parts(content: Any) -> Iterable[MessagePart]:
 
 def _part(value: _Object) -> MessagePart | None:
     """Return the part that an object of any library is, or None."""
-    stated = value.get("type", value.get("part_kind"))
+    stated = value.get("type", value.get("part_kind", value.get("block_type")))
     if isinstance(stated, str) and stated.lower() in _PART_TYPES:
         return _READERS[_PART_TYPES[stated.lower()]](value)
     for name, read in _TAGGED.items():  # Gemini and Bedrock tag a part by its member
@@ -430,7 +450,11 @@ def _text_part(value: _Object) -> MessagePart:
 
 
 def _reasoning_part(value: _Object) -> MessagePart:
-    return MessagePart(type="reasoning", text=_joined(value) or _text(value, ("data",)))
+    text = _joined(value)
+    parts = (
+        parse_json(text) if text.startswith("[{") else None
+    )  # OpenLLMetry writes a list of parts as JSON text
+    return MessagePart(type="reasoning", text=_joined({"content": parts}) or text or _text(value, ("data",)))
 
 
 def _joined(value: _Object) -> str:
@@ -506,6 +530,29 @@ def _result_part(value: _Object) -> MessagePart:
     return MessagePart(
         type="tool_result", id=identity, name=_text(value, _TOOL_NAMES), result=_result(result)
     )
+
+
+def read_tool_message(text: Any) -> MessagePart | None:
+    """Return the result in a serialized tool message of LangChain; None for any other value, such as a plain result."""
+    value = parse_json(text)
+    candidates = (value, value.get("output")) if isinstance(value, dict) else ()
+    for candidate in candidates:
+        if isinstance(candidate, dict):
+            inner = candidate.get("kwargs") or candidate.get("data")
+            if isinstance(inner, dict) and "tool_call_id" in inner and "content" in inner:
+                message = read_message(candidate, "tool")
+                return message.parts[0] if message and len(message.parts) == 1 else None
+    return None
+
+
+def read_arguments(text: Any) -> tuple[Any, str | None]:
+    """Return the arguments of a tool call, and its id if LangChain's callback stores both in one value."""
+    value = json_or_text(text)
+    if not isinstance(value, dict) or not {"inputs", "input_str"} <= value.keys():
+        return value, None
+    kwargs = value.get("kwargs")
+    call_id = kwargs.get("tool_call_id") if isinstance(kwargs, dict) else None
+    return value["inputs"], _text_of(call_id)
 
 
 def _result(content: Any) -> Any:

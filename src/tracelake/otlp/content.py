@@ -17,10 +17,12 @@ from tracelake.otlp.chat import (
     Messages,
     json_or_text,
     parse_json,
+    read_arguments,
     read_calls,
     read_message,
     read_objects,
     read_text,
+    read_tool_message,
 )
 from tracelake.otlp.conventions import TYPE_NAMES, SpanType, span_type
 
@@ -82,7 +84,27 @@ def conversation(span: Mapping[str, Any]) -> Conversation:
     returned = returned or _of_vercel(attributes) or _first(candidates("output", _OUTPUTS), "assistant")
     if not any(message.role == "system" for message in received):
         received = [*_first([attributes.get(_SYSTEM)], "system"), *received]
+    received, returned = _without_repeats(received, returned, is_model=span_type_of(span) == "llm")
     return Conversation(tuple(received), tuple(_with_calls(returned, attributes)))
+
+
+def _without_repeats(received: Messages, returned: Messages, *, is_model: bool) -> tuple[Messages, Messages]:
+    """Remove the input from an output that is a whole conversation, and the output from such an input.
+
+    Agents and chains may record the state of a conversation. A model may repeat the last answer that it received.
+    """
+    history = [message for message in received if message.role != "system"]
+    if history and len(returned) > len(history) and _are_same(returned[: len(history)], history):
+        returned = returned[len(history) :]
+    count = len(returned)
+    if not is_model and 0 < count < len(received) and _are_same(received[-count:], returned):
+        received = received[:-count]
+    return received, returned
+
+
+def _are_same(several: Messages, others: Messages) -> bool:
+    pairs = zip(several, others, strict=True)
+    return all(message.role == other.role and message.parts == other.parts for message, other in pairs)
 
 
 def _with_calls(messages: Messages, attributes: Mapping[str, str]) -> Messages:
@@ -124,8 +146,12 @@ def _tool_call(span: Mapping[str, Any], attributes: Mapping[str, str]) -> Conver
     ids = ("gen_ai.tool.call.id", "tool_call.id", "ai.toolCall.id")
     call_id = next((attributes[key] for key in ids if attributes.get(key)), None)
     received, returned = span.get("input"), span.get("output")
-    call = MessagePart(type="tool_call", id=call_id, name=name, arguments=json_or_text(received))
-    result = MessagePart(type="tool_result", id=call_id, name=name, result=json_or_text(returned))
+    arguments, id_of_input = read_arguments(received)
+    message = read_tool_message(returned)
+    call_id = call_id or id_of_input or (message.id if message else None)
+    call = MessagePart(type="tool_call", id=call_id, name=name, arguments=arguments)
+    content = message.result if message else json_or_text(returned)
+    result = MessagePart(type="tool_result", id=call_id, name=name, result=content)
     return Conversation(
         (ChatMessage(role="assistant", parts=(call,)),) if received else (),
         (ChatMessage(role="tool", parts=(result,)),) if returned else (),

@@ -12,6 +12,8 @@ Sources of the names:
 - [openlit]     OpenLIT, sdk/python/src/openlit/semcov
 - [openrouter]  OpenRouter, broadcast of traces through OTLP
 - [pydantic]    Pydantic AI, pydantic_ai/models/instrumented.py
+- [anthropic]   Anthropic's client, anthropic/_tracing.py
+- [litellm]     LiteLLM's callback `otel`
 """
 
 from __future__ import annotations
@@ -40,6 +42,7 @@ TEXT_COLUMNS: Final[dict[str, tuple[str, ...]]] = {
         "langfuse.session.id",  # [langfuse]
         "mlflow.trace.session",  # [mlflow]
         "traceloop.association.properties.session_id",  # [traceloop] its prefix and a name that the caller chose
+        "ai.telemetry.metadata.sessionId",  # [vercel] its prefix and a name that the caller chose
     ),
     "user_id": (
         "user.id",  # [otel] [openinf] [langfuse] [mlflow]
@@ -47,6 +50,9 @@ TEXT_COLUMNS: Final[dict[str, tuple[str, ...]]] = {
         "mlflow.trace.user",  # [mlflow]
         "enduser.id",  # [otel]
         "traceloop.association.properties.user_id",  # [traceloop]
+        "ai.telemetry.metadata.userId",  # [vercel]
+        "metadata",  # [openinf] a JSON object
+        "llm.user",  # [litellm]
     ),
     "model": (
         "gen_ai.request.model",  # [genai]
@@ -70,6 +76,7 @@ TEXT_COLUMNS: Final[dict[str, tuple[str, ...]]] = {
         "ai.prompt",  # [vercel]
         "ai.toolCall.args",  # [vercel]
         "ai.value",  # [vercel] what is embedded
+        "ai.values",  # [vercel]
         "pydantic_ai.all_messages",  # [pydantic]
         "all_messages_events",  # [pydantic] version 1
         "tool_arguments",  # [pydantic]
@@ -126,6 +133,7 @@ TOKEN_COLUMNS: Final[dict[str, tuple[str, ...]]] = {
     "cache_write_tokens": (
         "gen_ai.usage.cache_creation.input_tokens",  # [genai]
         "gen_ai.usage.cache_creation_input_tokens",  # [traceloop]
+        "gen_ai.usage.cache_write.input_tokens",  # [anthropic]
         "llm.token_count.prompt_details.cache_write",  # [openinf]
         "langfuse.observation.usage_details",  # [langfuse]
         "mlflow.chat.tokenUsage",  # [mlflow]
@@ -133,6 +141,7 @@ TOKEN_COLUMNS: Final[dict[str, tuple[str, ...]]] = {
     "reasoning_tokens": (
         "gen_ai.usage.reasoning.output_tokens",  # [genai]
         "gen_ai.usage.reasoning_tokens",  # [traceloop]
+        "gen_ai.usage.details.reasoning_tokens",  # [pydantic]
         "llm.token_count.completion_details.reasoning",  # [openinf]
         "ai.usage.reasoningTokens",  # [vercel] since version 5
         "langfuse.observation.usage_details",  # [langfuse]
@@ -207,6 +216,8 @@ COST_NAMES: Final = (
     "llm.cost.total",  # [openinf]
     "gen_ai.usage.cost",  # [openlit]
     "gen_ai.usage.total_cost",  # [openrouter]
+    "gen_ai.cost.total_cost",  # [litellm]
+    "operation.cost",  # [pydantic]
     "langfuse.observation.cost_details",  # [langfuse] a JSON object
     "mlflow.llm.cost",  # [mlflow] a JSON object
 )
@@ -224,6 +235,8 @@ _OBJECTS_MAX: Final = 4
 _INT64_MAX: Final = 2**63 - 1
 COST_MAX: Final = 1e6
 """The largest cost of a span that is usable, in US dollars."""
+_METADATA: Final = "metadata"
+_METADATA_MEMBER: Final = "user_id"
 _MLFLOW_JSON: Final = "mlflow."
 _MLFLOW_TRACE: Final = "mlflow.traceRequestId"
 """Attribute of every span made by MLflow. If its value is quoted, all attributes of the span are JSON texts."""
@@ -264,8 +277,12 @@ def derive(
         for column, candidates in sources:
             for name, place in candidates:
                 text, letter = texts[start + place], letters[start + place] if letters else "s"
-                if column in TEXT_COLUMNS:
-                    value: Any = _text(name.startswith(_MLFLOW_JSON) or is_json, text, letter)
+                value: Any
+                if name == _METADATA:
+                    member = _members(text, letter).get(_METADATA_MEMBER)
+                    value = _text(False, member, "s") if isinstance(member, str) else None
+                elif column in TEXT_COLUMNS:
+                    value = _text(name.startswith(_MLFLOW_JSON) or is_json, text, letter)
                 elif column == "type":
                     value = span_type(text) if letter in READABLE else None
                 elif column == "cost":

@@ -274,7 +274,7 @@ def shape_tasks(spans: int, arrow_bytes: int) -> int:
     return max(SHAPE_TASKS_MIN, by_spans, by_bytes)
 
 
-TRANSFORM: Final = f"7-{table_fingerprint()}"
+TRANSFORM: Final = f"8-{table_fingerprint()}"
 """Version of the transformation from input to rows. Increase it with each change of decoding or merging that changes
 a table."""
 
