@@ -516,7 +516,7 @@ def test_a13_the_check_and_the_clearing_are_one(make: Make) -> None:
 
     def slowly(self: ArchiveStore, *given: Any) -> None:
         inside.set()
-        writer.join(0.5)  # it cannot end before this thread does
+        writer.join(1.0)  # it cannot end before this thread does
         assert writer.is_alive()
         clear(self, *given)
 

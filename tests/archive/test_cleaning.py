@@ -26,12 +26,12 @@ SELECT 1, repeat('x', 1900)::bytea, 1900, 1 FROM generate_series(1, 40)
 
 @pytest.fixture
 def url(postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Return the URL of a tracking store whose vacuum is slow; any other statement may take half a second."""
+    """Return the URL of a tracking store whose vacuum is slow; any other statement may take a second."""
     url = postgres.url(postgres.new_schema())
     with closing(TrackingDatabase(url)) as database:
         migrate(database)
-    monkeypatch.setattr(limits, "POSTGRES_STATEMENT_TIMEOUT_S", 0.5)
-    monkeypatch.setattr(limits, "POSTGRES_REPLY_TIMEOUT_S", 0.7)
+    monkeypatch.setattr(limits, "POSTGRES_STATEMENT_TIMEOUT_S", 1.0)
+    monkeypatch.setattr(limits, "POSTGRES_REPLY_TIMEOUT_S", 1.5)
     return f"{url}%20-cvacuum_cost_delay%3D100%20-cvacuum_cost_limit%3D1"
 
 

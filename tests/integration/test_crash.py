@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 from pathlib import Path
 
 import httpx
@@ -20,6 +20,7 @@ SPANS_EACH = 20
 def send(server: ServerProcess, first: int, last: int, kill_after: int | None = None) -> set[int]:
     """Send requests with these numbers, one trace each; return the acknowledged numbers."""
     acknowledged: set[int] = set()
+    answered = count(1)
     with ThreadPoolExecutor(8) as pool, httpx.Client(headers=HEADERS, timeout=HANG_S) as client:
 
         def send_one(number: int) -> None:
@@ -30,12 +31,10 @@ def send(server: ServerProcess, first: int, last: int, kill_after: int | None = 
                 return
             if response.status_code == 200:
                 acknowledged.add(number)
+                if next(answered) == kill_after:
+                    server.kill()  # here, because a waiting thread may be scheduled only after the last request
 
         answers = [pool.submit(send_one, number) for number in range(first, last)]
-        while kill_after is not None and len(acknowledged) < kill_after:
-            time.sleep(0.001)
-        if kill_after is not None:
-            server.kill()
         for answer in answers:
             answer.result(HANG_S)
     return acknowledged

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.patience import wait_until
+from tests.patience import HANG_S, wait_until
 from tests.search.build_inputs import INDEX, finalize_build, span, table
 from tracelake.limits import PART_COPY_IDLE_MIN_S
 from tracelake.search import part_cache as cache
@@ -22,6 +22,8 @@ from tracelake.search.searcher import Searcher
 from tracelake.storage.memory import MemoryObjectStore
 
 OBJECTS = MemoryObjectStore()
+SHOWN_MAX_S = HANG_S
+"""Time until a part must be marked as used."""
 
 
 def made(count: int) -> list[Manifest]:
@@ -101,7 +103,7 @@ def check_slow(directory: Path) -> None:
         if part == second:
             wait_until(lambda: first.sha256 in there(directory))
             age(directory)
-            until_s = time.monotonic() + 5
+            until_s = time.monotonic() + SHOWN_MAX_S
             while (idle := is_idle(directory / first.sha256)) and time.monotonic() < until_s:
                 time.sleep(0.01)
             is_shown.append(not idle)

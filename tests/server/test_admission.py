@@ -117,6 +117,11 @@ class Server:
             assert time.monotonic() < deadline
             await asyncio.sleep(0.005)
 
+    async def until_arrived(self, reads: int) -> None:
+        """Wait until each of the slow reads has started or waits for a slot."""
+        waiting = self._app._slots["read"]._waiting
+        await self.until(lambda: self.begun + sum(map(len, waiting.values())) >= reads)
+
     def _slow(self) -> dict[str, bool]:
         with self._lock:
             self.begun += 1
@@ -182,7 +187,7 @@ async def check_disconnects_do_not_multiply_work(server: Server) -> None:
         each.disconnect()
     await server.until(lambda: sum(each.work.done() for each in asked) == limits.READS_PER_KEY_MAX)
     again = [server.ask(SLOW) for _ in range(limits.READS_PER_KEY_MAX)]
-    await asyncio.sleep(0.1)
+    await server.until_arrived(2 * limits.READS_PER_KEY_MAX)
     assert server.begun == limits.READS_PER_KEY_MAX
     server.release.set()
     assert {await each.answer() for each in again} == {200}
@@ -194,18 +199,21 @@ async def check_deadline(server: Server) -> None:
     asked = [server.ask(SLOW) for _ in range(limits.READS_PER_KEY_MAX)]
     assert {await each.answer() for each in asked} == {503}
     assert not any(each.work.done() for each in asked)
-    waiting = server.ask(SLOW)
-    await asyncio.sleep(0.1)
-    assert server.begun == limits.READS_PER_KEY_MAX
-    server.release.set()
-    await waiting.answer()
-    await server.until(lambda: len(server.cancelled) == server.begun - 1 == limits.READS_PER_KEY_MAX)
+    with deadline(HANG_S):
+        waiting = server.ask(SLOW)
+        await server.until_arrived(limits.READS_PER_KEY_MAX + 1)
+        await server.until(lambda: server.begun >= limits.READS_PER_KEY_MAX)
+        assert server.begun == limits.READS_PER_KEY_MAX
+        server.release.set()
+        assert await waiting.answer() == 200
+    await server.until(lambda: server.running == 0)
+    assert len(server.cancelled) == limits.READS_PER_KEY_MAX
 
 
-def short_deadline() -> Any:
-    """Return a patch that shortens the deadline of reads."""
-    short = PoolSize(limits.READS_AT_ONCE_MAX, limits.READS_PER_KEY_MAX, 0.05)
-    return mock.patch.dict(admission.POOLS, {"read": short})
+def deadline(seconds: float) -> Any:
+    """Return a patch that changes the deadline of reads."""
+    size = PoolSize(limits.READS_AT_ONCE_MAX, limits.READS_PER_KEY_MAX, seconds)
+    return mock.patch.dict(admission.POOLS, {"read": size})
 
 
 @pytest.mark.parametrize(
@@ -218,7 +226,7 @@ def test_reads_are_bounded(check: Callable[[Server], Awaitable[None]]) -> None:
 
 def test_a_read_has_a_deadline() -> None:
     """A read that takes too long gets a 503."""
-    with short_deadline():
+    with deadline(0.05):
         served(check_deadline)
 
 

@@ -51,7 +51,7 @@ class Silent:
 
 def test_bucket_requests_end(gcs: GcsServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """A read from a server that never replies is tried STORE_TRIES_MAX times, and so is a create."""
-    monkeypatch.setattr(limits, "OBJECT_REQUEST_TIMEOUT_S", 0.15)
+    monkeypatch.setattr(limits, "OBJECT_REQUEST_TIMEOUT_S", 0.5)
     monkeypatch.setattr(limits, "STORE_TRIES_MAX", 2)
     silent = Silent()
     for name, value in gcs.environment(silent.port).items():

@@ -162,17 +162,19 @@ def check_long(postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> Non
     url = postgres.url(postgres.new_schema())
     with closing(TrackingDatabase(url)) as database:
         migrate(database, "0004")
-    monkeypatch.setattr(limits, "POSTGRES_STATEMENT_TIMEOUT_S", 0.5)
-    monkeypatch.setattr(limits, "POSTGRES_REPLY_TIMEOUT_S", 0.7)
+    with monkeypatch.context() as patch:
+        patch.setattr(limits, "POSTGRES_STATEMENT_TIMEOUT_S", 1.0)
+        patch.setattr(limits, "POSTGRES_REPLY_TIMEOUT_S", 1.5)
+        with closing(TrackingDatabase(url)) as database:
+            with closing(psycopg.connect(url)) as other, ThreadPoolExecutor(1) as pool:
+                other.execute("LOCK TABLE tracelake_spans")
+                migrated = pool.submit(migrate, database)
+                time.sleep(2.5)
+                other.commit()
+                migrated.result()
+            check_gives_up(database)
     with closing(TrackingDatabase(url)) as database:
-        with closing(psycopg.connect(url)) as other, ThreadPoolExecutor(1) as pool:
-            other.execute("LOCK TABLE tracelake_spans")
-            migrated = pool.submit(migrate, database)
-            time.sleep(1.5)
-            other.commit()
-            migrated.result()
         assert is_whole(database)
-        check_gives_up(database)
 
 
 def test_a_revision_may_take_long(postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ import psutil
 import pytest
 from sqlalchemy import Connection, text
 
+from tests.patience import HANG_S
 from tests.storage.servers.postgres import PostgresServer
 from tests.tracking.requests import request, trace_id
 from tracelake import limits
@@ -18,13 +19,16 @@ from tracelake.tracking.database import TrackingDatabase
 from tracelake.tracking.migrate import migrate
 from tracelake.tracking.store import TrackingStore
 
+FAILS_WITHIN_S = HANG_S
+"""Time until an unanswered statement must fail."""
+
 
 @pytest.fixture
 def store(postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[TrackingStore]:
     """Return a tracking store with a short timeout for replies."""
-    monkeypatch.setattr(limits, "POSTGRES_REPLY_TIMEOUT_S", 0.5)
     with closing(TrackingDatabase(postgres.url(postgres.new_schema()))) as database:
         migrate(database)
+        monkeypatch.setattr(limits, "POSTGRES_REPLY_TIMEOUT_S", 1.5)
         yield TrackingStore(database, "lake-a")
 
 
@@ -40,7 +44,7 @@ def check_transaction(store: TrackingStore) -> None:
         process.suspend()
         try:
             asked = pool.submit(connection.execute, text("SELECT 1"))
-            assert isinstance(asked.exception(limits.POSTGRES_REPLY_TIMEOUT_S + 5), Exception)
+            assert isinstance(asked.exception(FAILS_WITHIN_S), Exception)
         finally:
             process.resume()
         asked.result()

@@ -435,7 +435,7 @@ def test_a13_nobody_writes_between_check_and_clearing(store: TrackingStore) -> N
             writing = pool.submit(late.write, [request((1, 2))])
             with suppress(TimeoutError):
                 # long enough for a write that does not wait; one that waits may take any time
-                writing.result(0.3)
+                writing.result(1.0)
             assert not writing.done()
             archived = {"spans_location": ARCHIVE_REPO, "archive_location": "file:///archive"}
             same = trace_info.c.db_payload_generation == generation

@@ -50,6 +50,9 @@ from tracelake.search.part_cache import PartCache
     ],
     ids=rule_of,
 )
-def test_broken(check: Callable[[Path], None], broken: Mutation, tmp_path: Path) -> None:
+def test_broken(
+    check: Callable[[Path], None], broken: Mutation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The checks detect each broken rule."""
+    monkeypatch.setattr(test_cache, "SHOWN_MAX_S", 1.0)
     assert_caught(broken, lambda: check(tmp_path / uuid.uuid4().hex))
