@@ -62,7 +62,7 @@ SMALL_OR_SINGLE = {
     "server/call_graph.py": "routes of one page; the application adds them",
     "pipeline/sources/poller.py": "polling of every source, large enough for a file",
     **dict.fromkeys(
-        [f"server/{name}.py" for name in ("access", "metrics", "mlflow", "pipeline", "search", "versions")],
+        [f"server/{name}.py" for name in ("access", "metrics", "mlflow", "pipeline", "search", "datasets")],
         "routes of one area, which the application includes",
     ),
     "server/admission.py": "a middleware of the application",

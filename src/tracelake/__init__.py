@@ -82,6 +82,7 @@ if _TYPE_CHECKING:
     from tracelake.archive.model import ArchiveDue, ArchiveReport, ArchiveSettings
     from tracelake.archive.service import ArchivedTrace, LakeArchive
     from tracelake.datasets.dataset import Dataset
+    from tracelake.datasets.example_changes import ExampleChange
     from tracelake.datasets.model import Example, Provenance
     from tracelake.lake.datasets import Datasets
     from tracelake.lake.lake import Lake, init, open
@@ -133,6 +134,7 @@ __all__ = [
     "EmbeddingError",
     "EntryChange",
     "Example",
+    "ExampleChange",
     "ExpiredError",
     "ExportReport",
     "Facet",
@@ -215,6 +217,7 @@ _LAZY = {
     "Changes": "tracelake.tables.changes",
     "Dataset": "tracelake.datasets.dataset",
     "Example": "tracelake.datasets.model",
+    "ExampleChange": "tracelake.datasets.example_changes",
     "InProcess": "tracelake.tasks.runners",
     "InboxPipeline": "tracelake.pipeline.continuous",
     "Datasets": "tracelake.lake.datasets",

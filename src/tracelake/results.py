@@ -332,6 +332,8 @@ class AddReport:
     """Spans with neither input nor output, which yield no example."""
     commit: str | None
     """The commit with the examples, or None if they are only staged."""
+    warnings: tuple[str, ...] = ()
+    """Remarks on an example whose content was given, such as another example with the same input."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -116,11 +116,13 @@ def may(role: str, method: str, path: str) -> bool:
         return role in {"ingest", "admin"} and sends
     if role == "admin":
         return True
+    if path.startswith("/add-to-dataset"):
+        return role == "annotate"
     if method == "GET" or path.endswith(("mlflow/traces/search", "mlflow/experiments/search")):
         return not path.startswith("/api/v1/keys")
     return (
         role == "annotate"
-        and ("/mlflow/" in path or "/assessments" in path)
+        and ("/mlflow/" in path or "/assessments" in path or "/datasets" in path)
         and "experiment-tag" not in path
         and "delete-traces" not in path
     )

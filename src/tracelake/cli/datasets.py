@@ -35,6 +35,18 @@ CommitOption = Annotated[
         "--commit", help=("Commit all staged changes of the branch, including this one; implied by -m.")
     ),
 ]
+InputOption = Annotated[
+    str | None, typer.Option(metavar="TEXT", help="Input of one example; by default that of its span.")
+]
+ExpectedOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TEXT", help="Expected output of one example; by default the last answer of its span."
+    ),
+]
+MetadataOption = Annotated[
+    list[str] | None, typer.Option(metavar="KEY=VALUE", help="Attach this note to each example.")
+]
 TEXT_SHOWN = 60
 """Characters of input and output that `dataset show` prints."""
 
@@ -144,6 +156,7 @@ def _added(of: dict[str, Any]) -> Iterator[Renderable]:
     if report.added + report.replaced:
         words[-1] += f"; {_where(report.commit)}"
     yield f"Dataset {report.dataset}: {', '.join(words)}."
+    yield from map(Note, report.warnings)
     if report.added + report.known + report.replaced + report.empty == of["limit"]:
         yield Note(f"that is --limit {of['limit']:,}; there may be more")
 
@@ -158,6 +171,7 @@ def _added(of: dict[str, Any]) -> Iterator[Renderable]:
         "tracelake dataset add refunds --where \"service = 'airline-agent' and input is not null\"",
         "tracelake dataset add refunds --trace 096fc09a --trace 520a1cf8 --commit",
         "tracelake dataset add refunds --trace 096fc09a --span 53d4f9d70441ebc0 -m 'a hard one'",
+        "tracelake dataset add refunds --trace 096fc09a --expected 'You get 40 EUR back.' --commit",
     ],
 )
 def add(
@@ -180,9 +194,9 @@ def add(
     limit: Annotated[
         int, typer.Option(min=1, max=DATASET_ADD_MAX, help="Spans at most.")
     ] = DATASET_ADD_DEFAULT,
-    metadata: Annotated[
-        list[str] | None, typer.Option(metavar="KEY=VALUE", help="Attach this note to each example.")
-    ] = None,
+    input: InputOption = None,
+    expected: ExpectedOption = None,
+    metadata: MetadataOption = None,
     replace: Annotated[
         bool,
         typer.Option(
@@ -211,6 +225,8 @@ def add(
         search=search,
         limit=limit,
         at=at,
+        input=input,
+        expected=expected,
         metadata=_pairs(metadata or []),
         replace=replace,
         message=_commit_message(message, commit, f"dataset {name}: examples added"),
@@ -218,6 +234,86 @@ def add(
         request_id=request_id,
     )
     return {"report": report, "limit": limit}
+
+
+def _edited(of: dict[str, Any]) -> str:
+    return f"Dataset {of['dataset']}: example {of['example']} changed; {_where(of['commit'])}."
+
+
+@command(
+    dataset_app,
+    "edit",
+    text=_edited,
+    examples=[
+        "tracelake dataset edit refunds 096fc09a5d6c4b7e8f90a1b2c3d4e5f6-53d4f9d70441ebc0 --expected '40 EUR'"
+    ],
+)
+def edit(
+    lake: Lake,
+    name: NameArgument,
+    example: Annotated[str, typer.Argument(metavar="ID", help="The example, as in `dataset show`.")],
+    input: InputOption = None,
+    expected: ExpectedOption = None,
+    metadata: MetadataOption = None,
+    branch: BranchOption = "main",
+    commit: CommitOption = False,
+    message: MessageOption = None,
+    committer: CommitterOption = None,
+    request_id: RequestIdOption = None,
+) -> dict[str, Any]:
+    """Change the input, expected output or metadata of an example; older commits keep it.
+
+    An empty text removes the input or the expected output. With --metadata, the given notes replace all others.
+    """
+    commit_id = lake.datasets.get(name, branch).update(
+        example,
+        input=input,
+        expected=expected,
+        metadata=None if metadata is None else _pairs(metadata),
+        message=_commit_message(message, commit, f"dataset {name}: example edited"),
+        committer=committer,
+        request_id=request_id,
+    )
+    return {"dataset": name, "branch": branch, "example": example, "commit": commit_id}
+
+
+def _differences(of: dict[str, Any]) -> Iterator[Renderable]:
+    rows = []
+    for each in of["changes"]:
+        before, after = each["before"] or {}, each["after"] or {}
+        fields = each["fields"] or ["input", "expected_output"]
+        for place, field in enumerate(fields):
+            texts = [_short(str(side[field]) if side.get(field) else None) for side in (before, after)]
+            rows.append(
+                (each["id"] if place == 0 else "", each["change"] if place == 0 else "", field, *texts)
+            )
+    yield render.grid(("example", "change", "field", "before", "after"), rows, ids=("change",))
+    if of["more"]:
+        yield Note(f"the first {len(of['changes']):,}; more with --limit")
+
+
+@command(
+    dataset_app,
+    "diff",
+    text=_differences,
+    examples=["tracelake dataset diff refunds main~3", "tracelake dataset diff refunds v1 v2 --json"],
+)
+def diff(
+    lake: Lake,
+    name: NameArgument,
+    before: Annotated[str, typer.Argument(metavar="REF", help="The older version.")],
+    after: Annotated[str, typer.Argument(metavar="REF", help="The newer version.")] = "main",
+    limit: Annotated[int, typer.Option(min=1, max=PAGE_ROWS_MAX, help="Examples at most.")] = EXAMPLES_SHOWN,
+) -> dict[str, Any]:
+    """Show the examples that differ between two versions of a dataset."""
+    changes = lake.datasets.get(name, after).diff(before, limit + 1)
+    return {
+        "dataset": name,
+        "before": before,
+        "after": after,
+        "changes": [each.to_dict() for each in changes[:limit]],
+        "more": len(changes) > limit,
+    }
 
 
 def _removed(of: dict[str, Any]) -> str:
@@ -314,7 +410,7 @@ def export(
         console(stderr=True).print(f"{staged:,} staged examples are not included; commit them first")
     if output is not None:
         return dataset.export(output, format)
-    from tracelake.datasets.dataset import json_line
+    from tracelake.datasets.export import json_line
 
     for example in dataset.examples():
         sys.stdout.buffer.write(json_line(example))

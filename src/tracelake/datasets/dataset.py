@@ -1,28 +1,25 @@
 """Public API of a dataset: add spans, remove examples, read and export them.
 
 Class `Selection` chooses spans by id, condition or search. An example keeps some of their columns.
-
-The module also exports examples to JSON lines, Parquet and Arrow. An exported file gets its name only when it is
-complete.
 """
 
 from __future__ import annotations
 
 import os
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import msgspec
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from tracelake._errors import DatasetNotFoundError, NotFoundError, NothingToCommitError, UsageError
 from tracelake.datasets import model
-from tracelake.datasets.files import Made, read_files, stage_files
+from tracelake.datasets.example_changes import ExampleChange, diff, remarks, span_example_id, versions
+from tracelake.datasets.export import SCHEMA, batches, format_of, write
+from tracelake.datasets.files import Made, commit_files, read_files, stage_files
 from tracelake.datasets.model import (
     DatasetSpec,
     Example,
@@ -31,10 +28,20 @@ from tracelake.datasets.model import (
     example_path,
     examples_of,
     spec_path,
+    written_id,
 )
-from tracelake.limits import DATASET_ADD_DEFAULT, DATASET_ADD_MAX, SEARCH_HITS_MAX
+from tracelake.datasets.proposal import COPIED, SpanReader, propose, read_span
+from tracelake.limits import DATASET_ADD_DEFAULT, DATASET_ADD_MAX, PAGE_ROWS_DEFAULT, SEARCH_HITS_MAX
 from tracelake.otlp.conventions import WORKSPACE_DEFAULT
-from tracelake.results import SERVER_KINDS, AddReport, EntryChange, ExportReport, Row, is_server_side
+from tracelake.results import (
+    SERVER_KINDS,
+    AddReport,
+    CommitInfo,
+    EntryChange,
+    ExportReport,
+    Row,
+    is_server_side,
+)
 from tracelake.search.searcher import SearchRequest
 from tracelake.shards.rows import literal
 from tracelake.storage import ObjectStore
@@ -49,84 +56,6 @@ from tracelake.versions.repository import Repository
 if TYPE_CHECKING:
     import polars as pl
 
-_EXPORT_BATCH_EXAMPLES: Final = 1_000
-"""Examples in one Arrow batch, and in one row group of a Parquet export."""
-
-
-_FIELDS: Final[list[tuple[str, pa.DataType]]] = [
-    ("id", pa.string()),
-    ("input", pa.string()),
-    ("expected_output", pa.string()),
-    ("metadata", pa.map_(pa.string(), pa.string())),
-    ("trace_id", pa.string()),
-    ("span_id", pa.string()),
-    ("commit", pa.string()),
-]
-SCHEMA: Final = pa.schema(_FIELDS)
-"""The columns of an export."""
-FORMATS: Final = ("jsonl", "parquet")
-
-
-def format_of(path: str | os.PathLike[str], requested: str | None) -> str:
-    """Return the requested format, or the one of the file's extension. Raises UsageError if it is unknown."""
-    chosen = requested or Path(path).suffix.removeprefix(".")
-    if chosen not in FORMATS:
-        raise UsageError(
-            f"{os.fspath(path)!r}: choose a format, jsonl or parquet, or use one as the file extension."
-        )
-    return chosen
-
-
-def json_line(example: Example) -> bytes:
-    """Return an example as a JSON line."""
-    return msgspec.json.encode(example.to_row()) + b"\n"
-
-
-def write(examples: Iterable[Example], path: Path, kind: str) -> int:
-    """Write examples to a temporary file that finally replaces `path`; return their number.
-
-    Raises OSError if the file cannot be written.
-    """
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    try:
-        count = (_write_jsonl if kind == "jsonl" else _write_parquet)(examples, temporary)
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    return count
-
-
-def batches(examples: Iterable[Example]) -> Iterator[pa.RecordBatch]:
-    """Yield examples as Arrow batches."""
-    remaining = iter(examples)
-    while some := list(islice(remaining, _EXPORT_BATCH_EXAMPLES)):
-        yield pa.RecordBatch.from_pylist([_arrow_row(example) for example in some], SCHEMA)
-
-
-def _arrow_row(example: Example) -> dict[str, Any]:
-    row = example.to_row()
-    return row | {"metadata": list(row["metadata"].items())}
-
-
-def _write_jsonl(examples: Iterable[Example], path: Path) -> int:
-    count = 0
-    with path.open("wb") as file:
-        for example in examples:
-            file.write(json_line(example))
-            count += 1
-    return count
-
-
-def _write_parquet(examples: Iterable[Example], path: Path) -> int:
-    count = 0
-    with pq.ParquetWriter(path, SCHEMA, compression="zstd") as writer:
-        for batch in batches(examples):
-            writer.write_batch(batch)
-            count += batch.num_rows
-    return count
-
-
 _DATASET_LOOKUP_SPANS: Final = 500
 """Spans whose texts are in memory together while they become examples."""
 
@@ -135,8 +64,6 @@ Key: TypeAlias = tuple[str, str, str, bool]
 """Trace id, span id and workspace, and whether the span is on the server side."""
 _KEY: Final = ("trace_id", "span_id", "workspace", "kind")
 _COLUMNS: Final = (*_KEY, "input", "output", "service", "name", "model")
-_KEPT: Final = ("service", "name", "model")
-"""Columns that become metadata of an example."""
 _ORDER: Final = "start_ns, trace_id, span_id, workspace, kind"
 
 
@@ -234,7 +161,7 @@ def _example(row: Row, commit: str, metadata: Mapping[str, str]) -> Example:
         id=example_id(trace_id, span_id, workspace, is_server),
         input=row["input"],
         expected_output=row["output"],
-        metadata={name: row[name] for name in _KEPT if row[name]} | of | dict(metadata),
+        metadata={name: row[name] for name in COPIED if row[name]} | of | dict(metadata),
         provenance=Provenance(trace_id, span_id, commit),
     )
 
@@ -252,12 +179,18 @@ class Dataset:
         repository: Repository,
         objects: ObjectStore,
         view: Callable[[str], CommitView],
+        spans: SpanReader,
     ) -> None:
         self.name = name
         self.at = at
         self._repository = repository
         self._objects = objects
         self._view = view
+        self._spans = spans
+
+    def __repr__(self) -> str:
+        """Return the name and the version."""
+        return f"Dataset({self.name!r}, at={self.at!r})"
 
     @property
     def description(self) -> str:
@@ -286,6 +219,8 @@ class Dataset:
         search: str | None = None,
         limit: int = DATASET_ADD_DEFAULT,
         at: str | None = None,
+        input: str | None = None,
+        expected: str | None = None,
         metadata: Mapping[str, str] | None = None,
         replace: bool = False,
         message: str | None = None,
@@ -305,6 +240,10 @@ class Dataset:
             search: a full-text query; the best hits, of those that meet `where` if it is given.
             limit: maximum number of spans, up to 10,000, and 1,000 for a search.
             at: the commit from which spans are taken; the branch's by default.
+            input: content of one example, in place of the input of its span. The span, one of `traces` and `spans`, may
+                still be uncommitted. Without a span, the example has no reference.
+            expected: expected output of one example. If only one of both is given, the other is proposed from the
+                span's messages.
             metadata: metadata of each example, in addition to the service, name and model of its span.
             replace: update existing examples with the current input and output of their span.
             message: commit everything that is staged on the branch, including these examples, with this message;
@@ -318,6 +257,18 @@ class Dataset:
             QueryError: a condition or query that does not parse.
             ExpiredError: garbage collection repeatedly deleted examples before they were staged.
         """
+        if input is not None or expected is not None:
+            if where is not None or search is not None or len(traces) > 1 or len(spans) > 1:
+                raise UsageError(
+                    "input and expected belong to one example: name one trace and one span of it."
+                )
+            trace_id, span_id = next(iter(traces), None), next(iter(spans), None)
+            if trace_id is None and span_id is not None:
+                trace_id = Selection(spans=spans).keys(self._view(self._repository.resolve(self.at)))[0][0]
+            example = self.propose(trace_id, span_id, input=input, expected=expected, metadata=metadata)
+            return self.put(
+                example, replace=replace, message=message, committer=committer, request_id=request_id
+            )
         selection = Selection(traces, spans, where, search, limit)
         selection.check()
         notes = dict(metadata or {})
@@ -349,17 +300,142 @@ class Dataset:
             commit=self._commit_staged(message, committer, request_id) if entries or request_id else None,
         )
 
+    def propose(
+        self,
+        trace_id: str | None,
+        span_id: str | None = None,
+        *,
+        workspace: str | None = None,
+        kind: str | None = None,
+        input: str | None = None,
+        expected: str | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> Example:
+        """Return an example that is not stored yet: the given content, otherwise content from the messages of a span.
+
+        The span is the root of its trace unless its id is given, and may still be uncommitted. Its last assistant
+        message is the expected output. Without a trace, the example has no reference. An empty text means no content.
+        """
+        model.check_notes("metadata", (text for pair in (metadata or {}).items() for text in pair))
+        if trace_id is None:
+            return Example(
+                written_id(input, expected),
+                input or None,
+                expected or None,
+                dict(metadata or {}),
+                Provenance("", "", ""),
+            )
+        span = read_span(self._spans, trace_id, span_id, workspace, kind)
+        proposal = propose(self._spans, span)
+        return Example(
+            id=span_example_id(span),
+            input=(proposal.input if input is None else input) or None,
+            expected_output=(proposal.expected_output if expected is None else expected) or None,
+            metadata=proposal.metadata | dict(metadata or {}),
+            provenance=Provenance(span["trace_id"], span["span_id"], self._commit_with(span)),
+        )
+
+    def put(
+        self,
+        example: Example,
+        *,
+        replace: bool = False,
+        message: str | None = None,
+        alone: bool = False,
+        committer: str | None = None,
+        request_id: str | None = None,
+    ) -> AddReport:
+        """Store an example, such as an edited one of `propose`. An existing example stays unchanged unless `replace`.
+
+        The arguments are those of `add`; with `alone`, the commit has no other staged changes. The report warns of
+        another example with the same input and of a missing expected output. Raises as `add` does, and LimitError if
+        the content is too long.
+        """
+        model.check_texts(example.input, example.expected_output)
+        self._check_writable()
+        path = example_path(self.name, example.id)
+        if (commit_id := self._committed(request_id)) is not None:
+            return AddReport(self.name, self.at, 0, 0, 0, 0, commit_id)
+        exists = bool(self._find([path]))
+        warnings = remarks(self.examples(staged=True), example)
+        if exists and not replace:
+            return AddReport(self.name, self.at, 0, 0, 1, 0, None, warnings)
+        commit_id = self._write({path: model.to_bytes(example)}, message, committer, request_id, alone=alone)
+        return AddReport(self.name, self.at, int(not exists), int(exists), 0, 0, commit_id, warnings)
+
+    def example(self, identity: str) -> Example:
+        """Return one example, staged or committed. Raises NotFoundError if it does not exist."""
+        path = example_path(self.name, identity)
+        entry = self._find([path]).get(path)
+        if not isinstance(entry, FileAt):
+            raise self._no_example(identity)
+        (data,) = read_files(self._objects, [entry])
+        return model.from_bytes(Example, data, f"example {identity} of dataset {self.name}")
+
+    def update(
+        self,
+        identity: str,
+        *,
+        input: str | None = None,
+        expected: str | None = None,
+        metadata: Mapping[str, str] | None = None,
+        digest: str | None = None,
+        message: str | None = None,
+        alone: bool = False,
+        committer: str | None = None,
+        request_id: str | None = None,
+    ) -> str | None:
+        """Change the given fields of an example; older commits keep it as it was. Return the commit, or None if the
+        change is staged.
+
+        An empty text removes the input or the expected output, and `metadata` replaces all of it. If `digest` is given
+        and is not that of the stored example, somebody else has changed it, and UsageError is raised. Raises
+        NotFoundError if the example does not exist, and otherwise as `put` does.
+        """
+        self._check_writable()
+        if (commit_id := self._committed(request_id)) is not None:
+            return commit_id
+        old = self.example(identity)
+        if digest is not None and digest != model.example_digest(old):
+            raise UsageError(f"example {identity} has changed in the meantime; open it again, then edit it.")
+        new = msgspec.structs.replace(
+            old,
+            input=old.input if input is None else input or None,
+            expected_output=old.expected_output if expected is None else expected or None,
+            metadata=old.metadata if metadata is None else dict(metadata),
+        )
+        model.check_texts(new.input, new.expected_output)
+        model.check_notes("metadata", (text for pair in new.metadata.items() for text in pair))
+        contents = {example_path(self.name, identity): model.to_bytes(new)}
+        return self._write(contents, message, committer, request_id, alone=alone)
+
+    def diff(self, before: str, limit: int | None = None) -> list[ExampleChange]:
+        """Return the examples that differ between version `before` and this one, in order of id. Staged changes do not
+        count."""
+        earlier = Dataset(self.name, before, self._repository, self._objects, self._view, self._spans)
+        changes = diff(
+            self._repository, self._objects, self.name, earlier._commit() or "", self._commit() or ""
+        )
+        return list(islice(changes, limit))
+
+    def versions(self, limit: int = PAGE_ROWS_DEFAULT) -> list[CommitInfo]:
+        """Return the newest commits that changed the dataset, the newest first. Only recent history is searched."""
+        head = self._commit()
+        return versions(self._repository, self.name, head, limit) if head else []
+
     def remove(
         self,
         ids: Iterable[str],
         *,
         message: str | None = None,
+        alone: bool = False,
         committer: str | None = None,
         request_id: str | None = None,
     ) -> str | None:
         """Remove examples. Return the commit, or None if the removal is staged.
 
-        Raises NotFoundError if no example has one of the ids, and UsageError as `add` does.
+        With `alone`, the commit has no other staged changes. Raises NotFoundError if no example has one of the ids, and
+        UsageError as `add` does.
         """
         self._check_writable()
         if (commit_id := self._committed(request_id)) is not None:
@@ -368,11 +444,15 @@ class Dataset:
         there = {*self._find(paths), *self._staged_before(request_id)}
         for path in paths:
             if path not in there:
-                raise NotFoundError(
-                    f"dataset {self.name} has no example {path.rpartition('/')[2]!r}; `tracelake dataset show "
-                    f"{self.name}` lists them."
-                )
+                raise self._no_example(path.rpartition("/")[2])
+        if alone:
+            return self._write(dict.fromkeys(paths), message, committer, request_id, alone=True)
         return self._change(dict.fromkeys(paths), message, committer, request_id)
+
+    def _no_example(self, identity: str) -> NotFoundError:
+        return NotFoundError(
+            f"dataset {self.name} has no example {identity!r}; `tracelake dataset show {self.name}` lists them."
+        )
 
     def staged(self) -> list[EntryChange]:
         """Return the staged changes of examples relative to the branch's newest commit, in order of id."""
@@ -437,7 +517,9 @@ class Dataset:
         """
         kind = format_of(path, format)
         commit = self._commit()
-        pinned = Dataset(self.name, commit or self.at, self._repository, self._objects, self._view)
+        pinned = Dataset(
+            self.name, commit or self.at, self._repository, self._objects, self._view, self._spans
+        )
         count = write(pinned.examples(), Path(path), kind)
         return ExportReport(self.name, commit, os.fspath(path), kind, count, Path(path).stat().st_size)
 
@@ -492,6 +574,40 @@ class Dataset:
             ancestor = next(parents, None)
         return commit_id
 
+    def _commit_with(self, span: Row) -> str:
+        """Return the commit that an example of a span cites, or an empty text if the span is uncommitted."""
+        head = self._commit()
+        if head is None:
+            return ""
+        rows = self._view(head).table("spans").lookup([span["trace_id"]], _KEY)
+        return self._source(head) if _key_of(span) in map(_key_of, to_rows(rows)) else ""
+
+    def _write(
+        self,
+        contents: Mapping[str, bytes | None],
+        message: str | None,
+        committer: str | None,
+        request_id: str | None,
+        *,
+        alone: bool,
+    ) -> str | None:
+        """Stage contents, or commit them: alone, or with everything that is staged."""
+        if alone:
+            committed = (
+                self._repository.find(head, [spec_path(self.name)]) if (head := self._commit()) else {}
+            )
+            if not committed:
+                raise UsageError(
+                    f"dataset {self.name} is only staged on branch {self.at}; commit it first: `tracelake commit`."
+                )
+            title = message or f"dataset {self.name} changed"
+            return commit_files(
+                self._repository, self._objects, self.at, contents, title, committer, request_id
+            )
+        files = [(path, data) for path, data in contents.items() if data is not None]
+        stage_files(self._repository, self._objects, self.at, files, lambda some: [some])
+        return self._commit_staged(message, committer, request_id)
+
     def _find(self, paths: Sequence[str]) -> dict[str, Reference]:
         """Return the entries at these paths; on a branch, staged changes included."""
         if self.on_branch:
@@ -541,6 +657,8 @@ def create(
     message: str | None = None,
     committer: str | None = None,
     request_id: str | None = None,
+    *,
+    alone: bool = False,
 ) -> None:
     """Create a dataset: staged, or committed if there is a message. Raises UsageError if it already exists."""
     dataset._check_branch()
@@ -552,6 +670,11 @@ def create(
     if dataset._find([path]) and path not in dataset._staged_before(request_id):
         raise UsageError(f"dataset {dataset.name} already exists on branch {dataset.at}; add to it.")
     files = [(path, model.to_bytes(spec))]
+    if alone and message is not None:
+        commit_files(
+            dataset._repository, dataset._objects, dataset.at, dict(files), message, committer, request_id
+        )
+        return
     stage_files(dataset._repository, dataset._objects, dataset.at, files, lambda some: [some])
     dataset._commit_staged(message, committer, request_id)
 

@@ -9,15 +9,17 @@ collection takes too early.
 from __future__ import annotations
 
 import hashlib
+import uuid
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from typing import Final, TypeVar
 
-from tracelake._errors import DamageError, ExpiredError, NotFoundError
+from tracelake._errors import DamageError, ExpiredError, NotFoundError, UsageError
+from tracelake._settings import find_committer
 from tracelake.results import Finding
 from tracelake.storage import ObjectStore
 from tracelake.storage.verify import object_finding
@@ -122,6 +124,46 @@ def stage_files(
             staged |= entries
             todo, in_vain = todo[at_once:], 0
     return staged
+
+
+def commit_files(
+    repository: Repository,
+    objects: ObjectStore,
+    branch: str,
+    contents: Mapping[str, bytes | None],
+    message: str,
+    committer: str | None = None,
+    request_id: str | None = None,
+) -> str:
+    """Write files and commit them alone, without other staged changes; return the commit. None removes an entry.
+
+    Raises UsageError if the branch is protected, or if one of the entries has a staged change, which the next commit
+    of staged entries would restore.
+    """
+    repository.refuse_protected(branch)
+    staged = set(chain(*repository.staged_or_damaged(branch)))
+    if conflicting := sorted(staged & set(contents)):
+        raise UsageError(
+            f"{conflicting[0]} has a staged change on branch {branch}; commit or discard the staged changes first."
+        )
+    request_id = request_id or uuid.uuid4().hex
+    in_vain = 0
+    while True:
+        present = {path: data for path, data in contents.items() if data is not None}
+        files = write_files(objects, present.values(), repository.epoch())
+        entries = dict(zip(present, files, strict=True))
+        try:
+            return repository.commit_entries(
+                {path: entries.get(path) for path in contents},
+                branch,
+                message=message,
+                committer=find_committer(committer),
+                request_id=request_id,
+            )
+        except ExpiredError:  # garbage collection ran twice in the meantime
+            in_vain += 1
+            if in_vain == FILES_EXPIRED_TRIES_MAX:
+                raise
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ import msgspec
 
 from tracelake._errors import LimitError, UsageError
 from tracelake.formats import decode, encode
-from tracelake.limits import DATASET_NOTES_MAX_CHARS
+from tracelake.limits import DATASET_NOTES_MAX_CHARS, EXAMPLE_TEXT_MAX_CHARS
 from tracelake.otlp.conventions import WORKSPACE_DEFAULT
 from tracelake.storage.ports import encode_text
 from tracelake.versions.tree import below
@@ -35,7 +35,10 @@ class DatasetSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Provenance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The origin of an example: a span as of a commit."""
+    """The origin of an example: a span as of a commit.
+
+    The commit is empty if the span was not committed yet, and all fields are empty if a person wrote the example.
+    """
 
     trace_id: str
     span_id: str
@@ -59,9 +62,9 @@ class Example(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "input": self.input,
             "expected_output": self.expected_output,
             "metadata": self.metadata,
-            "trace_id": self.provenance.trace_id,
-            "span_id": self.provenance.span_id,
-            "commit": self.provenance.commit,
+            "trace_id": self.provenance.trace_id or None,
+            "span_id": self.provenance.span_id or None,
+            "commit": self.provenance.commit or None,
         }
 
 
@@ -96,6 +99,30 @@ def check_notes(what: str, texts: Iterable[str]) -> None:
             f"the {what} has {len(joined):,} characters, more than DATASET_NOTES_MAX_CHARS = "
             f"{DATASET_NOTES_MAX_CHARS:,}; shorten it."
         )
+
+
+def check_texts(input: str | None, expected: str | None) -> None:
+    """Raise LimitError if the content of an example is too long, UsageError if it is no Unicode text or has no input
+    and no expected output."""
+    text = f"{input or ''}{expected or ''}"
+    encode_text("content of an example", text)
+    if not text:
+        raise UsageError("an example needs an input or an expected output; write one of them.")
+    if len(text) > EXAMPLE_TEXT_MAX_CHARS:
+        raise LimitError(
+            f"the example has {len(text):,} characters, more than EXAMPLE_TEXT_MAX_CHARS = "
+            f"{EXAMPLE_TEXT_MAX_CHARS:,}; shorten its input or expected output."
+        )
+
+
+def example_digest(example: Example) -> str:
+    """Return a digest of an example's content, by which an editor notices another edit in the meantime."""
+    return hashlib.sha256(to_bytes(example)).hexdigest()[:32]
+
+
+def written_id(input: str | None, expected: str | None) -> str:
+    """Return the id of an example that a person wrote without a span. The same input makes the same example."""
+    return hashlib.sha256(encode_text("content of an example", input or expected or "")).hexdigest()[:32]
 
 
 def example_id(trace_id: str, span_id: str, workspace: str, is_server: bool) -> str:

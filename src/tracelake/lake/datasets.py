@@ -8,7 +8,16 @@ from itertools import chain
 from tracelake._errors import DamageError, DatasetNotFoundError
 from tracelake.context import LakeContext
 from tracelake.datasets.dataset import Dataset, check, create
-from tracelake.datasets.model import DATASETS, DatasetSpec, check_name, dataset_of, examples_of, spec_path
+from tracelake.datasets.model import (
+    DATASETS,
+    DatasetSpec,
+    Example,
+    check_name,
+    dataset_of,
+    examples_of,
+    spec_path,
+)
+from tracelake.datasets.proposal import SpanReader
 from tracelake.results import DatasetInfo
 from tracelake.versions.branch_store import MAIN
 from tracelake.versions.tree import below
@@ -17,8 +26,13 @@ from tracelake.versions.tree import below
 class Datasets:
     """Evaluation datasets of a lake: `lake.datasets`."""
 
-    def __init__(self, opened: LakeContext) -> None:
+    def __init__(self, opened: LakeContext, spans: SpanReader) -> None:
         self._opened = opened
+        self._spans = spans
+
+    def __getitem__(self, name: str) -> Dataset:
+        """Return the dataset of this name on `main`; see `get`."""
+        return self.get(name)
 
     def get(self, name: str, at: str = MAIN) -> Dataset:
         """Return a dataset at a branch, tag, commit or time. Raises DatasetNotFoundError if no dataset has the name
@@ -34,19 +48,33 @@ class Datasets:
         branch: str = MAIN,
         *,
         message: str | None = None,
+        alone: bool = False,
         committer: str | None = None,
         request_id: str | None = None,
     ) -> Dataset:
         """Create an empty dataset on a branch. Without a message it is staged; with one, it is committed with all
-        staged changes.
+        staged changes, or alone.
 
         A repeated call with the same `request_id` makes no second commit. Raises UsageError if the name is invalid or
         taken, or if the branch is protected or missing.
         """
         check_name(name)
         dataset = self._dataset(name, branch)
-        create(dataset, DatasetSpec(name, description), message, committer, request_id)
+        create(dataset, DatasetSpec(name, description), message, committer, request_id, alone=alone)
         return dataset
+
+    def propose(
+        self,
+        trace_id: str,
+        span_id: str | None = None,
+        branch: str = MAIN,
+        *,
+        workspace: str | None = None,
+        kind: str | None = None,
+    ) -> Example:
+        """Return an example with content proposed from the messages of a span. It is in no dataset; see
+        `Dataset.propose` and `Dataset.put`."""
+        return self._dataset("", branch).propose(trace_id, span_id, workspace=workspace, kind=kind)
 
     def delete(
         self,
@@ -93,7 +121,9 @@ class Datasets:
             return ""
 
     def _dataset(self, name: str, at: str) -> Dataset:
-        return Dataset(name, at, self._opened.repository, self._opened.objects, self._opened.view)
+        return Dataset(
+            name, at, self._opened.repository, self._opened.objects, self._opened.view, self._spans
+        )
 
     def _names(self, head: str) -> Iterator[str]:
         """Yield the names of a commit's datasets. After each name, the scan skips the examples of that dataset."""

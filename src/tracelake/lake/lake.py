@@ -130,7 +130,7 @@ class Lake:
         """Evaluation datasets."""
         from tracelake.lake.datasets import Datasets
 
-        return Datasets(self._opened)
+        return Datasets(self._opened, self.hot)
 
     @_Component
     def maintenance(self) -> Maintenance:

@@ -78,6 +78,10 @@ PAGE_ROWS_MAX: Final = 1_000
 TRACE_QUERY_SPANS_MAX: Final = 20_000
 """Matching spans that a list of traces with a query reads, the newest first. Beyond: the list lacks traces whose
 matching spans are older, and `not_listed` reports it."""
+DATASET_REQUEST_MAX_BYTES: Final = 8 * MIB
+"""Body of a request with an example or the results of an evaluation. Beyond: the answer is 413."""
+EXAMPLE_CHANGES_SHOWN: Final = 25
+"""Changed examples on one page that compares two versions of a dataset. Beyond: the next page."""
 PAGE_OFFSET_MAX: Final = 2**62
 """Offset of a page of a listing, the largest that DuckDB can count to. Beyond: the answer is 400."""
 PARAMETER_MAX_CHARS: Final = 1_000

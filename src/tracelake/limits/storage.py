@@ -38,6 +38,10 @@ DATASET_ADD_DEFAULT: Final = 1_000
 """Examples that one call adds to a dataset by default. Beyond: they are omitted."""
 DATASET_ADD_MAX: Final = 10_000
 """Examples that one call may add to a dataset. Beyond: the call is refused; use several calls."""
+EXAMPLE_TEXT_MAX_CHARS: Final = 1_000_000
+"""Input and expected output of an example that a person writes or edits, together. Beyond: it is refused."""
+EXAMPLES_COMPARED_MAX: Final = 2_000
+"""Examples of a dataset that are searched for the same input when one is added. Beyond: duplicates go unnoticed."""
 DATASET_NOTES_MAX_CHARS: Final = 10_000
 """Description of a dataset, or metadata of its examples, keys and values together. Beyond: the call is refused."""
 KEY_MAX_BYTES: Final = 1_024

@@ -31,6 +31,7 @@ from tracelake.server import (
     archive,
     assessments,
     call_graph,
+    datasets,
     mlflow,
     pipeline,
     search,
@@ -76,7 +77,8 @@ _ROUTERS: Final = (
     *(session_page.api, session_page.pages, assessments.api, assessments.pages),
     *(traces.api, trace_page.pages, search.pages),
     *(call_graph.api, call_graph.pages),
-    *(versions.api, versions.pages, pipeline.api, pipeline.pages, archive.api, archive.pages),
+    *(versions.api, versions.pages, datasets.api, datasets.pages),
+    *(pipeline.api, pipeline.pages, archive.api, archive.pages),
     *(mlflow.client_api, access.api, access.pages),
 )
 

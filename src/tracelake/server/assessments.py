@@ -193,6 +193,7 @@ def assessment_context(lake: Lake, request: Request, trace_id: str) -> dict[str,
     return {
         "assessments": [view_assessment(each) for each in stored],
         "can_assess": is_allowed and lake.hot.is_there,
+        "can_add_example": actor is None or may_send("POST", "/add-to-dataset", actor.role, actor.workspace),
     }
 
 

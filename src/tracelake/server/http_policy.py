@@ -146,6 +146,9 @@ RULES: Final[tuple[tuple[tuple[str, ...], str, Need], ...]] = (
     (_GET, "/api/*", "read"),
     (("POST", "DELETE"), "/api/v1/traces/*", "annotate"),
     (("POST",), "/traces/*", "annotate"),
+    (_WRITES, "/api/v1/datasets*", "annotate"),
+    (("POST",), "/datasets*", "annotate"),
+    (("GET", "HEAD", "POST"), "/add-to-dataset", "annotate"),
     (_GET, "/", "read"),
     *(
         (_GET, f"/{page}*", "read")

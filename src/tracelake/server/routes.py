@@ -56,6 +56,8 @@ JsonBody: TypeAlias = Annotated[BodyT, AfterValidator(_record_object)]
 class JsonRoute(APIRoute):
     """Route with a bounded JSON body, if it takes one. Its OpenAPI summary is its docstring."""
 
+    body_max_bytes = limits.COMMIT_REQUEST_MAX_BYTES
+
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
         """Add a route, as APIRoute does."""
         summary = " ".join((endpoint.__doc__ or "").split()).removesuffix(".")
@@ -66,9 +68,15 @@ class JsonRoute(APIRoute):
         answer = super().get_route_handler()
 
         async def read_and_answer(request: Request) -> Response:
-            return await answer(await _JsonRequest.read(request))
+            return await answer(await _JsonRequest.read(request, self.body_max_bytes))
 
         return answer if self.body_field is None else read_and_answer
+
+
+class DatasetJsonRoute(JsonRoute):
+    """Route whose body has examples or results, which are larger than other requests."""
+
+    body_max_bytes = limits.DATASET_REQUEST_MAX_BYTES
 
 
 class _JsonRequest(Request):
@@ -78,14 +86,14 @@ class _JsonRequest(Request):
     document: Any = None
 
     @classmethod
-    async def read(cls, request: Request) -> _JsonRequest:
+    async def read(cls, request: Request, max_bytes: int) -> _JsonRequest:
         """Read the body of a request. Raises UnsupportedError if it is not `application/json`, LimitError if it is too
         large, and DecodeError if it is no JSON."""
         content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if content_type != "application/json":
             raise UnsupportedError("send Content-Type: application/json")
         decoded = cls(request.scope, request.receive)
-        decoded.data = await small_body(request, limits.COMMIT_REQUEST_MAX_BYTES)
+        decoded.data = await small_body(request, max_bytes)
         try:
             # Stricter than the json module, which accepts NaN and lone surrogates.
             decoded.document = msgspec.json.decode(decoded.data)
@@ -108,7 +116,7 @@ async def small_body(request: Request, max_bytes: int) -> bytes:
         return await read_body(declared, request.receive, share, max_bytes)
 
 
-async def _form_fields(request: Request) -> dict[str, str]:
+async def _form_fields(request: Request, max_bytes: int) -> dict[str, str]:
     """Return the fields of a form. Raises UnsupportedError, ForbiddenError, LimitError, DecodeError.
 
     Browsers send Origin with every POST, and the guard has refused foreign ones. So a request without it may come from
@@ -123,7 +131,7 @@ async def _form_fields(request: Request) -> dict[str, str]:
         raise ForbiddenError(
             "a form must come with Origin, as browsers send it; programs use the API with JSON"
         )
-    body = await small_body(request, limits.COMMIT_REQUEST_MAX_BYTES)
+    body = await small_body(request, max_bytes)
     try:
         pairs = parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=_FORM_FIELDS_MAX)
     except ValueError as error:
@@ -131,8 +139,18 @@ async def _form_fields(request: Request) -> dict[str, str]:
     return dict(pairs)
 
 
-FormFields: TypeAlias = Annotated[dict[str, str], Depends(_form_fields)]
+async def _small_form(request: Request) -> dict[str, str]:
+    return await _form_fields(request, limits.COMMIT_REQUEST_MAX_BYTES)
+
+
+async def _example_form(request: Request) -> dict[str, str]:
+    return await _form_fields(request, limits.DATASET_REQUEST_MAX_BYTES)
+
+
+FormFields: TypeAlias = Annotated[dict[str, str], Depends(_small_form)]
 """Fields of a form of this server's pages."""
+ExampleForm: TypeAlias = Annotated[dict[str, str], Depends(_example_form)]
+"""Fields of a form with the content of an example."""
 
 
 def app_part(name: str) -> Any:

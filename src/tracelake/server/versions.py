@@ -7,17 +7,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from itertools import islice
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Header, Query, Request, Response
 
 from tracelake import limits
 from tracelake._errors import ConflictError
 from tracelake.lake.lake import Lake
-from tracelake.lake.trace_list import cut
-from tracelake.results import BranchInfo, CommitInfo, DatasetInfo
+from tracelake.results import BranchInfo, CommitInfo
 from tracelake.server.http_policy import RequestLake
 from tracelake.server.render import with_query
 from tracelake.server.routes import (
@@ -32,17 +29,6 @@ from tracelake.server.routes import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ExamplePage:
-    """Examples of a dataset in id order, each with its state. `next` is the last id, if more follow."""
-
-    description: str
-    examples: list[dict[str, Any]]
-    removed: list[str]
-    """Ids of examples whose removal is staged."""
-    next: str | None
-
-
 def list_commits(lake: Lake, ref: str, limit: int) -> tuple[list[CommitInfo], str | None]:
     """Return one page of a commit's history, newest first, and the first commit of the next page.
 
@@ -50,20 +36,6 @@ def list_commits(lake: Lake, ref: str, limit: int) -> tuple[list[CommitInfo], st
     """
     commits = lake.log(ref, limit + 1)
     return commits[:limit], commits[limit].id if len(commits) > limit else None
-
-
-def list_examples(lake: Lake, name: str, ref: str, after: str, limit: int) -> ExamplePage:
-    """Return one page of a dataset, including staged changes on a branch. Raises DatasetNotFoundError if it does not
-    exist there."""
-    dataset = lake.datasets.get(name, ref)
-    states = dataset.states()
-    examples = list(islice(dataset.examples(staged=dataset.on_branch, after=after), limit + 1))
-    return ExamplePage(
-        dataset.description,
-        [example.to_row() | {"state": states.get(example.id, "committed")} for example in examples[:limit]],
-        [identity for identity, state in states.items() if state == "removed"],
-        examples[limit - 1].id if len(examples) > limit else None,
-    )
 
 
 def names_of(branches: Sequence[BranchInfo], tags: Mapping[str, str]) -> dict[str, list[str]]:
@@ -134,11 +106,6 @@ class NewRevert(RequestModel):
     committer: str | None = None
 
 
-def list_datasets(lake: Lake, ref: str) -> list[DatasetInfo]:
-    """Return the datasets of a branch, tag or commit, with the beginnings of long descriptions."""
-    return [replace(each, description=cut(each.description)) for each in lake.datasets.all(ref)]
-
-
 api = APIRouter(prefix="/api/v1", route_class=JsonRoute)
 """JSON API for history and datasets."""
 pages = APIRouter(include_in_schema=False)
@@ -169,25 +136,6 @@ def diff(
     entries = lake.diff(before, after, limit + 1)
     changes = [change.to_dict() for change in entries[:limit]]
     return json_response({"from": before, "to": after, "changes": changes, "more": len(entries) > limit})
-
-
-@api.get("/datasets")
-def datasets(lake: RequestLake, ref: Name = "main") -> Response:
-    """List datasets."""
-    return json_response({"datasets": list_datasets(lake, ref)})
-
-
-@api.get("/datasets/{name}")
-def dataset(
-    lake: RequestLake,
-    name: str,
-    ref: Name = "main",
-    after: Text = None,
-    limit: Limit = limits.PAGE_ROWS_DEFAULT,
-) -> Response:
-    """List the examples of a dataset."""
-    page = list_examples(lake, name, ref, after or "", limit)
-    return json_response({"name": name, "ref": ref, **asdict(page)})
 
 
 @api.post("/branches")
@@ -302,34 +250,3 @@ def diff_page(
         before=before, after=after, commit=commit[0] if commit else None,
         changes=entries[:limit], more=len(entries) > limit,
     )  # fmt: skip
-
-
-@pages.get("/datasets")
-def datasets_page(lake: RequestLake, request: Request, ref: Name = "main") -> Response:
-    """Show all datasets."""
-    return render_page(
-        request, "datasets.html", "/api/v1/datasets",
-        ref=ref, datasets=list_datasets(lake, ref), branches=lake.branches(), tags=lake.tags(),
-    )  # fmt: skip
-
-
-@pages.get("/datasets/{name}")
-def dataset_page(
-    lake: RequestLake,
-    request: Request,
-    name: str,
-    ref: Name = "main",
-    after: Text = None,
-    limit: Limit = limits.PAGE_ROWS_DEFAULT,
-) -> Response:
-    """Show the examples of a dataset."""
-    listing = list_examples(lake, name, ref, after or "", limit)
-    return render_page(
-        request,
-        "dataset.html",
-        f"/api/v1/datasets/{name}",
-        dataset=name,
-        ref=ref,
-        listing=listing,
-        next_url=with_query(request, after=listing.next) if listing.next else None,
-    )
