@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import socket
 import ssl
@@ -28,7 +29,7 @@ from tests.server.process import serving
 from tracelake.server import connections
 from tracelake.server.connections import Renewal, Tls
 from tracelake.server.otlp_grpc import TRACES
-from tracelake.server.run import Exposure, serve
+from tracelake.server.run import Exposure, listen, serve
 from tracelake.storage.local import FileObjectStore
 
 HEADERS = {"Content-Type": "application/x-protobuf"}
@@ -172,6 +173,28 @@ def test_a_taken_port_is_refused(lake: tracelake.Lake) -> None:
         port = other.getsockname()[1]
         with pytest.raises(tracelake.UsageError, match=rf"127\.0\.0\.1:{port}.*--port"):
             serve(lake, port=port)
+
+
+def test_small_responses_are_sent_at_once() -> None:
+    """Connections have TCP_NODELAY: headers and body of a response are two writes, and the second must not wait for
+    the client's delayed acknowledgment (40 ms)."""
+
+    async def accepted() -> int:
+        opened: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+        def on_connection(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            option = (socket.IPPROTO_TCP, socket.TCP_NODELAY)
+            opened.set_result(writer.get_extra_info("socket").getsockopt(*option))
+            writer.close()
+
+        listener = listen("127.0.0.1", 0)
+        async with await asyncio.start_server(on_connection, sock=listener):
+            _, writer = await asyncio.open_connection(*listener.getsockname())
+            nodelay = await asyncio.wait_for(opened, HANG_S)
+            writer.close()
+        return nodelay
+
+    assert asyncio.run(accepted()) != 0
 
 
 def test_sigterm_ends_it_cleanly(lake_path: Path) -> None:
