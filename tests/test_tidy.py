@@ -36,10 +36,10 @@ SMALL_OR_SINGLE = {
                 *(
                     "archive",
                     "datasets",
-                    "keys",
                     "lake",
                     "maintenance",
                     "query",
+                    "retention",
                     "serve",
                     "transactions",
                     "versions",

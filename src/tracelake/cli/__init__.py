@@ -24,6 +24,7 @@ from tracelake.cli import (
     maintenance,
     pipeline,
     query,
+    retention,
     serve,
     sources,
     transactions,
@@ -72,6 +73,7 @@ app.add_typer(query.app)
 app.add_typer(serve.app)
 app.add_typer(maintenance.app)
 app.add_typer(archive.app)
+app.add_typer(retention.app)
 app.add_typer(versions.app)
 app.add_typer(datasets.app)
 app.add_typer(keys.app)

@@ -28,17 +28,21 @@ if TYPE_CHECKING:
 logger = logging.getLogger("tracelake.access")
 
 
+def command_user() -> str:
+    """Return the name of the user who runs the command; empty if unknown."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # the process runs under a numeric user id without a name
+        return ""
+
+
 @contextmanager
 def recorded(lake: Lake, action: str, object: str) -> Iterator[list[str]]:
     """Write an audit record before a command's change, and its outcome after it; the block may append objects to the
     list."""
-    try:
-        user = getpass.getuser()
-    except (OSError, KeyError):  # the process runs under a numeric user id without a name
-        user = ""
     from tracelake.access.audit import audit_record, with_outcome
 
-    record = audit_record("change", "command", action, name=user, object=object)
+    record = audit_record("change", "command", action, name=command_user(), object=object)
     lake.audit.write([record])
     objects = [object]
     try:

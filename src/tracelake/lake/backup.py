@@ -58,6 +58,7 @@ from tracelake.storage.urls import without_password
 from tracelake.storage.verify import check_records
 from tracelake.tables.builtin import BUILT_IN, TABLE_SPANS, BuiltInTable, entry_of
 from tracelake.tables.maintenance import check_built_in, check_keys, check_spec, user_tables
+from tracelake.tables.retention import PARTITION as RETENTION_PARTITION
 from tracelake.tables.spec import table_names
 from tracelake.tables.view import CommitView, named_by
 from tracelake.tasks.runners import OnProgress, Progress, silent
@@ -151,6 +152,7 @@ class Verifier:
         self._findings += findings
         self._findings += check_records(key_value, ("sources/main", "clients/main"))
         self._findings += check_access(key_value)
+        self._findings += check_records(key_value, [RETENTION_PARTITION])
         self._findings += records.findings
         self._findings += check_inbox(objects)
         is_intact = not self._findings

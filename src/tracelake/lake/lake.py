@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from tracelake.lake.explicit_transactions import Transactions
     from tracelake.lake.maintenance import Maintenance
     from tracelake.lake.reads import LakeReads, MatchingTraces, WorkspaceLake
+    from tracelake.lake.retention import Retention
     from tracelake.lake.sources import LakeOutputs, LakeSources, Quarantine
     from tracelake.lake.transaction_history import LakeJournal
     from tracelake.pipeline.continuous import InboxPipeline
@@ -222,6 +223,13 @@ class Lake:
         from tracelake.lake.annotations import annotations_of
 
         return annotations_of(self._opened, find_tracking(self._opened.objects))
+
+    @_Component
+    def retention(self) -> Retention:
+        """Retention rules: how long the tables keep which traces."""
+        from tracelake.lake.retention import Retention
+
+        return Retention(self._opened, self.hot)
 
     def ingest(
         self,

@@ -196,6 +196,7 @@ class WorkspaceLake:
     place = _WholeLakeOnly()
     quarantine = _WholeLakeOnly()
     replicas = _WholeLakeOnly()
+    retention = _WholeLakeOnly()
     sessions = _WholeLakeOnly()
     sources = _WholeLakeOnly()
     table = _WholeLakeOnly()

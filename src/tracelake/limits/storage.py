@@ -44,6 +44,14 @@ EXAMPLES_COMPARED_MAX: Final = 2_000
 """Examples of a dataset that are searched for the same input when one is added. Beyond: duplicates go unnoticed."""
 DATASET_NOTES_MAX_CHARS: Final = 10_000
 """Description of a dataset, or metadata of its examples, keys and values together. Beyond: the call is refused."""
+RETENTION_RULES_MAX: Final = 100
+"""Retention rules of a lake, of all workspaces together. Beyond: a new rule is refused."""
+DELETION_TRACES_MAX: Final = 10_000
+"""Traces that one transaction deletes. Beyond: the next transaction."""
+DELETION_SPANS_MAX: Final = 100_000
+"""Spans that one transaction deletes; a trace is never divided. Beyond: the next transaction."""
+RETENTION_INTERVAL_S: Final = 3_600.0
+"""Time between two applications of the retention rules, by any server or pipeline. Beyond: the next one begins."""
 KEY_MAX_BYTES: Final = 1_024
 """UTF-8 bytes of a partition or key in the key-value store. Beyond: it is refused."""
 VALUE_MAX_BYTES: Final = 8 * MIB

@@ -12,7 +12,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import wraps
 from html import escape
 from threading import Lock, Semaphore
@@ -313,6 +313,16 @@ class Table:
         self.check()
         with self._leased():
             return self.scan.files_of(self._files)
+
+    def bucket_sql(self, bucket: int, where: str, columns: Sequence[str]) -> str | None:
+        """Return the DuckDB query for columns of the rows of one bucket that match a condition; None if no part has
+        such rows. Its files are checked, and parts that cannot match are skipped."""
+        scan = replace(self.scan, snapshot=self.scan.snapshot.for_buckets({bucket})).where(where)
+        if scan.is_empty:
+            return None
+        with self._leased(now=True):
+            scan.check(self._files)
+            return f"select {', '.join(map(quoted, columns))} from ({scan.sql(self._files)}) where {where}"
 
     def sql(self) -> str:
         """Return the DuckDB query that reads the table. It does not detect flipped bits; `check` does."""
