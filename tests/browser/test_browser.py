@@ -27,6 +27,7 @@ def test_from_the_list_to_a_span(page: Page, site: str) -> None:
     expect(page.locator("tbody tr")).to_have_count(1)
     expect(page.locator("tbody .error")).to_have_text("✕ 1 error")
     page.click("tbody a >> nth=0")
+    expect(page.locator(".waterfall[data-ready]")).to_be_visible()
     page.click('.row:has-text("look")')
     details = page.locator(".details")
     expect(details.locator("h2")).to_contain_text("look")
@@ -52,7 +53,7 @@ def test_w11_the_details_are_of_the_workspace(page: Page, site: str) -> None:
         expect(heading).to_contain_text(f"of {name}")
         address = f"#span={span}&workspace={named}"
         assert page.url.endswith(address)
-        assert str(page.locator(".span-actions a").get_attribute("href")).endswith(f"?workspace={named}")
+        assert str(page.locator(".span-actions a.meta").get_attribute("href")).endswith(f"?workspace={named}")
         page.goto(site)
         open_trace(page, site, SHARED, address)
         expect(heading).to_contain_text(f"of {name}")

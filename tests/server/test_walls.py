@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from html import unescape
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 from unittest import mock
@@ -149,6 +150,11 @@ def every_request(lake: tracelake.Lake) -> dict[tuple[str, str], list[Asked]]:
         "/traces/trace_id/image": [f"/traces/{one}/image?span={SPAN}&part=input.0.0" for one in EVERY_TRACE],
         "/traces/trace_id/graph": [f"/traces/{one}/graph" for one in EVERY_TRACE],
         "/api/v1/traces/trace_id/graph": [f"/api/v1/traces/{one}/graph" for one in EVERY_TRACE],
+        "/compare": [f"/compare?trace={OF_A}&trace={OF_B}"],
+        "/traces/trace_id/compare/other_id": [f"/traces/{OF_A}/compare/{one}" for one in EVERY_TRACE],
+        "/api/v1/traces/trace_id/compare/other_id": [
+            f"/api/v1/traces/{one}/compare/{other}" for one, other in pairwise(EVERY_TRACE)
+        ],
         "/api/v1/traces": ["/api/v1/traces", "/api/v1/traces?order=longest&limit=2&offset=1"],
         "/api/v1/traces/trace_id": [
             f"/api/v1/traces/{one}{more}"
@@ -330,6 +336,7 @@ def test_nothing_of_another_workspace_is_in_any_answer(walls: Walls) -> None:
         if "experiments" not in path and (method == "GET" or "/mlflow/" in path)
     }
     assert {path for path in silent if "/mlflow/" not in path} == {
+        "/compare",
         "/openapi.json",
         "/traces/trace_id/image",
         "/user",

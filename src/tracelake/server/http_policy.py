@@ -154,7 +154,7 @@ RULES: Final[tuple[tuple[tuple[str, ...], str, Need], ...]] = (
         (_GET, f"/{page}*", "read")
         for page in ("traces/", "overview", "search", "versions", "diff", "datasets", "pipeline", "archive")
     ),
-    *((_GET, f"/{page}", "read") for page in ("sessions", "session", "users", "user")),
+    *((_GET, f"/{page}", "read") for page in ("sessions", "session", "users", "user", "compare")),
     *((_GET, f"/{page}", "read") for page in ("metrics", "readyz", "openapi.json")),
     *((("POST",), f"{prefix}traces/search", "read") for prefix in _MLFLOW),
     (("POST",), "/api/3.0/mlflow/traces", "ingest"),  # sent by the same client as the trace's spans
@@ -174,6 +174,7 @@ DIVIDED: Final[tuple[tuple[tuple[str, ...], str], ...]] = (
     (_GET, "/session"),
     (_GET, "/users"),
     (_GET, "/user"),
+    (_GET, "/compare"),
     (_GET, "/traces/*"),
     (("POST",), f"{OTLP}*"),
     (_GET, "/api/v1/traces*"),

@@ -9,19 +9,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Coroutine
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeAlias, TypeVar
 from urllib.parse import parse_qsl
 
 import msgspec
 from fastapi import Depends, Query, Request, Response
+from fastapi.dependencies.utils import get_flat_params
 from fastapi.routing import APIRoute
 from fastapi.templating import Jinja2Templates
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from tracelake import limits
-from tracelake._errors import DecodeError, ForbiddenError, UnsupportedError
+from tracelake._errors import DecodeError, ForbiddenError, UnsupportedError, UsageError
 from tracelake.formats import MALFORMED
 from tracelake.lake.trace_list import cut
 from tracelake.server import render
@@ -193,6 +195,17 @@ Tags = Annotated[
 Hits = Annotated[int, Query(ge=1, le=limits.SEARCH_HITS_MAX)]
 
 
+def refuse_unknown(request: Request) -> None:
+    """Raise UsageError if a request has a query parameter that the route does not have."""
+    fields = get_flat_params(request.scope["route"].dependant)
+    parameters = [field.alias for field in fields if field.alias not in request.path_params]
+    for name in request.query_params:
+        if name not in parameters:
+            close = get_close_matches(name, parameters, 1)
+            hint = f"did you mean {close[0]}?" if close else f"the parameters are {', '.join(parameters)}"
+            raise UsageError(f"unknown parameter {name[: limits.NAME_QUOTED_MAX_CHARS]!r}; {hint}")
+
+
 def json_response(content: object, status_code: int = 200) -> Response:
     """Return a JSON response; bytes are encoded in base64."""
     return Response(msgspec.json.encode(content), status_code, media_type="application/json")
@@ -241,14 +254,15 @@ def _templates() -> Jinja2Templates:
 
 
 def _nav_links(request: Request) -> dict[str, Any]:
-    """Return the navigation links that the caller may open. Without a caller, return all links."""
+    """Return the caller, and the navigation links that the caller may open. Without a caller, return all links."""
     actor: KeyHolder | None = request.scope.get(ACTOR)
     return {
+        "account": actor,
         "rooms": [
             (path, label)
             for path, label in ROOMS
             if actor is None or may_open(path, actor.role, actor.workspace)
-        ]
+        ],
     }
 
 

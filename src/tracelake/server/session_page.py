@@ -26,8 +26,7 @@ from tracelake.results import Row
 from tracelake.server import render
 from tracelake.server.http_policy import RequestLake
 from tracelake.server.message_view import MessageReader, MessageView, match_results
-from tracelake.server.routes import JsonRoute, Text, json_response, render_page
-from tracelake.server.trace_list_routes import refuse_unknown
+from tracelake.server.routes import JsonRoute, Text, json_response, refuse_unknown, render_page
 from tracelake.server.trace_page import TYPE_LABELS
 from tracelake.shards.rows import literal
 

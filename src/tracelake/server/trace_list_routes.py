@@ -6,11 +6,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from difflib import get_close_matches
 from typing import Annotated, Any, Final, get_args
 
 from fastapi import APIRouter, Depends, Query, Request, Response
-from fastapi.dependencies.utils import get_flat_params
 from fastapi.responses import RedirectResponse
 from pydantic import BaseModel
 
@@ -46,24 +44,15 @@ from tracelake.server.routes import (
     Tags,
     Text,
     json_response,
+    refuse_unknown,
     render_page,
 )
+from tracelake.server.trace_comparison import comparison_path
 
 PRESETS: Final = (("15m", "15 min"), ("1h", "1 hour"), ("24h", "24 hours"), ("7d", "7 days"), ("", "All"))
 """Time ranges that the pages offer."""
 _USER_TRACES: Final = 10
 """Traces and sessions on the page of a user."""
-
-
-def refuse_unknown(request: Request) -> None:
-    """Raise UsageError if a request has a query parameter that the route does not have."""
-    fields = get_flat_params(request.scope["route"].dependant)
-    parameters = [field.alias for field in fields if field.alias not in request.path_params]
-    for name in request.query_params:
-        if name not in parameters:
-            close = get_close_matches(name, parameters, 1)
-            hint = f"did you mean {close[0]}?" if close else f"the parameters are {', '.join(parameters)}"
-            raise UsageError(f"unknown parameter {name[: limits.NAME_QUOTED_MAX_CHARS]!r}; {hint}")
 
 
 Moment = Annotated[Text, Query(description="2026-01-31, 2026-01-31T17:30Z, or nanoseconds since 1970")]
@@ -147,7 +136,7 @@ def overview(lake: RequestLake, wanted: Wanted) -> Response:
 
 
 @pages.get("/")
-def list_page(lake: RequestLake, request: Request, wanted: Wanted) -> Response:
+def list_page(lake: RequestLake, request: Request, wanted: Wanted, compare: Text = None) -> Response:
     """Show a page of the list, or redirect to the trace or span with this id."""
     if wanted.query and (address := find_id(lake, wanted.query)) is not None:
         return RedirectResponse(address, 303)
@@ -163,7 +152,10 @@ def list_page(lake: RequestLake, request: Request, wanted: Wanted) -> Response:
         not_listed=listing.not_listed,
         wanted=wanted,
         parameters=parameters,
-        is_filtered=any(value for name, value in parameters.items() if name not in ("order", "limit")),
+        is_filtered=any(
+            value for name, value in parameters.items() if name not in ("order", "limit", "compare")
+        ),
+        compare=compare,
         services=column_values(lake, "service"),
         models=column_values(lake, "model"),
         orders=get_args(Order),
@@ -173,6 +165,16 @@ def list_page(lake: RequestLake, request: Request, wanted: Wanted) -> Response:
         previous_url=_previous_url(request, wanted, listing),
         next_url=render.with_page(request, listing.next_page) if listing.next_page else None,
     )
+
+
+@pages.get("/compare")
+def choose(trace: Annotated[tuple[str, ...], Query(max_length=limits.FACETS_MAX)] = ()) -> Response:
+    """Redirect to the comparison of two chosen traces."""
+    chosen = tuple(dict.fromkeys(trace))
+    if len(chosen) != 2:
+        number = f"{len(chosen)} {'trace is' if len(chosen) == 1 else 'traces are'} chosen"
+        raise UsageError(f"{number}; go back, and check the boxes of two traces")
+    return RedirectResponse(comparison_path(*chosen), 303)
 
 
 _TRACE_ID: Final = re.compile(r"(?:tr-)?(0x)?([0-9a-f]{1,32})", re.ASCII)

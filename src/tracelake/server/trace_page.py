@@ -6,6 +6,7 @@ details of other spans as the same HTML.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
@@ -23,7 +24,7 @@ from tracelake.server.http_policy import RequestLake
 from tracelake.server.message_view import embedded_image, view_conversation, view_text
 from tracelake.server.render import cost, duration, span_query, tokens
 from tracelake.server.routes import TEMPLATES, Text, json_response, render_page
-from tracelake.server.traces import Bar, Waterfall, find_span, lay_out
+from tracelake.server.traces import SCALE, Bar, Waterfall, find_span, lay_out
 from tracelake.tables.builtin import has_usage
 
 TYPE_LABELS: Final = {
@@ -38,6 +39,8 @@ TYPE_LABELS: Final = {
     "chain": "Chain",
 }
 _STACK: Final = "exception.stacktrace"
+_MINIMAP_WIDTH: Final = 500
+_MINIMAP_LINES: Final = 40
 TREE_COLUMNS: Final = ("input_tokens", "output_tokens", "cost")
 """Usage that the page shows along the tree."""
 
@@ -96,6 +99,43 @@ def rows_of(waterfall: Waterfall) -> list[TraceRow]:
         facts[place].is_critical = True
     _link_model_calls(bars, parents, facts)
     return [TraceRow(bar, fact) for bar, fact in zip(bars, facts, strict=True)]
+
+
+def minimap(bars: Sequence[Bar]) -> tuple[str, str]:
+    """Return the paths of the minimap of a trace: one line for each span, and the lines of failed spans.
+
+    Several spans share a line if there are more spans than lines. Lines are merged, so that the size of the paths is
+    bounded however many spans the trace has.
+    """
+    height = min(len(bars), _MINIMAP_LINES)
+    paths = []
+    for only_failed in (False, True):
+        lines: list[list[tuple[int, int]]] = [[] for _ in range(height)]
+        for place, bar in enumerate(bars):
+            if not only_failed or bar.span["status"] == "ERROR":
+                start = min(int(bar.x * _MINIMAP_WIDTH / SCALE), _MINIMAP_WIDTH - 1)
+                end = max(math.ceil((bar.x + bar.width) * _MINIMAP_WIDTH / SCALE), start + 1)
+                lines[place * height // len(bars)].append((start, min(end, _MINIMAP_WIDTH)))
+        step = _MINIMAP_LINES / height
+        paths.append(
+            "".join(
+                f"M{start} {round((number + 0.5) * step, 1):g}H{end}"
+                for number, line in enumerate(lines)
+                for start, end in _merged(line)
+            )
+        )
+    return paths[0], paths[1]
+
+
+def _merged(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return ranges with those that overlap or touch as one."""
+    merged: list[tuple[int, int]] = []
+    for start, end in sorted(spans):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+        else:
+            merged.append((start, end))
+    return merged
 
 
 def parents_of(bars: Sequence[Bar]) -> list[int | None]:
@@ -377,6 +417,8 @@ def trace_page(
         failure_message=_failure_message(lake, trace.trace_id, failure, selected, details),
         types={row.facts.type: row.facts.label for row in rows if row.facts.label},
         depth=max(row.bar.depth for row in rows),
+        minimap=minimap(waterfall.bars) if len(rows) > 1 else None,
+        length_ns=waterfall.length_ns,
         has_tokens=any(row.facts.tree_tokens for row in rows),
         first=first or 0,
         total=len(rows),

@@ -232,6 +232,8 @@ class Waterfall:
     bars: list[Bar]
     services: dict[str, int]
     ticks: list[str]
+    length_ns: int
+    """Time from the first start to the last end."""
 
 
 def lay_out(trace: Trace) -> Waterfall:
@@ -255,4 +257,4 @@ def lay_out(trace: Trace) -> Waterfall:
         kind = span.get("kind") if here > 1 else None
         bars.append(Bar(span, depth, parent, round(x, 2), round(width, 2), colour, workspace, kind))
     ticks = ["0", *(duration(length_ns * tick // TICKS) for tick in range(1, TICKS + 1))]
-    return Waterfall(bars, {name: colour for name, colour in services.items() if name}, ticks)
+    return Waterfall(bars, {name: colour for name, colour in services.items() if name}, ticks, length_ns)

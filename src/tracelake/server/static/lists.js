@@ -1,5 +1,7 @@
 // Additions to lists that work without scripts: a brush on the chart, and live updates.
 
+import { readList, rememberList } from "./neighbours.js";
+
 const POLL_MS = 5000;
 
 function brush(svg) {
@@ -51,6 +53,32 @@ function begin(listing) {
 const listing = document.getElementById("listing");
 begin(listing);
 
+const compare = document.getElementById("compare");
+const marked = new Set();
+
+/** Two boxes choose the traces of a comparison; with one trace chosen already, one box does. */
+function showMarked() {
+  const rest = (compare.querySelector("input") ? 1 : 2) - marked.size;
+  compare.classList.toggle("waits", marked.size === 0);
+  compare.querySelector("button").disabled = rest !== 0;
+  compare.querySelector("output").textContent = rest > 0 ? "Choose one more trace" : rest < 0 ? "Choose only two traces" : "";
+  for (const box of listing.querySelectorAll("input[name=trace]")) box.checked = marked.has(box.value);
+}
+
+if (compare) {
+  for (const box of listing.querySelectorAll("input[name=trace]:checked")) marked.add(box.value);
+  showMarked();
+  listing.addEventListener("change", (event) => {
+    if (event.target.name !== "trace") return;
+    if (event.target.checked) marked.add(event.target.value);
+    else marked.delete(event.target.value);
+    showMarked();
+  });
+  listing.addEventListener("click", (event) => {
+    if (event.target.closest("tr[data-trace] a")) rememberList(readList(document, location.pathname + location.search));
+  });
+}
+
 const live = document.querySelector(".live");
 const isFirst = !["page", "offset", "end"].some(name => new URLSearchParams(location.search).has(name));
 if (live && isFirst) {
@@ -66,6 +94,7 @@ if (live && isFirst) {
     if (fresh && box.checked && !listing.matches(":hover, :focus-within")) {
       listing.replaceChildren(...document.adoptNode(fresh).childNodes);
       begin(listing);
+      if (compare) showMarked();
     }
   };
   box.addEventListener("change", poll);

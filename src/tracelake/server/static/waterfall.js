@@ -2,6 +2,7 @@
 // senders escaped; this script sets such text only as text.
 
 import "./messages.js";
+import { openNeighbour } from "./neighbours.js";
 
 const tree = document.querySelector(".waterfall");
 const details = document.querySelector(".details");
@@ -181,6 +182,69 @@ tree.addEventListener("click", (event) => {
   }
 });
 
+/** Dragging on the minimap shows only a range of time; `from` and `to` are shares of the whole. */
+function zoom(map, from, to) {
+  const isWhole = from <= 0 && to >= 1;
+  const length = Number(map.dataset.length);
+  for (const svg of tree.querySelectorAll(".track svg")) svg.setAttribute("viewBox", `${1000 * from} 0 ${1000 * (to - from)} 10`);
+  tree.querySelectorAll(".ticks span").forEach((tick, index, ticks) => {
+    tick.dataset.whole ??= tick.textContent;
+    tick.textContent = isWhole ? tick.dataset.whole : duration(length * (from + ((to - from) * index) / (ticks.length - 1)));
+  });
+  map.querySelector("figcaption").hidden = isWhole;
+  map.querySelector("output").textContent = `${duration(length * from)} – ${duration(length * to)}`;
+  for (const rect of map.querySelectorAll("rect")) rect.remove();
+  if (isWhole) return;
+  for (const [className, left, right] of [["outside", 0, from], ["outside", to, 1], ["window", from, to]]) {
+    const rect = document.createElementNS("http://www.w3.org/2000/svg", "rect");
+    for (const [name, value] of Object.entries({ class: className, x: 500 * left, width: 500 * (right - left), height: 40 })) {
+      rect.setAttribute(name, value);
+    }
+    map.querySelector("svg").append(rect);
+  }
+}
+
+/** A duration as the server writes it. */
+function duration(ns) {
+  for (const [limit, unit, size] of [[1e3, "ns", 1], [1e6, "µs", 1e3], [1e9, "ms", 1e6], [6e10, "s", 1e9]]) {
+    if (ns < limit) return `${(ns / size).toFixed(unit === "ns" || ns / size >= 100 ? 0 : ns / size >= 10 ? 1 : 2)} ${unit}`;
+  }
+  const seconds = Math.floor(ns / 1e9);
+  const pad = (number) => String(number).padStart(2, "0");
+  return seconds < 3600 ? `${Math.floor(seconds / 60)} m ${pad(seconds % 60)} s` : `${Math.floor(seconds / 3600)} h ${pad(Math.floor(seconds / 60) % 60)} m`;
+}
+
+function addZoom(map) {
+  const svg = map.querySelector("svg");
+  let from = null;
+  const at = (event) => {
+    const area = svg.getBoundingClientRect();
+    return Math.min(Math.max((event.clientX - area.left) / area.width, 0), 1);
+  };
+  const range = (event) => [Math.min(from, at(event)), Math.max(from, at(event))];
+  svg.addEventListener("pointerdown", (event) => {
+    if (event.button !== 0) return;
+    from = at(event);
+    svg.setPointerCapture(event.pointerId);
+  });
+  svg.addEventListener("pointermove", (event) => {
+    if (from !== null && Math.abs(at(event) - from) > 0.005) zoom(map, ...range(event));
+  });
+  svg.addEventListener("pointerup", (event) => {
+    // A click without a drag shows the tenth of the trace around it.
+    if (from !== null && Math.abs(at(event) - from) <= 0.005) {
+      const start = Math.min(Math.max(from - 0.05, 0), 0.9);
+      zoom(map, start, start + 0.1);
+    }
+    from = null;
+  });
+  svg.addEventListener("pointercancel", () => (from = null));
+  map.querySelector("button").addEventListener("click", () => zoom(map, 0, 1));
+}
+
+const minimap = document.querySelector(".minimap");
+if (minimap) addZoom(minimap);
+
 const isVisible = (row) => !row.hidden && !row.classList.contains("filtered");
 
 function step(by) {
@@ -206,6 +270,8 @@ const shortcuts = {
     const failed = rows.filter((row) => row.classList.contains("failed"));
     choose(failed.find((row) => rows.indexOf(row) > rows.indexOf(chosen)) ?? failed[0]);
   },
+  "[": () => openNeighbour("previous"),
+  "]": () => openNeighbour("next"),
   "/": () => box.focus(),
   "?": () => keys.showModal(),
   Escape: escape,
