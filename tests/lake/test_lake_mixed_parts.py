@@ -69,7 +69,7 @@ def mixed(folder: Path, seed: int, transactions: int = 12) -> None:
             row for each in lake.listen("spans", since=-1, timeout_s=0) for row in each.rows["_change"]
         ]
         assert sum(change.as_py() for change in changes) == len(model)
-        patch.setattr("tracelake.indexing.build.INDEX_REBUILT_PART_ROWS", 3)
+        patch.setattr("tracelake.limits.INDEX_REBUILT_PART_ROWS", 3)
         report = lake.maintenance.rebuild_index(runner=InProcess())
         assert report.documents == len(model), "each row once, however many tasks read a part of all buckets"
         agrees(lake, model)

@@ -348,7 +348,7 @@ def test_what_is_pruned(tokens: list[str]) -> None:
     """Pruning blanks exactly the too deep values, as a byte-by-byte reader does, also across 64-byte blocks."""
     text = "".join(tokens).encode()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tracelake.otlp.parse.OTLP_BLOCK_BYTES", 64)
+        patch.setattr("tracelake.limits.OTLP_BLOCK_BYTES", 64)
         assert pruned(text) == plainly_pruned(text)
     assert pruned(text) == plainly_pruned(text)
 

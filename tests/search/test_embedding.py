@@ -99,7 +99,7 @@ def test_equal_texts_are_asked_for_once() -> None:
 
 def test_a_function_that_hangs_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """A hanging function costs one timeout, and is not called again."""
-    monkeypatch.setattr("tracelake.search.vectors.EMBEDDING_CALL_MAX_S", 0.1)
+    monkeypatch.setattr("tracelake.limits.EMBEDDING_CALL_MAX_S", 0.1)
     monkeypatch.setattr(vector_index, "EMBEDDING_FAILED_MAX_S", 0.05)
     function = load(f"{embedders.HERE}:hanging")[0]
     source = FunctionSource(function)

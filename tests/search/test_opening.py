@@ -53,7 +53,7 @@ def test_only_what_is_new_is_linked_and_mapped(
         linked.append(target.name)
         link(source, target)
 
-    monkeypatch.setattr("tracelake.search.open_index.link", counted)
+    monkeypatch.setattr("tracelake.search.part_cache.link", counted)
     index = OpenIndex(OBJECTS, tmp_path)
     before = Searcher(OBJECTS, manifests[9], index)
     assert len(linked) == 10 * MAPS_PER_PART

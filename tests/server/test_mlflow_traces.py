@@ -134,7 +134,7 @@ def test_traces_are_deleted_by_id_and_by_age(
     assert deleted(max_timestamp_millis=-1) == 0
     before = len(hot.tracking.infos([trace_id(number) for number in range(20)]))
     assert deleted(max_timestamp_millis=2**43, max_traces=1) == 1
-    monkeypatch.setattr("tracelake.server.mlflow.MLFLOW_DELETED_TRACES_MAX", 1)
+    monkeypatch.setattr("tracelake.limits.MLFLOW_DELETED_TRACES_MAX", 1)
     assert deleted(max_timestamp_millis=0) == 1
     monkeypatch.undo()
     assert deleted(max_timestamp_millis=0) == before - 2

@@ -199,7 +199,7 @@ def test_postgres_lock_that_is_given_back(postgres: PostgresServer, monkeypatch:
             pauses.append(seconds)
             connection.execute("ROLLBACK")
 
-        monkeypatch.setattr("tracelake.storage.postgres.tries", lambda: tries(given_back))
+        monkeypatch.setattr("tracelake.storage.ports.tries", lambda: tries(given_back))
         assert isinstance(table.set_if("p", "k", b"v", ABSENT), Done)
     assert len(pauses) == 1
     table.close()

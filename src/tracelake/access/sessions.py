@@ -11,22 +11,7 @@ from typing import Final
 
 from tracelake import limits
 from tracelake._errors import AccessError, DamageError, LimitError, NotFoundError
-from tracelake.access.keys import (
-    ID_BYTES,
-    SECRET_BYTES,
-    KeyInfo,
-    KeyRecord,
-    KeyRecords,
-    NewKey,
-    Role,
-    check_token,
-    decoded,
-    format_token,
-    hash_token,
-    is_session,
-    key_status,
-    parse_key_id,
-)
+from tracelake.access import keys
 from tracelake.access.oidc import LakeSecret
 from tracelake.storage import KeyValueStore
 
@@ -39,7 +24,7 @@ audit = logging.getLogger("tracelake.audit")
 PARTITION = "sessions"
 
 
-class Sessions(KeyRecords):
+class Sessions(keys.KeyRecords):
     """Begin, list and end sessions: `lake.sessions`. Thread-safe."""
 
     partition = PARTITION
@@ -50,41 +35,41 @@ class Sessions(KeyRecords):
         self.signing = LakeSecret(records)
         """Secret by which servers recognize the sign-ins that browsers began."""
 
-    def begin(self, name: str, role: Role, workspace: str, person: str | None = None) -> NewKey:
+    def begin(self, name: str, role: keys.Role, workspace: str, person: str | None = None) -> keys.NewKey:
         """Begin a session of a user. Without `person`, the name identifies the user.
 
         Raises LimitError if the lake has too many sessions.
         """
         person = person or name
         now_ns = time.time_ns()
-        session_id = f"s{secrets.token_hex(ID_BYTES)}"
-        token = format_token(session_id, secrets.token_bytes(SECRET_BYTES))
+        session_id = f"s{secrets.token_hex(keys.ID_BYTES)}"
+        token = keys.format_token(session_id, secrets.token_bytes(keys.SECRET_BYTES))
         self._make_room(person, now_ns)
-        record = KeyRecord(
+        record = keys.KeyRecord(
             id=session_id,
             name=name,
             role=role,
             workspace=workspace,
-            secret_sha256=hash_token(token),
+            secret_sha256=keys.hash_token(token),
             created_ns=now_ns,
             expires_ns=now_ns + limits.SIGN_IN_MAX_S * 10**9,
             person=person,
         )
-        return NewKey(self._add(record), token)
+        return keys.NewKey(self._add(record), token)
 
-    def of(self, token: str) -> KeyRecord | None:
+    def of(self, token: str) -> keys.KeyRecord | None:
         """Return the active session of a token, or None."""
-        session_id = parse_key_id(token) or ""
-        if not is_session(session_id):
+        session_id = keys.parse_key_id(token) or ""
+        if not keys.is_session(session_id):
             return None
         try:
             # Anyone can trigger this call, so it reads one record.
             entry = self._records().get(PARTITION, session_id)
-            return check_token(decoded(entry) if entry else None, token, time.time_ns())
+            return keys.check_token(keys.decoded(entry) if entry else None, token, time.time_ns())
         except (AccessError, DamageError):
             return None
 
-    def end(self, token: str) -> KeyInfo | None:
+    def end(self, token: str) -> keys.KeyInfo | None:
         """End the session of a token, and return it; None if it was not active."""
         session = self.of(token)
         try:
@@ -95,11 +80,11 @@ class Sessions(KeyRecords):
     def _make_room(self, person: str, now_ns: int) -> None:
         """Erase expired sessions, and end the oldest sessions of a user who has many."""
         records, _ = self.whole_records()
-        own: list[KeyRecord] = []
+        own: list[keys.KeyRecord] = []
         over: list[str] = []
         active = 0
         for record in records.values():
-            if key_status(record, now_ns) == "active":
+            if keys.key_status(record, now_ns) == "active":
                 active += 1
                 own += [record] if record.person == person else []
             else:

@@ -23,16 +23,7 @@ from tracelake.archive.scheduler import Marks
 from tracelake.batching import batches
 from tracelake.limits import TRACKING_IDS_AT_ONCE
 from tracelake.limits.input import MIB
-from tracelake.tracking.schema import (
-    DEFAULT_EXPERIMENT,
-    DEFAULT_WORKSPACE,
-    TRACKING_STORE,
-    experiment_tags,
-    experiments,
-    trace_info,
-    trace_parts,
-    workspaces,
-)
+from tracelake.tracking import schema
 from tracelake.tracking.store import TrackingStore
 
 ARCHIVE_BATCH_TRACES: Final = 1_024
@@ -168,10 +159,10 @@ class Candidates:
     def done_at_once(self, experiment_id: str, value: str) -> None:
         """Clear an experiment's archiveNow mark, unless it was changed in the meantime."""
         self._seen_ns.pop((experiment_id, value), None)  # the same mark may be set again
-        tags = experiment_tags.c
+        tags = schema.experiment_tags.c
         with self._database.writing() as connection:
             connection.execute(
-                delete(experiment_tags).where(
+                delete(schema.experiment_tags).where(
                     tags.lake == self._lake,
                     tags.experiment_id == experiment_id,
                     tags.key == ARCHIVE_NOW_TAG,
@@ -181,7 +172,7 @@ class Candidates:
 
     def marks(self) -> Marks:
         """Return the experiments with an archiveNow mark, each with the text of its mark."""
-        tags = experiment_tags.c
+        tags = schema.experiment_tags.c
         query = select(tags.experiment_id, tags.value).where(
             tags.lake == self._lake, tags.key == ARCHIVE_NOW_TAG
         )
@@ -199,31 +190,33 @@ class Candidates:
                 self.done_at_once(experiment_id, value)
 
     def _experiments(self, limit: int | None, *, only_hot: bool) -> list[Any]:
-        info = trace_info.c
-        which = (info.spans_location == TRACKING_STORE,) if only_hot else ()
+        info = schema.trace_info.c
+        which = (info.spans_location == schema.TRACKING_STORE,) if only_hot else ()
         counted = (
             select(
                 info.experiment_id,
                 info.workspace,
                 func.count().label("traces"),
-                func.sum(case((info.spans_location == TRACKING_STORE, 1), else_=0)).label("hot_traces"),
+                func.sum(case((info.spans_location == schema.TRACKING_STORE, 1), else_=0)).label(
+                    "hot_traces"
+                ),
                 func.count(info.archival_failure).label("failed_traces"),
             )
             .where(info.lake == self._lake, *which)
             .group_by(info.experiment_id, info.workspace)
             .subquery()
         )
-        of = (workspaces.c.lake == self._lake) & (workspaces.c.workspace == counted.c.workspace)
+        of = (schema.workspaces.c.lake == self._lake) & (schema.workspaces.c.workspace == counted.c.workspace)
         query = (
             select(
                 counted.c.experiment_id,
                 counted.c.workspace,
-                workspaces.c.trace_archival_retention,
+                schema.workspaces.c.trace_archival_retention,
                 counted.c.traces,
                 counted.c.hot_traces,
                 counted.c.failed_traces,
             )
-            .outerjoin(workspaces, of)
+            .outerjoin(schema.workspaces, of)
             .order_by(counted.c.hot_traces.desc(), counted.c.workspace, counted.c.experiment_id)
             .limit(limit)
         )
@@ -232,15 +225,15 @@ class Candidates:
 
     def _tags(self, experiment_ids: Sequence[str] | None = None) -> dict[str, Said]:
         """Return the archive tags of all or some experiments, with each experiment's workspace."""
-        tags, of = experiment_tags.c, experiments.c
+        tags, of = schema.experiment_tags.c, schema.experiments.c
         is_its = (of.lake == tags.lake) & (of.experiment_id == tags.experiment_id)
         workspace = case(
-            (tags.experiment_id == DEFAULT_EXPERIMENT, None),
-            else_=func.coalesce(of.workspace, DEFAULT_WORKSPACE),
+            (tags.experiment_id == schema.DEFAULT_EXPERIMENT, None),
+            else_=func.coalesce(of.workspace, schema.DEFAULT_WORKSPACE),
         ).label("workspace")
         query = (
             select(tags.experiment_id, tags.key, tags.value, workspace)
-            .outerjoin(experiments, is_its)
+            .outerjoin(schema.experiments, is_its)
             .where(tags.lake == self._lake, tags.key.in_((RETENTION_TAG, ARCHIVE_NOW_TAG)))
         )
         if experiment_ids is not None:
@@ -252,10 +245,10 @@ class Candidates:
         return tags_of
 
     def _hot(self) -> tuple[Any, ...]:
-        info = trace_info.c
+        info = schema.trace_info.c
         return (
             info.lake == self._lake,
-            info.spans_location == TRACKING_STORE,
+            info.spans_location == schema.TRACKING_STORE,
             info.archival_failure.is_(None),
         )
 
@@ -282,7 +275,7 @@ class Candidates:
 
     def _totals(self, requested: Sequence[tuple[str, str, int | None]]) -> Iterator[Any]:
         """Yield queries whose results add up to the due counts."""
-        info, parts = trace_info.c, trace_parts.c
+        info, parts = schema.trace_info.c, schema.trace_parts.c
         columns = (
             column("experiment_id", String),
             column("workspace", String),
@@ -303,8 +296,8 @@ class Candidates:
                     func.coalesce(func.sum(parts.size_bytes), 0).label("size_bytes"),
                 )
                 .select_from(wanted)
-                .join(trace_info, and_(*its, *is_older))
-                .outerjoin(trace_parts, (parts.lake == info.lake) & (parts.trace_id == info.trace_id))
+                .join(schema.trace_info, and_(*its, *is_older))
+                .outerjoin(schema.trace_parts, (parts.lake == info.lake) & (parts.trace_id == info.trace_id))
                 .group_by(info.experiment_id, info.workspace)
             )
 
@@ -318,7 +311,7 @@ class Candidates:
         return rows
 
     def _next(self, due: ArchiveDue, is_older: tuple[Any, ...], after: Place, limit: int) -> Any:
-        info, parts = trace_info.c, trace_parts.c
+        info, parts = schema.trace_info.c, schema.trace_parts.c
         size_bytes = (
             select(func.coalesce(func.sum(parts.size_bytes), 0))
             .where(parts.lake == info.lake, parts.trace_id == info.trace_id)
@@ -348,7 +341,7 @@ def _are_older(cutoff_ns: Any) -> Iterator[tuple[Any, ...]]:
     stay hot until then. Separate conditions let the database scan one index range for each, and skip the rows in
     between.
     """
-    info = trace_info.c
+    info = schema.trace_info.c
     yield (info.start_ns < cutoff_ns,)
     yield (info.start_ns > time.time_ns(), info.updated_ns < cutoff_ns)
 

@@ -25,14 +25,7 @@ from sqlalchemy import Connection, delete, select
 from tracelake._errors import NotFoundError, UsageError
 from tracelake.durations import duration_ns
 from tracelake.limits import NAME_QUOTED_MAX_CHARS, QUOTED_MAX_CHARS, TRACKING_NAME_MAX_CHARS
-from tracelake.tracking.schema import (
-    ARCHIVE_REPO,
-    TRACKING_STORE,
-    experiment_tags,
-    experiments,
-    trace_info,
-    workspaces,
-)
+from tracelake.tracking import schema
 from tracelake.tracking.store import TrackingStore
 
 RETENTION_TAG: Final = "mlflow.trace.archivalRetention"
@@ -181,11 +174,11 @@ def _set_of_experiment(
         )
     of = {"lake": lake, "experiment_id": experiment_id, "key": RETENTION_TAG}
     if not retention:
-        here = (experiment_tags.c[name] == value for name, value in of.items())
-        connection.execute(delete(experiment_tags).where(*here))
+        here = (schema.experiment_tags.c[name] == value for name, value in of.items())
+        connection.execute(delete(schema.experiment_tags).where(*here))
         return
     value = json.dumps({"type": "duration", "value": retention}, separators=(",", ":"))
-    statement = insert_into(experiment_tags)
+    statement = insert_into(schema.experiment_tags)
     statement = statement.on_conflict_do_update(index_elements=list(of), set_={"value": value})
     connection.execute(statement, {**of, "value": value})
 
@@ -195,7 +188,7 @@ def _set_of_workspace(
 ) -> None:
     of = {"lake": lake, "workspace": workspace}
     value = {"trace_archival_retention": retention or None}
-    statement = insert_into(workspaces)
+    statement = insert_into(schema.workspaces)
     statement = statement.on_conflict_do_update(index_elements=list(of), set_=value)
     connection.execute(statement, {**of, **value})
 
@@ -211,13 +204,13 @@ def _check(name: str, retention: str) -> None:
 
 
 def _experiment_exists(connection: Connection, lake: int, experiment_id: str) -> bool:
-    info = trace_info.c
-    is_registered = select(experiments.c.name).where(
-        experiments.c.lake == lake, experiments.c.experiment_id == experiment_id
+    info = schema.trace_info.c
+    is_registered = select(schema.experiments.c.name).where(
+        schema.experiments.c.lake == lake, schema.experiments.c.experiment_id == experiment_id
     )
     has_traces = select(info.trace_id).where(
         info.lake == lake,
-        info.spans_location.in_((TRACKING_STORE, ARCHIVE_REPO)),
+        info.spans_location.in_((schema.TRACKING_STORE, schema.ARCHIVE_REPO)),
         info.experiment_id == experiment_id,
     )
     return any(

@@ -16,6 +16,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 from sqlalchemy import select
 
+from tracelake import limits
 from tracelake._errors import (
     ContentionError,
     DamageError,
@@ -52,12 +53,6 @@ from tracelake.archive.scheduler import Marks
 from tracelake.archive.store import ArchiveStore, is_still_at
 from tracelake.batching import batches
 from tracelake.durations import duration_ns
-from tracelake.limits import (
-    ARCHIVE_GRACE_MAX_S,
-    ARCHIVE_RESTORE_TRIES_MAX,
-    ARCHIVE_UPLOAD_GRACE_S,
-    PAGE_ROWS_DEFAULT,
-)
 from tracelake.storage import ObjectStore, open_objects
 from tracelake.tasks.runners import InProcess, TaskRunner, run_reporting
 from tracelake.tracking.schema import ARCHIVE_REPO, LAKE_LOCATION, TRACKING_STORE, trace_info
@@ -78,7 +73,7 @@ def restore_trace(
     Raises NotFoundError for an unknown trace, LimitError if the tables have more of it than one read may take, and
     DamageError if its archive is missing or damaged. After an error or a crash at any step, the trace stays archived.
     """
-    for _ in range(ARCHIVE_RESTORE_TRIES_MAX):
+    for _ in range(limits.ARCHIVE_RESTORE_TRIES_MAX):
         row = store.archived([trace_id]).get(trace_id)
         if row is None:
             raise NotFoundError(f"no trace {trace_id!r} in the tracking store of this lake.")
@@ -356,7 +351,9 @@ class LakeArchive:
         meant = self._meant(hot, experiment, older_than, now_ns)
         return meant if older_than is not None else self._candidates.counted(meant)
 
-    def traces(self, state: ArchiveState = "archived", limit: int = PAGE_ROWS_DEFAULT) -> list[ArchivedTrace]:
+    def traces(
+        self, state: ArchiveState = "archived", limit: int = limits.PAGE_ROWS_DEFAULT
+    ) -> list[ArchivedTrace]:
         """Return archived traces, the most recently archived first, or marked ones, which cannot be archived."""
         return list_traces(self._tracking, state, limit)
 
@@ -481,7 +478,7 @@ class LakeArchive:
         return delete_traces(self._store, objects, trace_ids, on_failed)
 
     def sweep(
-        self, grace_s: float = ARCHIVE_UPLOAD_GRACE_S, stopping: Callable[[], bool] = lambda: False
+        self, grace_s: float = limits.ARCHIVE_UPLOAD_GRACE_S, stopping: Callable[[], bool] = lambda: False
     ) -> int:
         """Delete leftovers of killed archivers in the repository, and uploads older than `grace_s`; return their
         number.
@@ -489,8 +486,10 @@ class LakeArchive:
         Objects of other lakes in the same repository stay. `stopping` is checked between objects. Raises UsageError if
         `grace_s` is out of range.
         """
-        if not 0 <= grace_s <= ARCHIVE_GRACE_MAX_S:
-            raise UsageError(f"the grace must be from 0 to {ARCHIVE_GRACE_MAX_S:.0f} s, not {grace_s:g} s")
+        if not 0 <= grace_s <= limits.ARCHIVE_GRACE_MAX_S:
+            raise UsageError(
+                f"the grace must be from 0 to {limits.ARCHIVE_GRACE_MAX_S:.0f} s, not {grace_s:g} s"
+            )
         objects = self._repository_or_none()
         if objects is None:
             return 0

@@ -22,28 +22,16 @@ from tracelake.archive.protocol import CONDEMNED, LIVE, OPEN, TraceState
 from tracelake.archive.repositories import count_spans, path_of
 from tracelake.archive.retention import MALFORMED, ArchiveOutcome
 from tracelake.limits import TRACE_ARCHIVED_MAX_BYTES
+from tracelake.tracking import schema
 from tracelake.tracking.database import at_once
 from tracelake.tracking.outbox import keep
-from tracelake.tracking.schema import (
-    ARCHIVE_REPO,
-    DELETED_KEY,
-    RESTORED_SEQUENCE,
-    TRACKING_STORE,
-    archive_objects,
-    assessments,
-    outbox,
-    spans,
-    trace_info,
-    trace_metadata,
-    trace_parts,
-    trace_tags,
-)
+from tracelake.tracking.schema import spans
 from tracelake.tracking.store import TrackingStore, unpacked
 
 ResultT = TypeVar("ResultT")
 _LIFE: Final = (
     select(spans.c.sequence)
-    .where(spans.c.lake == trace_info.c.lake, spans.c.trace_id == trace_info.c.trace_id)
+    .where(spans.c.lake == schema.trace_info.c.lake, spans.c.trace_id == schema.trace_info.c.trace_id)
     .order_by(spans.c.span_id, spans.c.sequence)
     .limit(1)
     .scalar_subquery()
@@ -51,14 +39,14 @@ _LIFE: Final = (
 )
 """An outbox number of a trace's spans. If a deleted trace arrives again, its number is always different."""
 _DECIDING: Final = (
-    trace_info.c.trace_id,
-    trace_info.c.experiment_id,
-    trace_info.c.spans_location,
-    trace_info.c.archive_location,
-    trace_info.c.archive_bytes,
-    trace_info.c.archive_sha256,
-    trace_info.c.archival_failure,
-    trace_info.c.db_payload_generation,
+    schema.trace_info.c.trace_id,
+    schema.trace_info.c.experiment_id,
+    schema.trace_info.c.spans_location,
+    schema.trace_info.c.archive_location,
+    schema.trace_info.c.archive_bytes,
+    schema.trace_info.c.archive_sha256,
+    schema.trace_info.c.archival_failure,
+    schema.trace_info.c.db_payload_generation,
     _LIFE,
 )
 """Columns of a trace's row that archivers need, without its texts."""
@@ -66,7 +54,7 @@ _DECIDING: Final = (
 
 def is_still_at(tracking: TrackingStore, trace_id: str, location: str) -> bool:
     """Return whether a trace is still archived at a location. If not, missing data at the location is no damage."""
-    info = trace_info.c
+    info = schema.trace_info.c
     query = select(info.archive_location).where(info.lake == tracking.lake, info.trace_id == trace_id)
     with tracking.database.reading() as connection:
         return bool(connection.execute(query).scalar() == location)
@@ -90,10 +78,10 @@ class ArchiveRows:
         for ids in at_once([each for each in trace_ids if each.isascii() and each.isalnum()]):
             query = (
                 select(*_DECIDING)
-                .where(trace_info.c.lake == self.lake, trace_info.c.trace_id.in_(ids))
-                .order_by(trace_info.c.trace_id)
+                .where(schema.trace_info.c.lake == self.lake, schema.trace_info.c.trace_id.in_(ids))
+                .order_by(schema.trace_info.c.trace_id)
             )
-            locking = query.with_for_update(of=trace_info)
+            locking = query.with_for_update(of=schema.trace_info)
             rows.update((row.trace_id, row) for row in connection.execute(locking if lock else query).all())
         return rows
 
@@ -101,7 +89,7 @@ class ArchiveRows:
         self, connection: Connection, paths: Sequence[str], *, lock: bool = True
     ) -> dict[str, tuple[str, int]]:
         """Return state and number of traces of objects, optionally locked as in `_infos`."""
-        objects = archive_objects.c
+        objects = schema.archive_objects.c
         by_path: dict[str, tuple[str, int]] = {}
         for some in at_once(paths):
             query = (
@@ -115,17 +103,20 @@ class ArchiveRows:
 
     def _set_objects(self, connection: Connection, changed: Mapping[str, tuple[str, int]]) -> None:
         """Set state and number of traces of objects."""
-        of = (archive_objects.c.lake == self.lake, archive_objects.c.path == bindparam("of_path"))
+        of = (
+            schema.archive_objects.c.lake == self.lake,
+            schema.archive_objects.c.path == bindparam("of_path"),
+        )
         rows = [
             {"of_path": path, "state": state, "traces": traces} for path, (state, traces) in changed.items()
         ]
         if rows:
-            connection.execute(update(archive_objects).where(*of), rows)
+            connection.execute(update(schema.archive_objects).where(*of), rows)
 
     def _waiting(self, connection: Connection, trace_ids: Sequence[str]) -> set[str]:
         waiting: set[str] = set()
-        of = trace_parts.c
-        rows = select(outbox.c.sequence).where(outbox.c.lake == self.lake)
+        of = schema.trace_parts.c
+        rows = select(schema.outbox.c.sequence).where(schema.outbox.c.lake == self.lake)
         for ids in at_once(trace_ids):
             query = select(of.trace_id).where(
                 of.lake == self.lake, of.trace_id.in_(ids), of.sequence.in_(rows)
@@ -135,7 +126,7 @@ class ArchiveRows:
 
     def _parts(self, connection: Connection, trace_ids: Sequence[str]) -> dict[str, list[tuple[bytes, int]]]:
         parts: dict[str, list[tuple[bytes, int]]] = {}
-        of = trace_parts.c
+        of = schema.trace_parts.c
         for ids in at_once(trace_ids):
             query = (
                 select(of.trace_id, of.payload, of.size_bytes)
@@ -148,7 +139,9 @@ class ArchiveRows:
 
     def _mark_malformed(self, connection: Connection, trace_id: str) -> None:
         connection.execute(
-            update(trace_info).where(*self._of(trace_info, trace_id)).values(archival_failure=MALFORMED)
+            update(schema.trace_info)
+            .where(*self._of(schema.trace_info, trace_id))
+            .values(archival_failure=MALFORMED)
         )
 
     def _of(self, table: Any, trace_id: str) -> tuple[Any, Any]:
@@ -170,13 +163,23 @@ def standing(info: Any) -> TraceState | None:
     if info is None:
         return None
     return TraceState(
-        info.spans_location == TRACKING_STORE, info.db_payload_generation, info.life, info.archive_location
+        info.spans_location == schema.TRACKING_STORE,
+        info.db_payload_generation,
+        info.life,
+        info.archive_location,
     )
 
 
 LateSpans: TypeAlias = tuple[frozenset[int], frozenset[int]]
 """The outbox numbers of a trace's spans, and those of them whose payload is in the store."""
-_OF_TRACES = (trace_parts, spans, trace_tags, trace_metadata, assessments, trace_info)
+_OF_TRACES = (
+    schema.trace_parts,
+    spans,
+    schema.trace_tags,
+    schema.trace_metadata,
+    schema.assessments,
+    schema.trace_info,
+)
 
 
 class ArchiveStore(ArchiveRows):
@@ -199,7 +202,7 @@ class ArchiveStore(ArchiveRows):
         malformed: dict[str, tuple[int, int]] = {}
         for trace_id in trace_ids:
             info = infos.get(trace_id)
-            if info is None or info.spans_location != TRACKING_STORE:
+            if info is None or info.spans_location != schema.TRACKING_STORE:
                 others[trace_id] = (ArchiveOutcome.GONE, "")
             elif trace_id in waiting:
                 others[trace_id] = (
@@ -249,7 +252,7 @@ class ArchiveStore(ArchiveRows):
         def note(connection: Connection) -> bool:
             if locked_settings(connection, self.tracking, is_changed=False).location != location:
                 return False
-            connection.execute(insert(archive_objects), [{**row, "path": path} for path in paths])
+            connection.execute(insert(schema.archive_objects), [{**row, "path": path} for path in paths])
             return True
 
         return not paths or self._write(note)
@@ -299,11 +302,15 @@ class ArchiveStore(ArchiveRows):
         ]
         if not won:
             return
-        of = (trace_info.c.lake == self.lake, trace_info.c.trace_id == bindparam("of_trace"))
-        connection.execute(update(trace_info).where(*of).values(spans_location=ARCHIVE_REPO), places)
+        of = (schema.trace_info.c.lake == self.lake, schema.trace_info.c.trace_id == bindparam("of_trace"))
+        connection.execute(
+            update(schema.trace_info).where(*of).values(spans_location=schema.ARCHIVE_REPO), places
+        )
         for ids in at_once([each.trace_id for each in won]):
             connection.execute(
-                delete(trace_parts).where(trace_parts.c.lake == self.lake, trace_parts.c.trace_id.in_(ids))
+                delete(schema.trace_parts).where(
+                    schema.trace_parts.c.lake == self.lake, schema.trace_parts.c.trace_id.in_(ids)
+                )
             )
 
     def mark_malformed(self, read: Mapping[str, tuple[int, int]]) -> None:
@@ -326,7 +333,9 @@ class ArchiveStore(ArchiveRows):
             marked = [trace_id for trace_id, info in infos.items() if info.archival_failure is not None]
             for trace_id in marked:
                 connection.execute(
-                    update(trace_info).where(*self._of(trace_info, trace_id)).values(archival_failure=None)
+                    update(schema.trace_info)
+                    .where(*self._of(schema.trace_info, trace_id))
+                    .values(archival_failure=None)
                 )
             return marked
 
@@ -355,10 +364,10 @@ class ArchiveStore(ArchiveRows):
         def drop(connection: Connection) -> None:
             for path in sorted(paths):
                 connection.execute(
-                    delete(archive_objects).where(
-                        archive_objects.c.lake == self.lake,
-                        archive_objects.c.path == path,
-                        archive_objects.c.state == CONDEMNED,
+                    delete(schema.archive_objects).where(
+                        schema.archive_objects.c.lake == self.lake,
+                        schema.archive_objects.c.path == path,
+                        schema.archive_objects.c.state == CONDEMNED,
                     )
                 )
 
@@ -366,7 +375,7 @@ class ArchiveStore(ArchiveRows):
 
     def leftovers(self, began_before_ns: int, most: int | None = None) -> list[AbandonedUpload]:
         """Return unfinished uploads that began before a time, and condemned objects that are not deleted yet."""
-        objects = archive_objects.c
+        objects = schema.archive_objects.c
         query = (
             select(objects.path, objects.state)
             .where(objects.lake == self.lake)
@@ -392,7 +401,7 @@ class ArchiveStore(ArchiveRows):
     def has_objects(self, *, only_live: bool = False) -> bool:
         """Return whether the repository may have an object of this lake; with `only_live`, an object that traces
         name."""
-        objects = archive_objects.c
+        objects = schema.archive_objects.c
         which = (objects.state == LIVE,) if only_live else ()
         query = select(objects.path).where(objects.lake == self.lake, *which).limit(1)
         return self._read(lambda connection: connection.execute(query).first() is not None)
@@ -405,7 +414,7 @@ class ArchiveStore(ArchiveRows):
 
     def archived_spans(self, trace_id: str) -> set[str]:
         """Return the ids of a trace's spans whose payload has left the tracking store."""
-        here = select(trace_parts.c.sequence).where(*self._of(trace_parts, trace_id))
+        here = select(schema.trace_parts.c.sequence).where(*self._of(schema.trace_parts, trace_id))
         query = select(spans.c.span_id).where(*self._of(spans, trace_id), spans.c.sequence.not_in(here))
         return self._read(lambda connection: set(connection.execute(query).scalars()))
 
@@ -418,7 +427,7 @@ class ArchiveStore(ArchiveRows):
             frozenset(
                 connection.execute(select(table.c.sequence).where(*self._of(table, trace_id))).scalars()
             )
-            for table in (spans, trace_parts)
+            for table in (spans, schema.trace_parts)
         )
         return writes, waiting
 
@@ -435,7 +444,7 @@ class ArchiveStore(ArchiveRows):
         row = {
             "lake": self.lake,
             "trace_id": trace_id,
-            "sequence": RESTORED_SEQUENCE,
+            "sequence": schema.RESTORED_SEQUENCE,
             "spans": spans,
             "size_bytes": len(data),
             "payload": zstandard.ZstdCompressor(level=1, write_checksum=True).compress(data),
@@ -448,17 +457,17 @@ class ArchiveStore(ArchiveRows):
                 return False
             if late is not None and self._late(connection, trace_id) != late:
                 return False
-            connection.execute(insert(trace_parts), row)
+            connection.execute(insert(schema.trace_parts), row)
             connection.execute(
-                update(trace_info)
-                .where(*self._of(trace_info, trace_id))
+                update(schema.trace_info)
+                .where(*self._of(schema.trace_info, trace_id))
                 .values(
-                    spans_location=TRACKING_STORE,
+                    spans_location=schema.TRACKING_STORE,
                     archive_location=None,
                     archive_bytes=None,
                     archive_sha256=None,
                     archived_ns=None,
-                    db_payload_generation=trace_info.c.db_payload_generation + 1,
+                    db_payload_generation=schema.trace_info.c.db_payload_generation + 1,
                 )
             )
             self._release(connection, objects, {path: 1} if path else {})
@@ -491,10 +500,12 @@ class ArchiveStore(ArchiveRows):
 
     def _add_tombstones(self, connection: Connection, trace_ids: Sequence[str]) -> None:
         """Record deletions. The tables still have the spans, but MLflow's client must not find them."""
-        of = {"lake": self.lake, "key": DELETED_KEY, "value": str(time.time_ns())}
+        of = {"lake": self.lake, "key": schema.DELETED_KEY, "value": str(time.time_ns())}
         rows = [{**of, "trace_id": trace_id} for trace_id in sorted(trace_ids)]
         if rows:
-            connection.execute(self.tracking.database.insert(trace_metadata).on_conflict_do_nothing(), rows)
+            connection.execute(
+                self.tracking.database.insert(schema.trace_metadata).on_conflict_do_nothing(), rows
+            )
 
     def _release(
         self, connection: Connection, objects: Mapping[str, tuple[str, int]], freed: Mapping[str, int]

@@ -23,15 +23,7 @@ from tracelake.tables.builtin import TABLE_SPANS
 from tracelake.tables.scan import connection as duckdb_connection
 from tracelake.tables.upsert_rule import KEY, KEY_COLUMNS
 from tracelake.tables.view import CommitView
-from tracelake.tracking.schema import (
-    ARCHIVE_REPO,
-    LAKE_LOCATION,
-    archive_objects,
-    archive_settings,
-    outbox,
-    spans,
-    trace_info,
-)
+from tracelake.tracking import schema
 from tracelake.tracking.store import TrackingStore
 
 _VERIFY_SPANS_AT_ONCE: Final = 100_000
@@ -52,11 +44,11 @@ def check_archive(tracking: TrackingStore, lake_url: str) -> Iterator[Finding]:
     the tracking store is unavailable.
     """
     with tracking.database.reading() as connection:
-        info, objects = trace_info.c, archive_objects.c
+        info, objects = schema.trace_info.c, schema.archive_objects.c
         query = (
             select(info.trace_id, info.archive_location, info.archive_bytes, info.archive_sha256)
-            .where(info.lake == tracking.lake, info.spans_location == ARCHIVE_REPO)
-            .where(info.archive_location.not_like(f"{LAKE_LOCATION}%"))
+            .where(info.lake == tracking.lake, info.spans_location == schema.ARCHIVE_REPO)
+            .where(info.archive_location.not_like(f"{schema.LAKE_LOCATION}%"))
             .order_by(info.trace_id)
         )
         traces = connection.execute(query).all()
@@ -67,7 +59,7 @@ def check_archive(tracking: TrackingStore, lake_url: str) -> Iterator[Finding]:
     try:
         settings = read_settings(tracking)
     except DamageError as error:
-        yield Finding("damaged", "record", archive_settings.name, str(error))
+        yield Finding("damaged", "record", schema.archive_settings.name, str(error))
         return  # the location of the repository is unknown
     if not traces and not live:
         return
@@ -133,17 +125,19 @@ def spans_of_archived(tracking: TrackingStore) -> list[pa.RecordBatch]:
     The caller must read the tables after this call, so that they include these spans. Raises StorageError if the
     tracking store fails.
     """
-    of_trace = (trace_info.c.lake == spans.c.lake) & (trace_info.c.trace_id == spans.c.trace_id)
-    waiting = select(outbox.c.sequence).where(outbox.c.lake == tracking.lake)
+    of_trace = (schema.trace_info.c.lake == schema.spans.c.lake) & (
+        schema.trace_info.c.trace_id == schema.spans.c.trace_id
+    )
+    waiting = select(schema.outbox.c.sequence).where(schema.outbox.c.lake == tracking.lake)
     query = (
-        select(*(spans.c[name] for name in TABLE_SPANS.key))
-        .join(trace_info, of_trace)
+        select(*(schema.spans.c[name] for name in TABLE_SPANS.key))
+        .join(schema.trace_info, of_trace)
         .where(
-            trace_info.c.lake == tracking.lake,
-            trace_info.c.spans_location == ARCHIVE_REPO,
-            trace_info.c.archive_location.like(f"{LAKE_LOCATION}%"),
-            trace_info.c.archival_failure.is_(None),  # an incomplete trace has a mark
-            spans.c.sequence.not_in(waiting),
+            schema.trace_info.c.lake == tracking.lake,
+            schema.trace_info.c.spans_location == schema.ARCHIVE_REPO,
+            schema.trace_info.c.archive_location.like(f"{schema.LAKE_LOCATION}%"),
+            schema.trace_info.c.archival_failure.is_(None),  # an incomplete trace has a mark
+            schema.spans.c.sequence.not_in(waiting),
         )
     )
     with tracking.database.reading() as connection:

@@ -13,19 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tracelake._errors import LakeExistsError, UsageError
-from tracelake.cli import render
+from tracelake.cli import options, render
 from tracelake.cli.command import Renderable, command, plain_record
-from tracelake.cli.options import (
-    TEXTS,
-    VECTORS,
-    AtOption,
-    ConfOption,
-    DimensionsOption,
-    LakeOption,
-    MasterOption,
-    MetricOption,
-    spark_conf,
-)
 from tracelake.cli.output import console, plain, progress_bar
 from tracelake.cli.pipeline import replica_lines
 from tracelake.limits import BUCKETS_DEFAULT, BUCKETS_MAX
@@ -113,7 +102,7 @@ def init(
     place: Annotated[
         str | None, typer.Argument(metavar="[DIR|URL]", help=("Place of the lake; by default as --lake."))
     ] = None,
-    lake: LakeOption = None,
+    lake: options.LakeOption = None,
     metadata: Annotated[
         str | None,
         typer.Option(
@@ -126,7 +115,7 @@ def init(
     text: Annotated[
         str | None,
         typer.Option(
-            metavar=TEXTS,
+            metavar=options.TEXTS,
             help="Choose the text analyzer of its full-text index; else TRACELAKE_TEXT, else tracelake.toml, "
             "else english. `tracelake index rebuild --text` changes it.",
         ),
@@ -134,14 +123,14 @@ def init(
     vectors: Annotated[
         str | None,
         typer.Option(
-            metavar=VECTORS,
+            metavar=options.VECTORS,
             help="Build vectors for searches by meaning, with this function or from this attribute; else "
             "TRACELAKE_VECTORS, else tracelake.toml, else none. `tracelake index rebuild --vectors` "
             "changes it.",
         ),
     ] = None,
-    dimensions: DimensionsOption = None,
-    metric: MetricOption = None,
+    dimensions: options.DimensionsOption = None,
+    metric: options.MetricOption = None,
     exist_ok: Annotated[
         bool,
         typer.Option("--exist-ok", help="Succeed without changes if the lake already exists."),
@@ -230,7 +219,7 @@ def _tables(of: dict[str, Any]) -> Iterator[Renderable]:
     json=lambda of: plain_record(of["tables"]),
     examples=["tracelake tables", "tracelake tables --at 4f2a91 --json"],
 )
-def tables(lake: Lake, at: AtOption = "main", *, as_json: bool) -> dict[str, Any]:
+def tables(lake: Lake, at: options.AtOption = "main", *, as_json: bool) -> dict[str, Any]:
     """List the tables, and the replicas of the pipeline.
 
     Shows rows, parts, size and `upper`, the number of the next transaction. --json has the tables only; use
@@ -247,7 +236,7 @@ def tables(lake: Lake, at: AtOption = "main", *, as_json: bool) -> dict[str, Any
 )
 def log(
     lake: Lake,
-    at: AtOption = "main",
+    at: options.AtOption = "main",
     limit: Annotated[int | None, typer.Option(min=1, help="Show at most this many.")] = None,
 ) -> list[CommitInfo]:
     """List the commits of a branch, newest first."""
@@ -290,12 +279,12 @@ def verify(lake: Lake) -> VerifyReport:
     ],
 )
 def doctor(
-    lake: LakeOption = None,
+    lake: options.LakeOption = None,
     spark: Annotated[
         bool, typer.Option("--spark/--no-spark", help="Start Spark and run a small job.")
     ] = True,
-    master: MasterOption = None,
-    conf: ConfOption = None,
+    master: options.MasterOption = None,
+    conf: options.ConfOption = None,
 ) -> Diagnosis:
     """Check the lake's stores and this machine.
 
@@ -306,7 +295,9 @@ def doctor(
     from tracelake.doctor import diagnose
 
     with progress_bar() as show_progress:
-        return diagnose(lake, spark=spark, master=master, conf=spark_conf(conf), progress=show_progress)
+        return diagnose(
+            lake, spark=spark, master=master, conf=options.spark_conf(conf), progress=show_progress
+        )
 
 
 @command(

@@ -8,16 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 
 import typer
 
+from tracelake import limits
 from tracelake._errors import UsageError
-from tracelake.limits import (
-    ARCHIVE_INTERVAL_MAX_S,
-    ARCHIVE_INTERVAL_MIN_S,
-    INBOX_ACK_TIMEOUT_S,
-    INBOX_QUEUE_MAX_BYTES,
-    PIPELINE_HANG_MIN_S,
-    PIPELINE_POLL_MIN_S,
-    PORT_MAX,
-)
 
 if TYPE_CHECKING:
     from tracelake.lake.lake import Lake
@@ -131,7 +123,7 @@ def spark_conf(settings: list[str] | None) -> dict[str, str]:
 
 HostOption: TypeAlias = Annotated[str, typer.Option(help="Listen on this address.")]
 PortOption: TypeAlias = Annotated[
-    int, typer.Option(min=0, max=PORT_MAX, help="Listen on this port; 0 chooses a free one.")
+    int, typer.Option(min=0, max=limits.PORT_MAX, help="Listen on this port; 0 chooses a free one.")
 ]
 GrpcOption: TypeAlias = Annotated[
     bool | None,
@@ -143,7 +135,7 @@ GrpcPortOption: TypeAlias = Annotated[
     int | None,
     typer.Option(
         min=0,
-        max=PORT_MAX,
+        max=limits.PORT_MAX,
         help="Port of OTLP/gRPC; else TRACELAKE_GRPC_PORT, else tracelake.toml, else 4317, or a free one with "
         "--port 0.",
     ),
@@ -205,7 +197,7 @@ PipelineOption: TypeAlias = Annotated[
 PipelineHangOption: TypeAlias = Annotated[
     float | None,
     typer.Option(
-        min=PIPELINE_HANG_MIN_S,
+        min=limits.PIPELINE_HANG_MIN_S,
         help="Restart a pipeline that makes no progress for this many seconds; else TRACELAKE_PIPELINE_HANG_S, "
         "else tracelake.toml, else 3600.",
     ),
@@ -220,13 +212,13 @@ HotTierOption: TypeAlias = Annotated[
     ),
 ]
 IntervalOption: TypeAlias = Annotated[
-    float, typer.Option(min=PIPELINE_POLL_MIN_S, help="Poll the inbox every this many seconds.")
+    float, typer.Option(min=limits.PIPELINE_POLL_MIN_S, help="Poll the inbox every this many seconds.")
 ]
 SegmentWaitOption: TypeAlias = Annotated[
     float | None,
     typer.Option(
         min=0,
-        max=INBOX_ACK_TIMEOUT_S / 2,
+        max=limits.INBOX_ACK_TIMEOUT_S / 2,
         help="Wait at most this many seconds to write requests together; else TRACELAKE_SEGMENT_WAIT_S, else "
         "tracelake.toml, else 0.05.",
     ),
@@ -235,7 +227,7 @@ SegmentBytesOption: TypeAlias = Annotated[
     int | None,
     typer.Option(
         min=1,
-        max=INBOX_QUEUE_MAX_BYTES,
+        max=limits.INBOX_QUEUE_MAX_BYTES,
         help="Write at most this many bytes of requests together; else TRACELAKE_SEGMENT_MAX_BYTES, else "
         "tracelake.toml, else 32 MiB.",
     ),
@@ -251,8 +243,8 @@ ArchiveOption: TypeAlias = Annotated[
 ArchiveIntervalOption: TypeAlias = Annotated[
     float | None,
     typer.Option(
-        min=ARCHIVE_INTERVAL_MIN_S,
-        max=ARCHIVE_INTERVAL_MAX_S,
+        min=limits.ARCHIVE_INTERVAL_MIN_S,
+        max=limits.ARCHIVE_INTERVAL_MAX_S,
         help="Seconds between archive passes; else TRACELAKE_ARCHIVE_INTERVAL_S, else tracelake.toml, else 300.",
     ),
 ]

@@ -15,19 +15,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias
 import typer
 from rich.text import Text
 
+from tracelake import limits
 from tracelake._errors import UsageError
 from tracelake.cli import render
 from tracelake.cli.command import Note, Renderable, Rendered, command
 from tracelake.cli.options import AtOption
 from tracelake.cli.output import console, iter_rows, plain, write_table
 from tracelake.cli.render import duration
-from tracelake.limits import (
-    PAGE_ROWS_DEFAULT,
-    PAGE_ROWS_MAX,
-    SEARCH_HITS_DEFAULT,
-    SEARCH_HITS_MAX,
-    SQL_ROWS_SHOWN,
-)
 from tracelake.results import Row, Trace
 from tracelake.search.query_parser import clause_of, narrowed
 
@@ -165,7 +159,9 @@ def sql(
     lake: Lake,
     query: Annotated[str, typer.Argument(help="A SELECT over spans and traces; - reads standard input.")],
     at: AtOption = "main",
-    rows: Annotated[int, typer.Option(min=0, help="Rows to show; --json prints all.")] = SQL_ROWS_SHOWN,
+    rows: Annotated[
+        int, typer.Option(min=0, help="Rows to show; --json prints all.")
+    ] = limits.SQL_ROWS_SHOWN,
     allow_files: Annotated[
         bool, typer.Option("--allow-files", help="Let the query also read files of this machine.")
     ] = False,
@@ -240,8 +236,8 @@ def search(
     ] = "*",
     *,
     limit: Annotated[
-        int, typer.Option(min=1, max=SEARCH_HITS_MAX, help="Show at most this many hits.")
-    ] = SEARCH_HITS_DEFAULT,
+        int, typer.Option(min=1, max=limits.SEARCH_HITS_MAX, help="Show at most this many hits.")
+    ] = limits.SEARCH_HITS_DEFAULT,
     where: Annotated[
         str | None, typer.Option(metavar="SQL", help=("Show only hits that match this SQL condition."))
     ] = None,
@@ -341,8 +337,8 @@ def trace_list(
     ] = None,
     order: Annotated[_TraceOrder, typer.Option(help="Choose the traces that come first.")] = "newest",
     limit: Annotated[
-        int, typer.Option(min=1, max=PAGE_ROWS_MAX, help="Show at most this many traces.")
-    ] = PAGE_ROWS_DEFAULT,
+        int, typer.Option(min=1, max=limits.PAGE_ROWS_MAX, help="Show at most this many traces.")
+    ] = limits.PAGE_ROWS_DEFAULT,
     page: Annotated[
         str | None, typer.Option(metavar="TOKEN", help="Continue after the previous page.")
     ] = None,

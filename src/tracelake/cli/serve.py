@@ -16,31 +16,7 @@ import typer
 
 from tracelake import limits
 from tracelake._errors import UsageError
-from tracelake.cli.options import (
-    AllowedHostOption,
-    AllowedOriginOption,
-    ArchiveIntervalOption,
-    ArchiveOption,
-    GrpcOption,
-    GrpcPortOption,
-    HostOption,
-    HotTierOption,
-    IntervalOption,
-    JsonOption,
-    LakeOption,
-    OidcClientOption,
-    OidcIssuerOption,
-    PipelineHangOption,
-    PipelineOption,
-    PortOption,
-    SegmentBytesOption,
-    SegmentWaitOption,
-    TlsCertOption,
-    TlsKeyOption,
-    WatchOption,
-    format_examples,
-    opened,
-)
+from tracelake.cli import options
 from tracelake.cli.output import ignore_closed_stream, log_lines, print_json
 from tracelake.limits import PIPELINE_POLL_S
 
@@ -61,7 +37,7 @@ PROGRAM: Final = (sys.executable, "-m", str(__package__))
 
 
 @app.command(
-    epilog=format_examples(
+    epilog=options.format_examples(
         "tracelake serve",
         "tracelake serve --lake ./lake --port 8080 --no-pipeline",
         "tracelake serve --watch '/data/otlp/*.gz' --watch 's3://bucket/otlp/**'",
@@ -70,27 +46,27 @@ PROGRAM: Final = (sys.executable, "-m", str(__package__))
 )
 def serve(
     *,
-    lake: LakeOption = None,
-    host: HostOption = "127.0.0.1",
-    port: PortOption = 4318,
-    grpc: GrpcOption = None,
-    grpc_port: GrpcPortOption = None,
-    allowed_host: AllowedHostOption = None,
-    allowed_origin: AllowedOriginOption = None,
-    tls_cert: TlsCertOption = None,
-    tls_key: TlsKeyOption = None,
-    oidc_issuer: OidcIssuerOption = None,
-    oidc_client_id: OidcClientOption = None,
-    pipeline: PipelineOption = True,
-    pipeline_hang: PipelineHangOption = None,
-    hot_tier: HotTierOption = None,
-    watch: WatchOption = None,
-    interval: IntervalOption = PIPELINE_POLL_S,
-    segment_wait: SegmentWaitOption = None,
-    segment_bytes: SegmentBytesOption = None,
-    archive: ArchiveOption = None,
-    archive_interval: ArchiveIntervalOption = None,
-    as_json: JsonOption = False,
+    lake: options.LakeOption = None,
+    host: options.HostOption = "127.0.0.1",
+    port: options.PortOption = 4318,
+    grpc: options.GrpcOption = None,
+    grpc_port: options.GrpcPortOption = None,
+    allowed_host: options.AllowedHostOption = None,
+    allowed_origin: options.AllowedOriginOption = None,
+    tls_cert: options.TlsCertOption = None,
+    tls_key: options.TlsKeyOption = None,
+    oidc_issuer: options.OidcIssuerOption = None,
+    oidc_client_id: options.OidcClientOption = None,
+    pipeline: options.PipelineOption = True,
+    pipeline_hang: options.PipelineHangOption = None,
+    hot_tier: options.HotTierOption = None,
+    watch: options.WatchOption = None,
+    interval: options.IntervalOption = PIPELINE_POLL_S,
+    segment_wait: options.SegmentWaitOption = None,
+    segment_bytes: options.SegmentBytesOption = None,
+    archive: options.ArchiveOption = None,
+    archive_interval: options.ArchiveIntervalOption = None,
+    as_json: options.JsonOption = False,
 ) -> None:
     """Serve OTLP, the API and the web pages.
 
@@ -105,7 +81,7 @@ def serve(
     grpc = settings.grpc if grpc is None else grpc
     if grpc_port is None:
         grpc_port = settings.grpc_port if port else 0
-    with opened(lake) as open_lake, log_lines():
+    with options.opened(lake) as open_lake, log_lines():
 
         def say(served: Served) -> None:
             try:
@@ -171,7 +147,9 @@ def _exposure(
 
 
 @app.command(
-    epilog=format_examples("tracelake demo", "tracelake demo --no-stay", "tracelake demo --lake /tmp/lake")
+    epilog=options.format_examples(
+        "tracelake demo", "tracelake demo --no-stay", "tracelake demo --lake /tmp/lake"
+    )
 )
 def demo(
     context: typer.Context,
@@ -186,7 +164,7 @@ def demo(
         bool | None, typer.Option("--stay/--no-stay", help="Serve until Ctrl-C; by default in a terminal.")
     ] = None,
     spans: Annotated[int, typer.Option(min=1, help="Number of spans of the generated batch.")] = 20_000,
-    as_json: JsonOption = False,
+    as_json: options.JsonOption = False,
 ) -> None:
     """Run a small workload, and explore it.
 

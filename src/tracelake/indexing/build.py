@@ -23,13 +23,8 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 
+from tracelake import limits
 from tracelake._errors import ContentionError, DamageError, ExpiredError, UsageError
-from tracelake.limits import (
-    CONDITIONAL_WRITE_TRIES_MAX,
-    INDEX_MERGED_MAX_BYTES,
-    INDEX_REBUILT_PART_ROWS,
-    STORED_EXPANDS,
-)
 from tracelake.otlp.schema import SPANS_ADDED, SPANS_TABLE
 from tracelake.results import IndexReport
 from tracelake.scratch import scratch_directory
@@ -115,7 +110,7 @@ class IndexTask:
     @property
     def work_bytes(self) -> int:
         """Estimated memory of the parts that it reads."""
-        return sum(part.size_bytes for part in self.spans.parts) * STORED_EXPANDS
+        return sum(part.size_bytes for part in self.spans.parts) * limits.STORED_EXPANDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +206,7 @@ class IndexBuilder:
     ) -> list[Receipt]:
         """Merge adjacent parts into parts with the rows that `build` would index. The parts must have this analyzer and
         contain all these rows."""
-        too_large = sum(part.size_bytes for part in parts) > INDEX_MERGED_MAX_BYTES
+        too_large = sum(part.size_bytes for part in parts) > limits.INDEX_MERGED_MAX_BYTES
         if too_large or not all(has_vectors(part.vectors, wanted.vectors) for part in parts):
             return self.build(started, wanted, progress, sum(part.documents for part in parts))
         self._stage_merged(started.build, parts, wanted, progress)
@@ -289,7 +284,10 @@ class IndexBuilder:
 
     def _groups(self, rows: int, most: int | None = None) -> list[tuple[int, int]]:
         """Return ranges of buckets for this number of rows, with at most `most` rows each."""
-        groups = min(self.buckets, 1 + rows // min(INDEX_REBUILT_PART_ROWS, most or INDEX_REBUILT_PART_ROWS))
+        groups = min(
+            self.buckets,
+            1 + rows // min(limits.INDEX_REBUILT_PART_ROWS, most or limits.INDEX_REBUILT_PART_ROWS),
+        )
         return list(pairwise(self.buckets * group // groups for group in range(groups + 1)))
 
 
@@ -420,7 +418,7 @@ class IndexRebuild:
     def run(self) -> IndexReport:
         """Build and publish the index. See `rebuild`."""
         self._extend(None)
-        for number in range(CONDITIONAL_WRITE_TRIES_MAX):
+        for number in range(limits.CONDITIONAL_WRITE_TRIES_MAX):
             replaced, later, now = self._later()
             # Read after the manifest to replace, because the commit replaces nothing else.
             standing = self._standing_analyzer() if self._chosen is None else None
@@ -534,7 +532,7 @@ class IndexRebuild:
 
     def _later(self) -> tuple[str | None, list[PartRef], int]:
         """Return the manifest to replace, its parts of transactions that are not built, and its upper."""
-        for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
+        for _ in range(limits.CONDITIONAL_WRITE_TRIES_MAX):
             head = self._repository.head()
             assert head is not None, "a branch that has a commit keeps one"
             replaced = index_at(self._repository, head)
@@ -551,6 +549,6 @@ class IndexRebuild:
 
 def _outrun() -> ContentionError:
     return ContentionError(
-        f"the rebuilt index lost the commit race to {CONDITIONAL_WRITE_TRIES_MAX} transactions in a row; try "
+        f"the rebuilt index lost the commit race to {limits.CONDITIONAL_WRITE_TRIES_MAX} transactions in a row; try "
         "again when fewer arrive."
     )

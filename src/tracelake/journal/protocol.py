@@ -46,16 +46,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
-from tracelake.journal.model import (
-    RecordedInput,
-    RecordedRange,
-    Seal,
-    Segment,
-    SegmentOfRun,
-    Step,
-    add_checksums,
-    inputs_of,
-)
+from tracelake.journal import model
 from tracelake.limits import TRANSACTION_STEPS_MAX, TRANSACTION_TRIES_MAX
 
 
@@ -63,14 +54,14 @@ from tracelake.limits import TRANSACTION_STEPS_MAX, TRANSACTION_TRIES_MAX
 class Feed:
     """Action: read the ranges that the step names, and answer Replayed."""
 
-    step: Step
+    step: model.Step
 
 
 @dataclass(frozen=True, slots=True)
 class Restage:
     """Action: read the rows of T from table `spans` instead of the ranges that the step names, and answer Replayed."""
 
-    step: Step
+    step: model.Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +179,7 @@ class Replaying:
     """State: T has records but not all of its output. The pipeline reads its input again, in the order of its steps."""
 
     transaction: int
-    remaining: tuple[Step, ...]
+    remaining: tuple[model.Step, ...]
     """The steps whose feeding is not complete; the first one is being fed."""
     sealed: bool
 
@@ -235,7 +226,7 @@ class StateRead:
     """
 
     transaction: int
-    steps: tuple[Step, ...]
+    steps: tuple[model.Step, ...]
     sealed: bool
     only_commit_missing: bool
     transform: str
@@ -248,7 +239,7 @@ class StateRead:
 class Replayed:
     """Event: the recorded ranges of a step were read again, with this result."""
 
-    sources: Mapping[str, Sequence[RecordedRange]]
+    sources: Mapping[str, Sequence[model.RecordedRange]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,7 +256,7 @@ class NoInput:
 class Appended:
     """Event: a step of T is recorded, ours or that of a faster peer. `transform` is the fingerprint of our code."""
 
-    step: Step
+    step: model.Step
     ours: bool
     transform: str
 
@@ -351,7 +342,11 @@ def advance(state: State | None, event: Event) -> tuple[State, Action]:  # noqa:
 
 
 def _fed(
-    t: int, remaining: tuple[Step, ...], sources: Mapping[str, Sequence[RecordedRange]], *, sealed: bool
+    t: int,
+    remaining: tuple[model.Step, ...],
+    sources: Mapping[str, Sequence[model.RecordedRange]],
+    *,
+    sealed: bool,
 ) -> tuple[State, Action]:
     step, more = remaining[0], remaining[1:]
     difference = compare(step.sources, sources)
@@ -405,7 +400,7 @@ def _start(event: StateRead) -> tuple[State, Action]:  # noqa: PLR0911  one line
     return (Finalizing(t), Publish(t)) if event.sealed else (AtBoundary(t, len(steps)), Decide(t, len(steps)))
 
 
-def _of_another_release(step: Step, transform: str, *, has_rows: bool) -> tuple[State, Action]:
+def _of_another_release(step: model.Step, transform: str, *, has_rows: bool) -> tuple[State, Action]:
     """Refuse a step of another release. Once a table has its rows, the outputs derived from them must be of that
     release too."""
     t = step.transaction
@@ -418,32 +413,32 @@ def _of_another_release(step: Step, transform: str, *, has_rows: bool) -> tuple[
     )
 
 
-def merge_steps(steps: Sequence[Step]) -> Step:
+def merge_steps(steps: Sequence[model.Step]) -> model.Step:
     """Merge all steps of a transaction into one: the inputs of each source, in the order in which they were taken."""
     first, *others = steps
     if not others:
         return first
-    sources: dict[str, tuple[RecordedRange, ...]] = {}
+    sources: dict[str, tuple[model.RecordedRange, ...]] = {}
     for step in steps:
         for source, ranges in step.sources.items():
             sources[source] = (*sources.get(source, ()), *ranges)
-    return Step(first.transaction, sources, first.transform, client=first.client)
+    return model.Step(first.transaction, sources, first.transform, client=first.client)
 
 
 def _fail(reason: str) -> tuple[State, Action]:
     return Failed(reason), Stop(reason)
 
 
-def totals(sources: Mapping[str, Sequence[RecordedRange]]) -> tuple[int, str]:
+def totals(sources: Mapping[str, Sequence[model.RecordedRange]]) -> tuple[int, str]:
     """Return (records, checksum) over all sources of a step."""
     ranges = [recorded_range for source_ranges in sources.values() for recorded_range in source_ranges]
-    return sum(recorded_range.records for recorded_range in ranges), add_checksums(
+    return sum(recorded_range.records for recorded_range in ranges), model.add_checksums(
         *(recorded_range.checksum for recorded_range in ranges)
     )
 
 
 def compare(
-    recorded: Mapping[str, Sequence[RecordedRange]], read: Mapping[str, Sequence[RecordedRange]]
+    recorded: Mapping[str, Sequence[model.RecordedRange]], read: Mapping[str, Sequence[model.RecordedRange]]
 ) -> str | None:
     """Return the first difference between the recorded and the newly read inputs, or None. Sources are compared
     first."""
@@ -451,7 +446,7 @@ def compare(
         names, was = ("names", "was not read") if source in recorded else ("does not name", "was read")
         return f"source {source}: the journal {names} it, and it {was}"
     for source, ranges in recorded.items():
-        before, again = list(inputs_of(ranges)), list(inputs_of(read[source]))
+        before, again = list(model.inputs_of(ranges)), list(model.inputs_of(read[source]))
         if [recorded_input.path for recorded_input in before] != [
             recorded_input.path for recorded_input in again
         ]:
@@ -470,19 +465,19 @@ def compare(
     return None
 
 
-def _differs(recorded: RecordedInput, read: RecordedInput) -> str | None:
+def _differs(recorded: model.RecordedInput, read: model.RecordedInput) -> str | None:
     if _kind(recorded) is not _kind(read):
         return f"was read as {_kind(read).__name__}; the journal says {_kind(recorded).__name__}"
     if (recorded.size_bytes, recorded.sha256) != (read.size_bytes, read.sha256):
         now = f"{read.size_bytes} bytes, sha256 {read.sha256[:12]}…"
         if not read.sha256:  # it was not read completely
-            problems = () if isinstance(read, SegmentOfRun) else read.problems
+            problems = () if isinstance(read, model.SegmentOfRun) else read.problems
             now = next((reason for _, _, reason in problems), "nothing is there")
         return (
             f"has changed since the journal recorded it ({recorded.size_bytes} bytes, sha256 {recorded.sha256[:12]}…; "
             f"now: {now})"
         )
-    if isinstance(recorded, SegmentOfRun) or isinstance(read, SegmentOfRun):
+    if isinstance(recorded, model.SegmentOfRun) or isinstance(read, model.SegmentOfRun):
         return None
     return _gave((recorded.records, recorded.checksum), (read.records, read.checksum))
 
@@ -495,11 +490,11 @@ def _gave(recorded: tuple[int, str], read: tuple[int, str]) -> str | None:
     )
 
 
-def _kind(recorded_input: RecordedInput) -> type:
-    return Segment if isinstance(recorded_input, SegmentOfRun) else type(recorded_input)
+def _kind(recorded_input: model.RecordedInput) -> type:
+    return model.Segment if isinstance(recorded_input, model.SegmentOfRun) else type(recorded_input)
 
 
-def sealed_totals_agree(step: Step, seal: Seal) -> bool:
+def sealed_totals_agree(step: model.Step, seal: model.Seal) -> bool:
     """Return whether a seal has the totals of its step."""
     return totals(step.sources) == (seal.records, seal.checksum)
 

@@ -30,15 +30,7 @@ from msgspec.structs import replace
 
 from tracelake._errors import ContentionError, DamageError
 from tracelake.formats import decode, encode
-from tracelake.journal.model import (
-    FORMAT_VERSION,
-    QuarantinedInput,
-    QuarantineRecord,
-    RecordedInput,
-    Step,
-    SuspectState,
-    inputs_of,
-)
+from tracelake.journal import model
 from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX
 from tracelake.storage import ABSENT, Done, KeyValueStore
 from tracelake.storage.object_records import whole_of
@@ -64,10 +56,10 @@ def narrowed(inputs: int, *, died: bool, suspected: bool) -> int:
     return 1 if died and not suspected else 0
 
 
-def quarantined_inputs(record: QuarantineRecord, step: Step) -> list[QuarantinedInput]:
+def quarantined_inputs(record: model.QuarantineRecord, step: model.Step) -> list[model.QuarantinedInput]:
     """Return the records for the inputs of a quarantined transaction. Every pipeline computes the same ones."""
     return [
-        QuarantinedInput(
+        model.QuarantinedInput(
             source=source,
             path=recorded_input.path,
             size_bytes=recorded_input.size_bytes,
@@ -81,36 +73,42 @@ def quarantined_inputs(record: QuarantineRecord, step: Step) -> list[Quarantined
             unread=recorded_input.path in record.unread,
         )
         for source, ranges in step.sources.items()
-        for recorded_input in inputs_of(ranges)
+        for recorded_input in model.inputs_of(ranges)
     ]
 
 
-def _state_of(record: QuarantineRecord, path: str) -> SuspectState:
+def _state_of(record: model.QuarantineRecord, path: str) -> model.SuspectState:
     if path in record.given_up:
         return "discarded"
     return "set aside" if path in record.unread or not record.together else "offered"
 
 
-def _together_of(record: QuarantineRecord, path: str) -> int:
+def _together_of(record: model.QuarantineRecord, path: str) -> int:
     if path in record.given_up:
         return 0
     return len(record.unread) if path in record.unread else record.together
 
 
-def on_transaction(standing: QuarantinedInput | None, suspect: QuarantinedInput) -> QuarantinedInput:
+def on_transaction(
+    standing: model.QuarantinedInput | None, suspect: model.QuarantinedInput
+) -> model.QuarantinedInput:
     """Decide between the current record and that of a transaction. The later transaction wins."""
     if standing is not None and standing.transaction >= suspect.transaction:
         return standing
     return suspect
 
 
-def on_failure(standing: QuarantinedInput | None, suspect: QuarantinedInput) -> QuarantinedInput:
+def on_failure(
+    standing: model.QuarantinedInput | None, suspect: model.QuarantinedInput
+) -> model.QuarantinedInput:
     """Decide on an unreadable input, or on one of several that failed together. A decision that the user made in the
     meantime wins."""
     return suspect if standing is None or standing.state == "offered" else standing
 
 
-def on_commit(standing: QuarantinedInput | None, committed: RecordedInput | None) -> QuarantinedInput | None:
+def on_commit(
+    standing: model.QuarantinedInput | None, committed: model.RecordedInput | None
+) -> model.QuarantinedInput | None:
     """Decide on a committed input. `committed` is None if the source no longer has the input.
 
     The quarantine record of this content is removed, because a peer has committed it. If the file has changed since it
@@ -125,19 +123,21 @@ def on_commit(standing: QuarantinedInput | None, committed: RecordedInput | None
     return None if is_it or standing.state == "offered" else standing
 
 
-def on_stay(standing: QuarantinedInput | None, suspect: QuarantinedInput) -> QuarantinedInput:
+def on_stay(
+    standing: model.QuarantinedInput | None, suspect: model.QuarantinedInput
+) -> model.QuarantinedInput:
     """Decide on an input that a commit contains but that cannot be deleted at its source."""
     return standing if standing is not None and standing.state in ("taken", "discarded") else suspect
 
 
-def on_unread(standing: QuarantinedInput | None, reason: str) -> QuarantinedInput | None:
+def on_unread(standing: model.QuarantinedInput | None, reason: str) -> model.QuarantinedInput | None:
     """Decide on an input that was offered again, and then was unreadable for too long."""
     if standing is None or standing.state != "offered":
         return standing
     return replace(standing, state="set aside", reason=reason, unread=True)
 
 
-def on_retry(standing: QuarantinedInput | None) -> QuarantinedInput | None:
+def on_retry(standing: model.QuarantinedInput | None) -> model.QuarantinedInput | None:
     """Decide on an input that the user retries."""
     if standing is None or standing.state != "set aside":
         return standing
@@ -145,7 +145,7 @@ def on_retry(standing: QuarantinedInput | None) -> QuarantinedInput | None:
     return replace(standing, state="offered", together=max(1, standing.together) if standing.unread else 1)
 
 
-def on_discard(standing: QuarantinedInput | None) -> QuarantinedInput | None:
+def on_discard(standing: model.QuarantinedInput | None) -> model.QuarantinedInput | None:
     """Decide on an input that the user discards."""
     return (
         standing
@@ -154,7 +154,7 @@ def on_discard(standing: QuarantinedInput | None) -> QuarantinedInput | None:
     )
 
 
-def next_offer(suspects: Iterable[QuarantinedInput]) -> list[QuarantinedInput]:
+def next_offer(suspects: Iterable[model.QuarantinedInput]) -> list[model.QuarantinedInput]:
     """Return the inputs for the next retry transaction: inputs that failed together, up to their batch size."""
     offered = sorted(
         (suspect for suspect in suspects if suspect.state == "offered"),
@@ -176,7 +176,7 @@ def next_offer(suspects: Iterable[QuarantinedInput]) -> list[QuarantinedInput]:
 class QuarantineListing:
     """All quarantine records of a pipeline: the readable ones, and the keys of damaged ones."""
 
-    readable: list[QuarantinedInput]
+    readable: list[model.QuarantinedInput]
     damaged: dict[str, str]
     """Mapping from a key, or a prefix of one, to the error of its damaged record."""
 
@@ -195,7 +195,7 @@ class QuarantineStore:
         self._store = store
         self._partition = f"suspects/{pipeline}"
 
-    def all(self) -> list[QuarantinedInput]:
+    def all(self) -> list[model.QuarantinedInput]:
         """Return all readable records. `read` reports the others, and `verify` reports all damaged records."""
         return self.read().readable
 
@@ -213,8 +213,10 @@ class QuarantineStore:
         return QuarantineListing(readable, damaged)
 
     def change(
-        self, of: QuarantinedInput, decide: Callable[[QuarantinedInput | None], QuarantinedInput | None]
-    ) -> QuarantinedInput | None:
+        self,
+        of: model.QuarantinedInput,
+        decide: Callable[[model.QuarantinedInput | None], model.QuarantinedInput | None],
+    ) -> model.QuarantinedInput | None:
         """Apply a decision to an input's record until it succeeds; return the current record.
 
         Calls `decide` again after each write with a conflict or an unknown outcome.
@@ -239,22 +241,22 @@ class QuarantineStore:
             "lost to other writers. Try again."
         )
 
-    def forget(self, committed: Mapping[str, RecordedInput | None]) -> None:
+    def forget(self, committed: Mapping[str, model.RecordedInput | None]) -> None:
         """Delete the records of inputs, by path, that a commit contains or that have nothing left to take."""
         for suspect in self.all():
             if suspect.path in committed:
                 self.change(suspect, partial(on_commit, committed=committed[suspect.path]))
 
-    def forget_others(self, of: QuarantinedInput) -> None:
+    def forget_others(self, of: model.QuarantinedInput) -> None:
         """Delete offers of the same path with other content."""
         for suspect in self.all():
             if (suspect.source, suspect.path) == (of.source, of.path) and _key(suspect) != _key(of):
                 self.change(suspect, partial(on_commit, committed=None))
 
-    def _decode(self, key: str, value: bytes) -> QuarantinedInput:
-        return decode(QuarantinedInput, value, f"record {self._partition}/{key}", FORMAT_VERSION)
+    def _decode(self, key: str, value: bytes) -> model.QuarantinedInput:
+        return decode(model.QuarantinedInput, value, f"record {self._partition}/{key}", model.FORMAT_VERSION)
 
 
-def _key(suspect: QuarantinedInput) -> str:
+def _key(suspect: model.QuarantinedInput) -> str:
     name = hashlib.sha256(f"{suspect.source}:{suspect.path}".encode()).hexdigest()[:_PATH_HASH_CHARS]
     return f"{suspect.size_bytes:016x}-{suspect.sha256}-{name}"

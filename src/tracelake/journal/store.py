@@ -53,18 +53,7 @@ from tracelake._errors import (
     UsageError,
 )
 from tracelake.formats import decode, encode
-from tracelake.journal.model import (
-    FORMAT_VERSION,
-    Floor,
-    JournalRecord,
-    QuarantineRecord,
-    ReadRange,
-    Seal,
-    Step,
-    WholeFile,
-    from_bytes,
-    to_bytes,
-)
+from tracelake.journal import model
 from tracelake.journal.protocol import beginnings_below, floor_above, merge_steps, sealed_totals_agree, totals
 from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX
 from tracelake.results import Finding
@@ -80,11 +69,11 @@ _ERASED_DIGITS: Final = 3
 class TransactionRecord:
     """The journal's records of one transaction."""
 
-    steps: tuple[Step, ...] = ()
-    seal: Seal | None = None
+    steps: tuple[model.Step, ...] = ()
+    seal: model.Seal | None = None
 
     @property
-    def step(self) -> Step | None:
+    def step(self) -> model.Step | None:
         """All its steps merged into one, None if it has none."""
         return merge_steps(self.steps) if self.steps else None
 
@@ -112,20 +101,20 @@ class Journal:
         self._require_above_floor(transaction)
         return _validated(transaction, records)
 
-    def append_step(self, step: Step) -> tuple[JournalRecord, bool]:
+    def append_step(self, step: model.Step) -> tuple[model.JournalRecord, bool]:
         """Record a step, unless a peer has recorded a step or the seal there. Return the stored record, and whether it
         is ours."""
         current, ours = self._create(step.transaction, step.number, step)
         self._require_above_floor(step.transaction)
         return current, ours
 
-    def append_seal(self, seal: Seal, number: int = 1) -> JournalRecord:
+    def append_seal(self, seal: model.Seal, number: int = 1) -> model.JournalRecord:
         """Record the seal after `number` steps, unless a peer has recorded the seal or another step there. Return the
         stored record."""
         current, _ = self._create(seal.transaction, number, seal)
         return current
 
-    def quarantine_record(self, transaction: int) -> QuarantineRecord | None:
+    def quarantine_record(self, transaction: int) -> model.QuarantineRecord | None:
         """Return the quarantine record of a transaction, or None.
 
         Raises TrimmedError if it is erased, or may have been.
@@ -134,7 +123,7 @@ class Journal:
         self._require_above_floor(transaction)
         return self._to_quarantine_record(entry) if entry else None
 
-    def quarantine(self, record: QuarantineRecord) -> QuarantineRecord:
+    def quarantine(self, record: model.QuarantineRecord) -> model.QuarantineRecord:
         """Record the quarantine of a transaction, unless a peer has. Return the stored record."""
         entry = self._create_entry(self._quarantine_partition, _key(record.transaction), encode(record))
         return record if entry is None else self._to_quarantine_record(entry)
@@ -149,7 +138,7 @@ class Journal:
         first = self._store.keys(self._partition, limit=1)
         if first and first[0].isdecimal():
             raise FormatError(
-                f"the journal has format 2; this release reads {FORMAT_VERSION}. It is not damaged: tables "
+                f"the journal has format 2; this release reads {model.FORMAT_VERSION}. It is not damaged: tables "
                 "can be read, and to ingest or verify use a development version before commit 5e076f8f (22 "
                 "November 2026), or create a new lake from the same inputs."
             )
@@ -161,7 +150,7 @@ class Journal:
             current, expected = self._floor()
             if current >= floor:
                 return
-            outcome = self._store.set_if(self._partition, _FLOOR, encode(Floor(floor)), expected)
+            outcome = self._store.set_if(self._partition, _FLOOR, encode(model.Floor(floor)), expected)
             if isinstance(outcome, Done):
                 return
         raise ContentionError(
@@ -183,9 +172,9 @@ class Journal:
                     self._store.erase(partition, beginning)
                 start = f"{begin}~"
 
-    def steps_before_damage(self, transaction: int) -> tuple[Step, ...]:
+    def steps_before_damage(self, transaction: int) -> tuple[model.Step, ...]:
         """Return the steps of a transaction before its seal, or before the first record that is damaged or gone."""
-        steps: list[Step] = []
+        steps: list[model.Step] = []
         while True:
             try:
                 record = self._get(transaction, len(steps))
@@ -193,20 +182,20 @@ class Journal:
                 raise
             except DamageError:
                 return tuple(steps)
-            if not isinstance(record, Step) or (record.transaction, record.number) != (
+            if not isinstance(record, model.Step) or (record.transaction, record.number) != (
                 transaction,
                 len(steps),
             ):
                 return tuple(steps)
             steps.append(record)
 
-    def replace_damaged_seal(self, seal: Seal, number: int) -> bool:
+    def replace_damaged_seal(self, seal: model.Seal, number: int) -> bool:
         """Write a seal after `number` steps, where a record is damaged or missing. Return False if a peer has written
         there in the meantime."""
         key = record_key(seal.transaction, number)
         entry = self._store.get(self._partition, key)
         expected = ABSENT if entry is None else entry.version
-        value = to_bytes(seal)
+        value = model.to_bytes(seal)
         outcome = self._store.set_if(self._partition, key, value, expected)
         settled = settle(
             self._store, self._partition, key, outcome, is_mine=lambda there: there.value == value
@@ -218,7 +207,7 @@ class Journal:
         if entry is None:
             return 0, ABSENT
         where = f"journal record {self._partition}/{_FLOOR}"
-        return decode(Floor, entry.value, where, FORMAT_VERSION).transaction, entry.version
+        return decode(model.Floor, entry.value, where, model.FORMAT_VERSION).transaction, entry.version
 
     def _require_above_floor(self, transaction: int) -> None:
         """Raise TrimmedError if the transaction is below the floor, because its records may have been erased before the
@@ -226,31 +215,36 @@ class Journal:
         if transaction < self.floor():
             raise TrimmedError(f"transaction {transaction} is below the floor of the journal")
 
-    def _to_quarantine_record(self, entry: Entry) -> QuarantineRecord:
+    def _to_quarantine_record(self, entry: Entry) -> model.QuarantineRecord:
         return decode(
-            QuarantineRecord, entry.value, f"record {self._quarantine_partition}/{entry.key}", FORMAT_VERSION
+            model.QuarantineRecord,
+            entry.value,
+            f"record {self._quarantine_partition}/{entry.key}",
+            model.FORMAT_VERSION,
         )
 
-    def _records(self, transaction: int) -> list[tuple[int, JournalRecord]]:
+    def _records(self, transaction: int) -> list[tuple[int, model.JournalRecord]]:
         """Return the records of a transaction with the numbers in their keys. Most transactions have two."""
         records = [(number, record) for number in (0, 1) if (record := self._get(transaction, number))]
-        if records and isinstance(records[-1][1], Step):
+        if records and isinstance(records[-1][1], model.Step):
             start, stop = record_key(transaction, 2), f"{_key(transaction)}~"
             for entry in self._store.scan(self._partition, start, stop):
                 number = entry.key.removeprefix(f"{_key(transaction)}-")
                 records.append((int(number) if number.isdecimal() else -1, self._decode(entry)))
         return records
 
-    def _get(self, transaction: int, number: int) -> JournalRecord | None:
+    def _get(self, transaction: int, number: int) -> model.JournalRecord | None:
         entry = self._store.get(self._partition, record_key(transaction, number))
         return self._decode(entry) if entry else None
 
-    def _decode(self, entry: Entry) -> JournalRecord:
-        return from_bytes(entry.value, f"{self._partition}/{entry.key}")
+    def _decode(self, entry: Entry) -> model.JournalRecord:
+        return model.from_bytes(entry.value, f"{self._partition}/{entry.key}")
 
-    def _create(self, transaction: int, number: int, record: JournalRecord) -> tuple[JournalRecord, bool]:
+    def _create(
+        self, transaction: int, number: int, record: model.JournalRecord
+    ) -> tuple[model.JournalRecord, bool]:
         key = record_key(transaction, number)
-        entry = self._create_entry(self._partition, key, to_bytes(record))
+        entry = self._create_entry(self._partition, key, model.to_bytes(record))
         return (record, True) if entry is None else (self._decode(entry), False)
 
     def _create_entry(self, partition: str, key: str, value: bytes) -> Entry | None:
@@ -279,18 +273,18 @@ def _key(transaction: int) -> str:
     return f"{transaction:016d}"
 
 
-def _follow(records: Sequence[tuple[int, JournalRecord]]) -> bool:
+def _follow(records: Sequence[tuple[int, model.JournalRecord]]) -> bool:
     return [number for number, _ in records] == list(range(len(records)))
 
 
-def _validated(t: int, records: Sequence[tuple[int, JournalRecord]]) -> TransactionRecord:
+def _validated(t: int, records: Sequence[tuple[int, model.JournalRecord]]) -> TransactionRecord:
     """Return the validated records of a transaction. Raises DamageError if one is missing or out of place."""
-    steps: list[Step] = []
+    steps: list[model.Step] = []
     seal = None
     for number, record in records:
         if seal is not None or number != len(steps) or record.transaction != t:
             raise DamageError(f"{_gap(t, len(steps), seal)} Restore it from a backup.")
-        if isinstance(record, Seal):
+        if isinstance(record, model.Seal):
             seal = record
         elif record.number == number:
             steps.append(record)
@@ -305,7 +299,7 @@ def _validated(t: int, records: Sequence[tuple[int, JournalRecord]]) -> Transact
     return TransactionRecord(tuple(steps), seal)
 
 
-def _gap(t: int, number: int, seal: Seal | None) -> str:
+def _gap(t: int, number: int, seal: model.Seal | None) -> str:
     if seal is not None:
         return f"the journal has a record of transaction {t} after its seal."
     return f"the journal has no step {number} of transaction {t}."
@@ -341,17 +335,19 @@ class IngestedFiles:
         self.pipeline = pipeline
         self._partition = f"inputs/{pipeline}"
 
-    def remember(self, inputs: Iterable[ReadRange]) -> None:
+    def remember(self, inputs: Iterable[model.ReadRange]) -> None:
         """Record inputs of a committed transaction. Idempotent."""
         records = {
             f"{read_range.size_bytes:016x}-{read_range.sha256}": encode(
-                _KnownInput(read_range.spans, FORMAT_VERSION, read_range.problems, read_range.problems_total)
+                _KnownInput(
+                    read_range.spans, model.FORMAT_VERSION, read_range.problems, read_range.problems_total
+                )
             )
             for read_range in inputs
         }
         self.store.set_all(self._partition, records)
 
-    def find(self, size_bytes: int, sha256: Callable[[], str]) -> ReadRange | None:
+    def find(self, size_bytes: int, sha256: Callable[[], str]) -> model.ReadRange | None:
         """Return the earlier read result of an input with this size and checksum, without its path, or None.
 
         Calls `sha256` only if an input of the same size is known.
@@ -363,8 +359,8 @@ class IngestedFiles:
         entry = self.store.get(self._partition, prefix + content)
         if entry is None:
             return None
-        ingested = decode(_KnownInput, entry.value, f"the known input {entry.key}", FORMAT_VERSION)
-        return WholeFile(
+        ingested = decode(_KnownInput, entry.value, f"the known input {entry.key}", model.FORMAT_VERSION)
+        return model.WholeFile(
             path="",
             size_bytes=size_bytes,
             sha256=content,
@@ -503,7 +499,7 @@ def repair(journal: Journal, t: int, sealed_at: str, spans: int) -> RepairKind:
     )
 
 
-def seal_of(t: int, steps: tuple[Step, ...], sealed_at: str, spans: int) -> Seal | None:
+def seal_of(t: int, steps: tuple[model.Step, ...], sealed_at: str, spans: int) -> model.Seal | None:
     """Return the seal after these steps. Return None if the commit counts another number of spans, because a step is
     then damaged or missing."""
     if not steps:
@@ -512,7 +508,7 @@ def seal_of(t: int, steps: tuple[Step, ...], sealed_at: str, spans: int) -> Seal
     if sum(recorded_range.spans for ranges in sources.values() for recorded_range in ranges) != spans:
         return None
     records, checksum = totals(sources)
-    return Seal(t, records, checksum, sealed_at)
+    return model.Seal(t, records, checksum, sealed_at)
 
 
 def _is_readable(journal: Journal, t: int) -> bool:
@@ -545,12 +541,12 @@ _PARTITIONS: Final = (_STEPS, "inputs/main", _ASIDES, "suspects/main", "receipts
 
 def check_transactions(
     journal: Journal, transactions: int, quarantined: Collection[int | None]
-) -> tuple[dict[int, Step], list[Finding]]:
+) -> tuple[dict[int, model.Step], list[Finding]]:
     """Read the records above the floor. Return the steps of transactions that published something, and findings.
 
     A quarantined transaction, marked in its commit, published nothing.
     """
-    steps: dict[int, Step] = {}
+    steps: dict[int, model.Step] = {}
     findings: list[Finding] = []
     missing: list[int] = []
 

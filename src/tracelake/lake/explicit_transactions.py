@@ -13,18 +13,7 @@ from typing import Final
 from tracelake._errors import DamageError, NotFoundError, UnreadInputsError, UsageError
 from tracelake._settings import load_settings
 from tracelake.context import LakeContext
-from tracelake.journal.explicit_transactions import (
-    ClientTransaction,
-    EndedTransaction,
-    ExplicitTransactions,
-    WhenGone,
-    begin_transaction,
-    find_ended,
-    of_steps,
-    on_end,
-    on_keepalive,
-    on_poll,
-)
+from tracelake.journal import explicit_transactions as records
 from tracelake.journal.protocol import ClientRequest
 from tracelake.journal.store import Journal
 from tracelake.lake.sources import inbox_pipeline
@@ -95,7 +84,7 @@ class Transactions:
         recorded = self._clients().read()
         if recorded is not None and recorded.id == id:
             return _info(recorded)
-        ended = None if recorded is None else find_ended(recorded, id)
+        ended = None if recorded is None else records.find_ended(recorded, id)
         if ended is None:
             raise NotFoundError(
                 f"no explicit transaction {id[:CLIENT_ID_MAX_CHARS]!r}: only the latest ones are recorded. "
@@ -104,7 +93,11 @@ class Transactions:
         return _info(ended)
 
     def begin(
-        self, *, when_gone: WhenGone | None = None, timeout_s: float | None = None, id: str | None = None
+        self,
+        *,
+        when_gone: records.WhenGone | None = None,
+        timeout_s: float | None = None,
+        id: str | None = None,
     ) -> Transaction:
         """Begin a transaction. All input that pipelines take from now on belongs to it, until it is committed or
         aborted.
@@ -126,8 +119,8 @@ class Transactions:
                 f"{id[:CLIENT_ID_MAX_CHARS]!r} is not a valid transaction id: use 1 to {CLIENT_ID_MAX_CHARS} "
                 "of A-Z, a-z, 0-9, and . _ -"
             )
-        wanted = ClientTransaction(id, when_gone, timeout_s, time.time())
-        self._clients().change(partial(begin_transaction, wanted=wanted))
+        wanted = records.ClientTransaction(id, when_gone, timeout_s, time.time())
+        self._clients().change(partial(records.begin_transaction, wanted=wanted))
         self.own = wanted.id
         return Transaction(self, wanted.id)
 
@@ -151,7 +144,7 @@ class Transactions:
 
     def seen(self, id: str) -> None:
         """Send a keep-alive for the client of a transaction."""
-        self._clients().change(partial(on_keepalive, of=id, now_s=time.time()))
+        self._clients().change(partial(records.on_keepalive, of=id, now_s=time.time()))
 
     def end(self, id: str, wish: ClientRequest) -> ClientTransactionInfo:
         """Request the commit or abort of a transaction. The next run of any pipeline carries it out.
@@ -161,7 +154,7 @@ class Transactions:
         """
         if self.own == id:
             self.own = None
-        self._clients().change(partial(on_end, of=id, request=wish))
+        self._clients().change(partial(records.on_end, of=id, request=wish))
         return self.get(id)
 
     def finish_ended(self, runner: TaskRunner | None = None, master: str | None = None) -> None:
@@ -169,7 +162,7 @@ class Transactions:
 
         Raises UsageError if one is open: input of other callers must not become part of it.
         """
-        recorded = self._clients().change(partial(on_poll, now_s=time.time()))
+        recorded = self._clients().change(partial(records.on_poll, now_s=time.time()))
         if recorded is None or recorded.is_over:
             return
         if recorded.wish == "open":
@@ -185,7 +178,7 @@ class Transactions:
         transaction = self._clients().forget(self._recorded)
         return None if transaction is None else _info(transaction)
 
-    def _recorded(self) -> ClientTransaction | None:
+    def _recorded(self) -> records.ClientTransaction | None:
         """Return the state of the transaction from the journal alone."""
         repository, journal = self._opened.repository, Journal(self._opened.key_value, "main")
         head = repository.head()
@@ -195,7 +188,7 @@ class Transactions:
         except DamageError:  # a damaged transaction cannot be committed as it is
             return None
         client = steps[0].client if steps else ""
-        return of_steps(client, t, quarantined, load_settings().client_timeout_s, time.time())
+        return records.of_steps(client, t, quarantined, load_settings().client_timeout_s, time.time())
 
     def finish(
         self, id: str, runner: TaskRunner | None = None, master: str | None = None
@@ -221,8 +214,8 @@ class Transactions:
             pipeline.close()
         raise UsageError(f"transaction {id} has not ended yet. See `tracelake transaction list`.")
 
-    def _clients(self) -> ExplicitTransactions:
-        return ExplicitTransactions(self._opened.key_value, "main")
+    def _clients(self) -> records.ExplicitTransactions:
+        return records.ExplicitTransactions(self._opened.key_value, "main")
 
 
 class Transaction:
@@ -274,8 +267,8 @@ class Transaction:
             self.abort()
 
 
-def _info(transaction: ClientTransaction | EndedTransaction) -> ClientTransactionInfo:
-    is_over = isinstance(transaction, EndedTransaction) or transaction.is_over
+def _info(transaction: records.ClientTransaction | records.EndedTransaction) -> ClientTransactionInfo:
+    is_over = isinstance(transaction, records.EndedTransaction) or transaction.is_over
     return ClientTransactionInfo(
         id=transaction.id,
         state="over" if is_over else transaction.wish,

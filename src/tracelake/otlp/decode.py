@@ -26,15 +26,8 @@ import zstandard
 from google.protobuf.message import DecodeError as ProtobufDecodeError
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
+from tracelake import limits
 from tracelake._errors import DecodeError
-from tracelake.limits import (
-    OTLP_BLOCK_BYTES,
-    OTLP_PAYLOAD_MESSAGES_MAX,
-    PROBLEM_MAX_CHARS,
-    PROBLEMS_MAX,
-    QUOTED_MAX_CHARS,
-    ZSTD_READ_BYTES,
-)
 from tracelake.otlp import json_messages, parse, wire
 from tracelake.otlp.columns import SpanChecks
 from tracelake.otlp.json_messages import Message
@@ -189,9 +182,10 @@ def _add(
     notes: Sequence[str],
 ) -> Decoded:
     size = parsed_size(groups)
-    if size.messages > OTLP_PAYLOAD_MESSAGES_MAX:
+    if size.messages > limits.OTLP_PAYLOAD_MESSAGES_MAX:
         raise DecodeError(
-            f"{size.messages} spans, events, links and attributes; one payload may have {OTLP_PAYLOAD_MESSAGES_MAX}"
+            f"{size.messages} spans, events, links and attributes; one payload may have "
+            f"{limits.OTLP_PAYLOAD_MESSAGES_MAX}"
         )
     on_parsed(size)
     adder = _Adder(columns, dialect)
@@ -199,7 +193,7 @@ def _add(
         adder.reject(container.spans, container.reason())
     for r, group in enumerate(groups):
         adder.add_resource(group, f"resourceSpans[{r}]")
-    return Decoded(adder.accepted, adder.rejected, tuple(adder.reasons), tuple(notes[:PROBLEMS_MAX]))
+    return Decoded(adder.accepted, adder.rejected, tuple(adder.reasons), tuple(notes[: limits.PROBLEMS_MAX]))
 
 
 @dataclass(slots=True)
@@ -248,8 +242,8 @@ class _Adder:
     def reject(self, spans: int, reason: str) -> None:
         """Count rejected spans, and store the first reasons."""
         self.rejected += spans
-        if spans and len(self.reasons) < PROBLEMS_MAX:
-            self.reasons.append(reason[:PROBLEM_MAX_CHARS])  # one record stores many reasons
+        if spans and len(self.reasons) < limits.PROBLEMS_MAX:
+            self.reasons.append(reason[: limits.PROBLEM_MAX_CHARS])  # one record stores many reasons
 
     def _identity(self, span: Message | RefusedError) -> str:
         if isinstance(span, RefusedError):
@@ -258,7 +252,7 @@ class _Adder:
             trace, own = self.dialect.loose_ids([span.trace_id, span.span_id], "id")
         except RefusedError:
             return ""
-        return f" (trace {trace[:QUOTED_MAX_CHARS] or '?'}, span {own[:QUOTED_MAX_CHARS] or '?'})"
+        return f" (trace {trace[: limits.QUOTED_MAX_CHARS] or '?'}, span {own[: limits.QUOTED_MAX_CHARS] or '?'})"
 
 
 def _decoded(message: Message | RefusedError) -> Message:
@@ -342,7 +336,7 @@ class InputFile:
 
     def finish(self) -> tuple[int, str]:
         """Read to the end; return the size and SHA-256 of all bytes. Raises OSError if the file cannot be read."""
-        while self.read(OTLP_BLOCK_BYTES):
+        while self.read(limits.OTLP_BLOCK_BYTES):
             pass
         return self._passed_bytes, self._digest.hexdigest()
 
@@ -418,7 +412,7 @@ def decompressed(file: ReadableStream) -> Iterator[bytes]:
         return _gunzipped(head, file)
     if head == ZSTD_MAGIC:
         return _unzstd(head, file)
-    return chain([head] if head else [], iter(lambda: file.read(OTLP_BLOCK_BYTES), b""))
+    return chain([head] if head else [], iter(lambda: file.read(limits.OTLP_BLOCK_BYTES), b""))
 
 
 def _gunzipped(waiting: bytes, file: ReadableStream) -> Iterator[bytes]:
@@ -431,7 +425,7 @@ def _gunzipped(waiting: bytes, file: ReadableStream) -> Iterator[bytes]:
                 raise DamagedError("truncated gzip stream")
             before = member.copy()
             try:
-                block = member.decompress(waiting, OTLP_BLOCK_BYTES)
+                block = member.decompress(waiting, limits.OTLP_BLOCK_BYTES)
             except zlib.error as error:
                 yield _until_damage(before, waiting)
                 raise DamagedError(f"corrupt gzip stream: {str(error).partition(': ')[2] or error}") from None
@@ -453,7 +447,7 @@ def _until_damage(member: zlib._Decompress, data: bytes) -> bytes:
 
 
 def _after_zeros(file: ReadableStream) -> bytes:
-    while block := file.read(OTLP_BLOCK_BYTES):
+    while block := file.read(limits.OTLP_BLOCK_BYTES):
         if remaining := block.lstrip(b"\0"):
             return remaining
     return b""
@@ -465,7 +459,7 @@ def _unzstd(waiting: bytes, file: ReadableStream) -> Iterator[bytes]:
     while waiting:
         frame = decompressor.decompressobj()
         while not frame.eof:
-            waiting = waiting or file.read(ZSTD_READ_BYTES)
+            waiting = waiting or file.read(limits.ZSTD_READ_BYTES)
             if not waiting:
                 raise DamagedError("truncated zstd stream")
             try:
@@ -475,7 +469,7 @@ def _unzstd(waiting: bytes, file: ReadableStream) -> Iterator[bytes]:
             waiting = b""
             if block:
                 yield block
-        waiting = frame.unused_data or file.read(ZSTD_READ_BYTES)
+        waiting = frame.unused_data or file.read(limits.ZSTD_READ_BYTES)
 
 
 class Line(NamedTuple):

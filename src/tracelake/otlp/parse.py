@@ -26,13 +26,8 @@ from google.protobuf.message import DecodeError as ProtobufDecodeError
 from opentelemetry.proto.trace.v1 import trace_pb2 as pb
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
+from tracelake import limits
 from tracelake._errors import DecodeError
-from tracelake.limits import (
-    OTLP_BLOCK_BYTES,
-    OTLP_JSON_DEPTH_MAX,
-    OTLP_JSON_NUMBER_MAX_CHARS,
-    OTLP_REQUEST_VALUES_MAX,
-)
 from tracelake.otlp import json_messages
 from tracelake.otlp.json_messages import Message
 from tracelake.otlp.values import RefusedError
@@ -241,7 +236,7 @@ _REPLACEMENT: Final = "\ufffd".encode()
 
 def _parse_int(digits: str) -> int | float:
     # Python refuses to convert thousands of digits, and no field of OTLP can hold such a number.
-    return int(digits) if len(digits) <= OTLP_JSON_NUMBER_MAX_CHARS else float(digits)
+    return int(digits) if len(digits) <= limits.OTLP_JSON_NUMBER_MAX_CHARS else float(digits)
 
 
 _loads: Final[Callable[[str], Any]] = json.JSONDecoder(parse_int=_parse_int).decode
@@ -269,12 +264,12 @@ def pruned(text: bytes) -> bytes:
 
     Text that is not JSON is still not JSON afterwards. The time depends only on the length of the text.
     """
-    if text.count(b"{") + text.count(b"[") <= OTLP_JSON_DEPTH_MAX:
+    if text.count(b"{") + text.count(b"[") <= limits.OTLP_JSON_DEPTH_MAX:
         return text
     cut: bytearray | None = None
     state = _State()
-    for start in range(0, len(text), OTLP_BLOCK_BYTES):
-        block = np.frombuffer(text, np.uint8, min(OTLP_BLOCK_BYTES, len(text) - start), start)
+    for start in range(0, len(text), limits.OTLP_BLOCK_BYTES):
+        block = np.frombuffer(text, np.uint8, min(limits.OTLP_BLOCK_BYTES, len(text) - start), start)
         deep = state.too_deep(block)
         if deep.any():
             cut = bytearray(text) if cut is None else cut
@@ -286,8 +281,8 @@ def json_structure(text: bytes, most: int) -> JsonStructure:
     """Count objects by depth, arrays and commas of JSON outside of texts; stop soon after `most` of them."""
     state = _State()
     objects, values = np.zeros(_DEPTHS, np.int64), 0
-    for start in range(0, len(text), OTLP_BLOCK_BYTES):
-        block = np.frombuffer(text, np.uint8, min(OTLP_BLOCK_BYTES, len(text) - start), start)
+    for start in range(0, len(text), limits.OTLP_BLOCK_BYTES):
+        block = np.frombuffer(text, np.uint8, min(limits.OTLP_BLOCK_BYTES, len(text) - start), start)
         in_text, steps, depths = state.scan(block)
         opening = depths[(steps == 1) & (block == _BRACE)]
         objects += np.bincount(np.clip(opening, 0, _DEPTHS - 1), minlength=_DEPTHS)
@@ -316,7 +311,7 @@ class _State:
         _, steps, depths = self.scan(block)
         # Both brackets of the last level stay: the condition spares the opening one, and the closing one is
         # less deep.
-        return (depths > OTLP_JSON_DEPTH_MAX) | ((depths == OTLP_JSON_DEPTH_MAX) & (steps != 1))
+        return (depths > limits.OTLP_JSON_DEPTH_MAX) | ((depths == limits.OTLP_JSON_DEPTH_MAX) & (steps != 1))
 
     def scan(self, block: Any) -> tuple[Any, Any, Any]:
         """Scan the next block. Return for each byte whether it is inside a string, its change of the bracket depth (-1,
@@ -460,7 +455,7 @@ def has_spans_beyond(payload: bytes, most: int) -> bool:
     """Return whether a protobuf payload has more than `most` resources, scopes and spans. False if it is damaged."""
     if len(payload) <= _MESSAGE_MIN_BYTES * most:
         return False
-    return has_fields_beyond(payload, _SPANS, most, OTLP_REQUEST_VALUES_MAX)
+    return has_fields_beyond(payload, _SPANS, most, limits.OTLP_REQUEST_VALUES_MAX)
 
 
 def has_messages_beyond(payload: bytes, messages_max: int, others_max: int) -> bool:

@@ -11,6 +11,7 @@ from functools import partial
 from msgspec import structs
 
 from tracelake._errors import SourceChangedError, TracelakeError, TrimmedError, UsageError
+from tracelake.journal import protocol
 from tracelake.journal.explicit_transactions import (
     ClientTransaction,
     client_request,
@@ -20,41 +21,6 @@ from tracelake.journal.explicit_transactions import (
     takes,
 )
 from tracelake.journal.model import QuarantinedInput, QuarantineRecord, Seal, Step, inputs_of
-from tracelake.journal.protocol import (
-    EACH_STEP,
-    Abandon,
-    Abort,
-    Action,
-    Append,
-    Appended,
-    AttemptFailed,
-    ClientRequest,
-    CommitPolicy,
-    Decide,
-    Decided,
-    Event,
-    Feed,
-    LostRace,
-    NoInput,
-    OpenInputs,
-    OpenTransactionStats,
-    Publish,
-    Published,
-    PublishEmpty,
-    QuarantineInputs,
-    Read,
-    ReadState,
-    Restage,
-    Sealed,
-    State,
-    Stop,
-    Verdict,
-    WriteSeal,
-    advance,
-    decide,
-    merge_steps,
-    totals,
-)
 from tracelake.journal.store import Journal
 from tracelake.limits import TRANSACTION_STEPS_MAX
 from tracelake.pipeline.batch_sizing import BatchSizer
@@ -77,12 +43,16 @@ from tracelake.storage import KeyValueStore, ObjectStore, delete_all
 from tracelake.tasks.runners import OnProgress, Progress, TaskRunner, silent
 
 
-def seal(journal: Journal, t: int, steps: Sequence[Step]) -> Sealed | Appended:
+def seal(journal: Journal, t: int, steps: Sequence[Step]) -> protocol.Sealed | protocol.Appended:
     """Seal a transaction that consists of these steps. Return Appended if a peer has recorded another step first."""
-    records, checksum = totals(merge_steps(steps).sources)
+    records, checksum = protocol.totals(protocol.merge_steps(steps).sources)
     ours = Seal(t, records, checksum, now().isoformat(timespec="microseconds"))
     recorded = journal.append_seal(ours, len(steps))
-    return Sealed() if isinstance(recorded, Seal) else Appended(recorded, ours=False, transform=TRANSFORM)
+    return (
+        protocol.Sealed()
+        if isinstance(recorded, Seal)
+        else protocol.Appended(recorded, ours=False, transform=TRANSFORM)
+    )
 
 
 def seal_recorded_steps(journal: Journal, t: int) -> None:
@@ -90,7 +60,7 @@ def seal_recorded_steps(journal: Journal, t: int) -> None:
     check its outputs."""
     for _ in range(TRANSACTION_STEPS_MAX + 1):
         recorded = journal.read(t)
-        if recorded.seal is not None or isinstance(seal(journal, t, recorded.steps), Sealed):
+        if recorded.seal is not None or isinstance(seal(journal, t, recorded.steps), protocol.Sealed):
             return
     raise AssertionError(f"transaction {t} has more than {TRANSACTION_STEPS_MAX} steps")
 
@@ -167,7 +137,7 @@ class ClientTransactionView:
         more input, and T + 1 belongs to the client."""
         return steps_of == "" and takes(self.context.clients.read(), t + 1) != ""
 
-    def request_of(self, steps_of: str, t: int) -> ClientRequest | None:
+    def request_of(self, steps_of: str, t: int) -> protocol.ClientRequest | None:
         """Return the request of the client that owns T's recorded steps, or None if they have no owner.
 
         A run for its own input only has not polled the other sources, so it leaves another client's transaction open.
@@ -225,7 +195,7 @@ class Pipeline:
         start_work: StartWork | None = None,
         initial_index: IndexSettings = PLAIN,
         added: AddedOutputs | None = None,
-        mode: CommitPolicy = EACH_STEP,
+        mode: protocol.CommitPolicy = protocol.EACH_STEP,
     ) -> None:
         """Create a pipeline.
 
@@ -273,7 +243,7 @@ class Pipeline:
         client, self._client = self._client or self.snapshot_client(), None
         self._leftovers.clean()
         open_transaction, self._open_transaction = self._open_transaction, None
-        policy = partial(decide, self._mode, continuous=continuous)
+        policy = partial(protocol.decide, self._mode, continuous=continuous)
         maintain = partial(self._maintenance.after_commit, progress, continuous=continuous)
         run = _DriverRun(
             self._context, progress, stopping, self._start_work, policy, open_transaction, client, maintain
@@ -345,7 +315,7 @@ class _DriverRun:
         progress: OnProgress,
         stopping: Callable[[], bool],
         start_work: StartWork | None,
-        policy: Callable[..., Verdict],
+        policy: Callable[..., protocol.Verdict],
         open_transaction: OpenTransaction | None,
         client: ClientTransactionView,
         maintain: Callable[..., None],
@@ -389,18 +359,20 @@ class _DriverRun:
         self._context.tries.beat()
         self._progress(step)
 
-    def _advance(self, state: State | None, event: Event) -> tuple[State, Action]:
-        state, action = advance(state, event)
+    def _advance(
+        self, state: protocol.State | None, event: protocol.Event
+    ) -> tuple[protocol.State, protocol.Action]:
+        state, action = protocol.advance(state, event)
         if not keeps(action):
             self._prefetcher.drop()
         return state, action
 
     def _go(self) -> None:
-        state: State | None = None
-        event: Event = self._state_reader.look(0)
+        state: protocol.State | None = None
+        event: protocol.Event = self._state_reader.look(0)
         while True:
             state, action = self._advance(state, event)
-            if isinstance(action, Stop):
+            if isinstance(action, protocol.Stop):
                 if action.reason is not None:
                     raise SourceChangedError(f"{action.reason}. Nothing was published.")
                 return
@@ -409,46 +381,46 @@ class _DriverRun:
             except TrimmedError:
                 event = self._passed()
 
-    def _carry_out(self, action: Action, event: Event) -> Event:
+    def _carry_out(self, action: protocol.Action, event: protocol.Event) -> protocol.Event:
         match action:
-            case ReadState(t):
+            case protocol.ReadState(t):
                 event = self._state_reader.look(t)
-            case OpenInputs(t):
+            case protocol.OpenInputs(t):
                 event = self._open_inputs(t)
-            case Feed(step):
+            case protocol.Feed(step):
                 event = self._replayer.feed(step)
-            case Restage(step):
+            case protocol.Restage(step):
                 event = self._replayer.restage(step)
-            case Append(t, number):
+            case protocol.Append(t, number):
                 event = self._append(t, number)
-            case Decide(t, exhausted=exhausted):
+            case protocol.Decide(t, exhausted=exhausted):
                 event = self._weigh(t, exhausted=exhausted)
-            case WriteSeal(t):
+            case protocol.WriteSeal(t):
                 steps = self._replayer.steps()
                 self._client.bind(steps[0].client, t)
                 event = seal(self._context.journal, t, steps)
-            case Abort(t):
+            case protocol.Abort(t):
                 self._client.bind(self._replayer.steps()[0].client, t)
                 self._context.journal.quarantine(self._client.quarantine_record(t))
                 event = self._state_reader.look(t)
-            case Publish(t):
+            case protocol.Publish(t):
                 event = self._publish(t)
-            case Abandon(t):
+            case protocol.Abandon(t):
                 self._retries.give_up(t)
-            case QuarantineInputs(t):
+            case protocol.QuarantineInputs(t):
                 self._retries.quarantine(self._replayer.recorded(t))
                 event = self._state_reader.look(t)
-            case PublishEmpty(t):
+            case protocol.PublishEmpty(t):
                 event = self._publish_nothing(t)
         return event
 
-    def _passed(self) -> Published:
+    def _passed(self) -> protocol.Published:
         """Delete staged rows of a transaction that peers published so long ago that the journal has trimmed it."""
         self._put_back()
         self._replayer.discard()
-        return Published()
+        return protocol.Published()
 
-    def _open_inputs(self, t: int) -> Read | NoInput:
+    def _open_inputs(self, t: int) -> protocol.Read | protocol.NoInput:
         if self._read is None:
             if self._queue.waits() and not self._stopping():
                 opened = self._replayer.opened
@@ -456,14 +428,14 @@ class _DriverRun:
             self._opened_s = time.monotonic()
             goes_on = self._replayer.opened is not None or self._client.takes(t)
             self._read = self._queue.open(t, continuous=goes_on)
-        return NoInput() if self._read is None else Read()
+        return protocol.NoInput() if self._read is None else protocol.Read()
 
-    def _append(self, t: int, number: int) -> Appended | Sealed | NoInput:
+    def _append(self, t: int, number: int) -> protocol.Appended | protocol.Sealed | protocol.NoInput:
         assert self._read is not None
         opened = self._replayer.opened
         if opened is not None and self._client.begins_next(t, opened.steps[0].client):
             self._put_back()
-            return NoInput()
+            return protocol.NoInput()
         assert number == (0 if opened is None else len(opened.steps)), "all that is recorded was fed before"
         client = self._client.client_of(t, None if opened is None else opened.steps[0].client)
         began_at = "" if number else now().isoformat(timespec="milliseconds")
@@ -473,9 +445,9 @@ class _DriverRun:
             self._replayer.add(step, self._read, is_new=True)
             self._result.note_step(self._read.inputs)
             self._read = None
-            return Appended(step, ours, TRANSFORM)
+            return protocol.Appended(step, ours, TRANSFORM)
         self._put_back()
-        return Sealed() if isinstance(current, Seal) else Appended(current, ours, TRANSFORM)
+        return protocol.Sealed() if isinstance(current, Seal) else protocol.Appended(current, ours, TRANSFORM)
 
     def _put_back(self) -> None:
         """Put the inputs of an unrecorded step back into the queue. A peer's step may contain some of them; this run
@@ -485,11 +457,11 @@ class _DriverRun:
             self._reader.discard(self._read)
             self._read = None
 
-    def _weigh(self, t: int, *, exhausted: bool) -> Decided:
+    def _weigh(self, t: int, *, exhausted: bool) -> protocol.Decided:
         opened = self._replayer.opened
         assert opened is not None
         request = self._client.request_of(opened.steps[0].client, t)
-        facts = OpenTransactionStats(len(opened.steps), opened.rows, opened.age_s(), request)
+        facts = protocol.OpenTransactionStats(len(opened.steps), opened.rows, opened.age_s(), request)
         is_foreign = self._client.is_foreign(opened.steps[0].client)
         verdict = self._policy(facts, exhausted=exhausted or self._stopping() or is_foreign)
         if verdict == "wait" and is_foreign and self._queue.waits():
@@ -500,13 +472,13 @@ class _DriverRun:
             verdict = "seal" if is_cut else verdict
         if verdict == "wait":
             self._result.open_transaction = t
-        return Decided(verdict)
+        return protocol.Decided(verdict)
 
-    def _publish(self, t: int) -> Published | AttemptFailed | LostRace:
+    def _publish(self, t: int) -> protocol.Published | protocol.AttemptFailed | protocol.LostRace:
         if self._replayer.opened is None:  # only the commit is missing
             self._result.recovered.append(t)
         recorded, opened = self._context.journal.read(t), self._replayer.opened
-        step = recorded.step if opened is None else merge_steps(opened.steps)
+        step = recorded.step if opened is None else protocol.merge_steps(opened.steps)
         if step is None or recorded.seal is None or recorded.step != step:
             raise lost_records(t)
         # with rows published, it must finish however often a run crashes on it
@@ -536,7 +508,7 @@ class _DriverRun:
         result.counts.append(counts)
         result.commit = commit
         self._maintain()
-        return Published()
+        return protocol.Published()
 
     def _fit(self, opened: OpenTransaction | None) -> None:
         """Record the duration of a one-step transaction in the batch sizer. The duration of other transactions includes
@@ -547,13 +519,13 @@ class _DriverRun:
             seconds = time.monotonic() - self._opened_s
             fitting.record(opened.inputs, arrow_bytes, seconds, was_cut=self._queue.waits())
 
-    def _overtaken(self, t: int) -> LostRace:
+    def _overtaken(self, t: int) -> protocol.LostRace:
         """Check that transaction T is quarantined, and return LostRace: a peer has appended to table `spans` first."""
         self._state_reader.require_quarantined(t)
         self._replayer.discard()
-        return LostRace()
+        return protocol.LostRace()
 
-    def _publish_nothing(self, t: int) -> Published | LostRace:
+    def _publish_nothing(self, t: int) -> protocol.Published | protocol.LostRace:
         record = self._context.journal.quarantine_record(t)
         assert record is not None
         self._replayer.discard()
@@ -561,9 +533,9 @@ class _DriverRun:
         try:
             self._result.commit = self._context.outputs.publish_nothing(record)
         except OvertakenError:
-            return LostRace()
+            return protocol.LostRace()
         self._result.note(self._context.acker.settle(t))
-        return Published()
+        return protocol.Published()
 
     def _clean_up(self) -> None:
         """Delete the rows that this attempt staged, ignoring errors. The next attempt reads the input again."""

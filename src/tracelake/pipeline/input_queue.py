@@ -25,14 +25,7 @@ from tracelake.pipeline.input_failures import ASIDE_REASON_MAX_CHARS, CrashMarke
 from tracelake.pipeline.poison_input import PoisonInputFinder
 from tracelake.pipeline.protocol import matches_prefetch, may_prefetch
 from tracelake.pipeline.run_result import RunResult
-from tracelake.pipeline.sources.base import (
-    UNKNOWN_SIZE,
-    Input,
-    Known,
-    NewInputs,
-    QuarantinedIndex,
-    QuarantinedPaths,
-)
+from tracelake.pipeline.sources import base
 from tracelake.pipeline.sources.registry import content_of
 from tracelake.pipeline.staging import InputReader, ReadInput
 from tracelake.tasks.runners import OnProgress, Progress
@@ -68,7 +61,7 @@ class Prefetcher:
         self._progress = progress
         self._reader = InputReader(context.objects, context.buckets, context.runner, self._tell)
         self._context = context
-        self._inputs: tuple[Input, ...] = ()
+        self._inputs: tuple[base.Input, ...] = ()
         self._staged: ReadInput | None = None
         self._wait: Callable[[], None] | None = None
         self._reads_in = 0
@@ -86,7 +79,7 @@ class Prefetcher:
         """True if this pipeline prefetches."""
         return self._start_work is not None
 
-    def begin(self, t: int, inputs: Sequence[Input]) -> None:
+    def begin(self, t: int, inputs: Sequence[base.Input]) -> None:
         """Start reading the likely input of transaction T. Raises an error if the crash marker cannot be written or
         `start_work` fails."""
         assert self._start_work is not None
@@ -121,7 +114,7 @@ class Prefetcher:
             self._wait = None
             self._tries.end()
 
-    def take(self, inputs: Sequence[Input]) -> ReadInput | None:
+    def take(self, inputs: Sequence[base.Input]) -> ReadInput | None:
         """Return the prefetched rows if they are exactly those of these inputs; otherwise delete them, and return
         None.
 
@@ -160,20 +153,20 @@ class InputQueue:
         """Create an empty queue. `open_inputs` returns source and path of each input in the open transaction."""
         self._prefetcher = prefetcher
         self._open_inputs = open_inputs
-        self._cut: list[Input] | None = None  # the first group, if it is being prefetched
+        self._cut: list[base.Input] | None = None  # the first group, if it is being prefetched
         self._poison_finder = PoisonInputFinder(reader, context, result, stopping)
         self._reader = reader
         self._context = context
         self._result = result
         self._stopping = stopping
-        self._waiting: deque[list[Input]] = deque()
+        self._waiting: deque[list[base.Input]] = deque()
         self._offered: set[QuarantinedInput] = set()  # offered again and read, once per run
 
-    def add(self, runs: Sequence[Sequence[Input]]) -> None:
+    def add(self, runs: Sequence[Sequence[base.Input]]) -> None:
         """Append groups of inputs, each for one transaction."""
         self._waiting.extend(list(run) for run in runs)
 
-    def put_back(self, inputs: Sequence[Input]) -> None:
+    def put_back(self, inputs: Sequence[base.Input]) -> None:
         """Put inputs that were already read back at the front of the queue."""
         self._waiting.appendleft(list(inputs))
         paths = {item.path for item in inputs}
@@ -203,15 +196,17 @@ class InputQueue:
                 if inputs := [item for item in group if self._seems_new(item, quarantined)]:
                     self._prefetcher.begin(t, inputs)
 
-    def _seems_new(self, item: Input, quarantined: QuarantinedIndex) -> bool:
+    def _seems_new(self, item: base.Input, quarantined: base.QuarantinedIndex) -> bool:
         source = self._context.sources[item.source]
         if (item.source, item.path) in quarantined.open_inputs:
             return False
         if source.is_ours:
             return (item.source, item.path) not in quarantined.by_path
-        return item.size_bytes != UNKNOWN_SIZE and isinstance(source.judge(item, quarantined), NewInputs)
+        return item.size_bytes != base.UNKNOWN_SIZE and isinstance(
+            source.judge(item, quarantined), base.NewInputs
+        )
 
-    def _next(self) -> list[Input]:
+    def _next(self) -> list[base.Input]:
         """Return the next group of pending inputs, cut to the size of one transaction."""
         group, sizer = self._waiting.popleft(), self._context.sizer
         if sizer is not None and group is not self._cut:
@@ -342,7 +337,7 @@ class InputQueue:
         self.put_back(staged.inputs[:middle])
         return False
 
-    def _exclude_ingested(self, inputs: list[Input], listing: QuarantineListing) -> list[Input]:
+    def _exclude_ingested(self, inputs: list[base.Input], listing: QuarantineListing) -> list[base.Input]:
         """Return the inputs, without quarantined ones and those that the open or an earlier transaction contains."""
         new_inputs = []
         open_inputs = set(self._open_inputs())
@@ -363,41 +358,41 @@ class InputQueue:
         for item in measured:
             source = self._context.sources[item.source]
             match next(verdicts[item.source]):
-                case NewInputs(is_there) if not self._is_damaged(item, listing):
+                case base.NewInputs(is_there) if not self._is_damaged(item, listing):
                     new_inputs.append(item)
                     open_inputs.add(
                         (item.source, item.path)
                     )  # another poll may have cut an overlapping range
                     if not is_there:
                         self._prefetcher.drop()  # a peer may have taken it since
-                case QuarantinedPaths(suspect) if source.is_ours:
+                case base.QuarantinedPaths(suspect) if source.is_ours:
                     self._context.acker.discard(suspect)  # again, after a crash
-                case QuarantinedPaths(suspect):
+                case base.QuarantinedPaths(suspect):
                     self._result.add_quarantined(replace(suspect, path=item.path))
-                case Known(before) if (item.path, before.sha256) not in read_now:
+                case base.Known(before) if (item.path, before.sha256) not in read_now:
                     self._result.already_ingested.append(replace(before, path=item.path))
         return new_inputs
 
-    def _again(self, offer: QuarantinedInput) -> Input:
+    def _again(self, offer: QuarantinedInput) -> base.Input:
         """Return an offered input with its current size, because a file may have been repaired."""
         is_ours = self._context.sources[offer.source].is_ours
-        return Input(offer.source, offer.path, offer.size_bytes if is_ours else UNKNOWN_SIZE)
+        return base.Input(offer.source, offer.path, offer.size_bytes if is_ours else base.UNKNOWN_SIZE)
 
-    def _measured(self, inputs: Sequence[Input]) -> list[Input]:
+    def _measured(self, inputs: Sequence[base.Input]) -> list[base.Input]:
         """Return the inputs with their sizes. Report and drop inputs whose size cannot be read now."""
         measured = []
         for item in inputs:
             try:
                 size_bytes = item.size_bytes
-                if size_bytes == UNKNOWN_SIZE:
+                if size_bytes == base.UNKNOWN_SIZE:
                     size_bytes = self._context.sources[item.source].measured_bytes(item.path)
             except OSError as error:
                 self._result.failed[item.path] = f"cannot be read: {error.strerror or error}"
             else:
-                measured.append(Input(item.source, item.path, size_bytes))
+                measured.append(base.Input(item.source, item.path, size_bytes))
         return measured
 
-    def _is_damaged(self, item: Input, standing: QuarantineListing) -> bool:
+    def _is_damaged(self, item: base.Input, standing: QuarantineListing) -> bool:
         """Return whether the quarantine record of an input is damaged. Such an input is reported and stays pending."""
 
         def sha256() -> str:
@@ -411,7 +406,7 @@ class InputQueue:
             self._result.failed[item.path] = damage
         return damage is not None
 
-    def _read(self, t: int, inputs: Sequence[Input]) -> ReadInput:
+    def _read(self, t: int, inputs: Sequence[base.Input]) -> ReadInput:
         """Read inputs. If a task fails, read them in halves; quarantine an input that fails alone repeatedly."""
         tries = 0
         while True:

@@ -17,15 +17,7 @@ from typing import Final
 
 from tracelake import limits
 from tracelake._errors import DamageError, FormatError, NotFoundError, StorageError, TrimmedError
-from tracelake.journal.model import (
-    QuarantinedInput,
-    QuarantineRecord,
-    ReadRange,
-    RecordedInput,
-    Seal,
-    Step,
-    inputs_of,
-)
+from tracelake.journal import model
 from tracelake.journal.quarantine import (
     QuarantineStore,
     on_commit,
@@ -132,8 +124,8 @@ class Outputs:
 
     def publish(
         self,
-        step: Step,
-        seal: Seal,
+        step: model.Step,
+        seal: model.Seal,
         pieces: Sequence[StagedSlice] | None,
         runner: TaskRunner,
         progress: OnProgress,
@@ -153,7 +145,7 @@ class Outputs:
         progress(Progress("publishing", total, total, "steps", t, publication.commit))
         return publication.commit, publication.counts
 
-    def publish_nothing(self, record: QuarantineRecord) -> str:
+    def publish_nothing(self, record: model.QuarantineRecord) -> str:
         """Publish a quarantined transaction without rows: tables get an empty batch, the index stays as it is, and a
         commit records the quarantine. Return the commit.
 
@@ -197,7 +189,12 @@ class Outputs:
                 table.begin(t)
 
     def _shape(
-        self, step: Step, seal: Seal, pieces: Sequence[StagedSlice], runner: TaskRunner, progress: OnProgress
+        self,
+        step: model.Step,
+        seal: model.Seal,
+        pieces: Sequence[StagedSlice],
+        runner: TaskRunner,
+        progress: OnProgress,
     ) -> SealedTransaction:
         """Run the tasks that write the parts to publish."""
         t = step.transaction
@@ -290,7 +287,7 @@ class InputAcker:
         self._suspects = suspects
         self._outputs = outputs
 
-    def settle(self, t: int) -> list[QuarantinedInput]:
+    def settle(self, t: int) -> list[model.QuarantinedInput]:
         """Acknowledge the inputs of a committed transaction to their sources, which may delete them. If the transaction
         was quarantined, acknowledge only inputs that the user discarded.
 
@@ -310,7 +307,7 @@ class InputAcker:
         # The commit decides: a peer may have published the transaction completely before it was quarantined.
         if record is not None and self._outputs.was_quarantined(t):
             return self._keep(record, step)
-        inputs = {source: list(inputs_of(ranges)) for source, ranges in step.sources.items()}
+        inputs = {source: list(model.inputs_of(ranges)) for source, ranges in step.sources.items()}
         retained = [suspect for source, acked in inputs.items() for suspect in self.ack(t, source, acked)]
         # Forget the quarantine records last. A process that quarantines an input concurrently checks
         # afterwards whether it was taken.
@@ -319,7 +316,7 @@ class InputAcker:
         self._suspects.forget(acked)
         return retained
 
-    def ack(self, t: int, source: str, inputs: Sequence[RecordedInput]) -> list[QuarantinedInput]:
+    def ack(self, t: int, source: str, inputs: Sequence[model.RecordedInput]) -> list[model.QuarantinedInput]:
         """Acknowledge inputs to their source. If one cannot be deleted, record it as taken, so that it is not read
         again, and return it."""
         of = self._sources[source]
@@ -334,11 +331,13 @@ class InputAcker:
             quarantined for each in inputs if (quarantined := self._ack_alone(t, source, each)) is not None
         ]
 
-    def _ack_alone(self, t: int, source: str, recorded_input: RecordedInput) -> QuarantinedInput | None:
+    def _ack_alone(
+        self, t: int, source: str, recorded_input: model.RecordedInput
+    ) -> model.QuarantinedInput | None:
         try:
             self._sources[source].ack([recorded_input])
         except StorageError as error:
-            suspect = QuarantinedInput(
+            suspect = model.QuarantinedInput(
                 source=source,
                 path=recorded_input.path,
                 size_bytes=recorded_input.size_bytes,
@@ -353,7 +352,7 @@ class InputAcker:
             return self._suspects.change(suspect, partial(on_stay, suspect=suspect))
         return None
 
-    def retry_acks(self) -> list[QuarantinedInput]:
+    def retry_acks(self) -> list[model.QuarantinedInput]:
         """Retry deleting inputs that were taken or discarded earlier. Return those that still cannot be deleted."""
         failed = []
         for suspect in self._suspects.all():
@@ -367,11 +366,11 @@ class InputAcker:
                 failed.append(suspect)
         return failed
 
-    def is_committed(self, suspect: QuarantinedInput) -> bool:
+    def is_committed(self, suspect: model.QuarantinedInput) -> bool:
         """Return whether a commit contains an input by now, for example one of a peer."""
         return self._sources[suspect.source].is_committed(suspect.path, suspect.size_bytes, suspect.sha256)
 
-    def _keep(self, record: QuarantineRecord, step: Step) -> list[QuarantinedInput]:
+    def _keep(self, record: model.QuarantineRecord, step: model.Step) -> list[model.QuarantinedInput]:
         if record.by == "client":
             return []  # the input is fine: inbox input stays pending as before
         quarantined = []
@@ -386,13 +385,13 @@ class InputAcker:
                 quarantined.append(current)
         return quarantined
 
-    def discard(self, suspect: QuarantinedInput) -> None:
+    def discard(self, suspect: model.QuarantinedInput) -> None:
         """Delete a discarded input at its source. The quarantine record, which marks the input as discarded, stays."""
         if suspect.state == "discarded":
             self._sources[suspect.source].discard(suspect.path, unread=suspect.unread)
 
 
-def _range_of(suspect: QuarantinedInput) -> ReadRange:
+def _range_of(suspect: model.QuarantinedInput) -> model.ReadRange:
     """Return the range that a source needs to acknowledge an input."""
     return to_range(
         suspect.source,

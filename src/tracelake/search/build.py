@@ -37,36 +37,9 @@ from tracelake import limits
 from tracelake._errors import DamageError, StorageError
 from tracelake.limits.input import MIB
 from tracelake.scratch import delete_directory, scratch_directory
-from tracelake.search import analyzers
+from tracelake.search import analyzers, model, part_cache
 from tracelake.search.analyzers import ENGLISH, Analyzer
 from tracelake.search.documents import COLUMNS, documents
-from tracelake.search.model import (
-    NOBODY,
-    ContentsOf,
-    Manifest,
-    Marked,
-    PartContents,
-    PartRef,
-    Receipt,
-    RowIds,
-    RowSelection,
-    is_as_written,
-    rows_of_documents,
-    staged_path,
-    together,
-    write_marks,
-)
-from tracelake.search.part_cache import (
-    TEMPORARY,
-    Header,
-    IndexSegment,
-    PartCache,
-    link,
-    pack,
-    read_meta,
-    stumbling,
-    write_meta,
-)
 from tracelake.search.vector_index import FILE, BlockWriter, PartVectorWriter, check_block, read_block
 from tracelake.search.vectors import PartVectors, VectorSettings
 from tracelake.storage.ports import ObjectStore
@@ -87,7 +60,9 @@ _MARKS: Final = 1
 """The number in the names of the files of deletes."""
 
 
-def write_merged(directory: Path, objects: ObjectStore, parts: Sequence[PartRef], live: RowIds) -> int:
+def write_merged(
+    directory: Path, objects: ObjectStore, parts: Sequence[model.PartRef], live: model.RowIds
+) -> int:
     """Write an index of one segment with the documents of these sorted row ids; return their number.
 
     Raises:
@@ -98,7 +73,7 @@ def write_merged(directory: Path, objects: ObjectStore, parts: Sequence[PartRef]
         return 0
     try:
         _write(directory, objects, parts, live)
-        merged = read_meta(directory).segments
+        merged = part_cache.read_meta(directory).segments
     except DamageError:
         raise
     except BaseException as error:
@@ -112,14 +87,14 @@ def write_merged(directory: Path, objects: ObjectStore, parts: Sequence[PartRef]
     return len(live)
 
 
-def _write(directory: Path, objects: ObjectStore, parts: Sequence[PartRef], live: RowIds) -> None:
+def _write(directory: Path, objects: ObjectStore, parts: Sequence[model.PartRef], live: model.RowIds) -> None:
     with scratch_directory("merge") as scratch:
-        cache = PartCache(objects, scratch)
+        cache = part_cache.PartCache(objects, scratch)
         headers = cache.fetch(parts, {})
         for part, header in zip(parts, headers, strict=True):
             for file in header.segment_files:
-                link(scratch / part.sha256 / file.name, directory / file.name)
-                if not is_as_written(directory / file.name):
+                part_cache.link(scratch / part.sha256 / file.name, directory / file.name)
+                if not model.is_as_written(directory / file.name):
                     raise DamageError(f"index part {part.path} was packed with a damaged file {file.name}")
     first = headers[0]
     if any(
@@ -127,7 +102,7 @@ def _write(directory: Path, objects: ObjectStore, parts: Sequence[PartRef], live
         for each in headers
     ):
         raise DamageError("parts of the index have different fields")
-    write_meta(directory, headers)
+    part_cache.write_meta(directory, headers)
     segments = [segment for header in headers for segment in header.segments]
     marks = _marks(directory, segments, live)
     marked = {segment: marks.get(at, []) for at, segment in enumerate(segments)}
@@ -138,17 +113,17 @@ def _write(directory: Path, objects: ObjectStore, parts: Sequence[PartRef], live
     for segment, numbers in marked.items():
         _mark(directory, segment, numbers)
     counted = {segment.segment_id: (segment.max_doc - 1, _MARKS) for segment in marked}
-    write_meta(directory, [msgspec.structs.replace(first, segments=list(marked))], counted)
+    part_cache.write_meta(directory, [msgspec.structs.replace(first, segments=list(marked))], counted)
     _commit(directory)
 
 
-def _marks(directory: Path, segments: Sequence[IndexSegment], live: RowIds) -> Marked:
+def _marks(directory: Path, segments: Sequence[part_cache.IndexSegment], live: model.RowIds) -> model.Marked:
     """Return the documents to omit."""
     searcher = tantivy.Index.open(str(directory)).searcher()
-    marks: Marked = {}
+    marks: model.Marked = {}
     several = [live[:0]]
     for at, segment in enumerate(segments):
-        ids = rows_of_documents(searcher, at, segment.max_doc)
+        ids = model.rows_of_documents(searcher, at, segment.max_doc)
         is_live = np.isin(ids, live)
         marks[at] = np.flatnonzero(~is_live).tolist()
         several.append(ids[is_live])
@@ -161,14 +136,14 @@ def _marks(directory: Path, segments: Sequence[IndexSegment], live: RowIds) -> M
     return marks
 
 
-def _mark(directory: Path, segment: IndexSegment, documents: Sequence[int]) -> None:
+def _mark(directory: Path, segment: part_cache.IndexSegment, documents: Sequence[int]) -> None:
     name = directory / segment.segment_id.replace("-", "")
-    write_marks(
+    model.write_marks(
         name.with_suffix(f".{_MARKS}.del"), segment.max_doc, documents, like=name.with_suffix(".fieldnorm")
     )
 
 
-def _fillers(directory: Path, count: int) -> Iterator[IndexSegment]:
+def _fillers(directory: Path, count: int) -> Iterator[part_cache.IndexSegment]:
     """Write segments of two omitted documents each, so that tantivy has enough segments to merge."""
     for _ in range(count):
         with scratch_directory("merge") as scratch:
@@ -179,9 +154,9 @@ def _fillers(directory: Path, count: int) -> Iterator[IndexSegment]:
             writer.add_document(tantivy.Document())
             writer.commit()
             writer.wait_merging_threads()
-            header = read_meta(scratch)
+            header = part_cache.read_meta(scratch)
             for file in header.files:
-                link(scratch / file.name, directory / file.name)
+                part_cache.link(scratch / file.name, directory / file.name)
             yield from header.segments
 
 
@@ -194,8 +169,8 @@ def _commit(directory: Path) -> None:
 def write_joined(
     directory: Path,
     objects: ObjectStore,
-    parts: Sequence[PartRef],
-    live: RowIds,
+    parts: Sequence[model.PartRef],
+    live: model.RowIds,
     settings: VectorSettings,
 ) -> PartVectors:
     """Write the vectors of these sorted row ids from parts that have vectors; return their description.
@@ -203,7 +178,7 @@ def write_joined(
     Raises DamageError if a part is missing or altered, or does not match its manifest.
     """
     with scratch_directory("join") as scratch:
-        PartCache(objects, scratch).fetch(parts, {})
+        part_cache.PartCache(objects, scratch).fetch(parts, {})
         writer = BlockWriter(directory, settings)
         try:
             for part in parts:
@@ -225,7 +200,7 @@ class _Written:
     """Description of an index that was written to a directory: number of documents, bounds of the rows, and vectors."""
 
     documents: int
-    contents: PartContents | None
+    contents: model.PartContents | None
     vectors: PartVectors | None
 
 
@@ -244,7 +219,7 @@ def build_part(
     analyzer: Analyzer = ENGLISH,
     lower: int | None = None,
     vectors: VectorSettings | None = None,
-) -> Receipt:
+) -> model.Receipt:
     """Index rows of table `spans` (at least `documents.COLUMNS`) and stage the part for buckets [lo, hi).
 
     The receipt is returned and also stored next to the part, so that any finalizer can continue. If there are no
@@ -269,12 +244,12 @@ def merge_parts(
     lo: int,
     hi: int,
     attempt: str,
-    parts: Sequence[PartRef],
-    live: RowIds,
+    parts: Sequence[model.PartRef],
+    live: model.RowIds,
     *,
     analyzer: Analyzer = ENGLISH,
     vectors: VectorSettings | None = None,
-) -> Receipt:
+) -> model.Receipt:
     """Merge parts into one that has only documents of these rows, and stage it as `build_part` does.
 
     All parts were built with this analyzer. With `vectors`, all parts have vectors, and so has the result.
@@ -289,7 +264,7 @@ def merge_parts(
         if not count:
             return _NOTHING
         joined = None if vectors is None else write_joined(directory, objects, parts, live, vectors)
-        return _Written(count, together(part.contents for part in parts), joined)
+        return _Written(count, model.together(part.contents for part in parts), joined)
 
     return _stage(objects, index, build, (lo, hi), attempt, write, analyzer, None)
 
@@ -303,17 +278,17 @@ def _stage(
     write: Callable[[Path], _Written],
     analyzer: Analyzer,
     lower: int | None,
-) -> Receipt:
+) -> model.Receipt:
     """Let `write` write an index into a scratch directory, then stage the index."""
     lo, hi = buckets
     with scratch_directory("part") as directory:
         written = write(directory)
         data = b""
         if written.documents:
-            header, data = pack(directory)
+            header, data = part_cache.pack(directory)
             assert header.documents == written.documents, (header.documents, written)
-    path = staged_path(index, build, lo=lo, hi=hi, attempt=attempt, suffix="pack")
-    receipt = Receipt(
+    path = model.staged_path(index, build, lo=lo, hi=hi, attempt=attempt, suffix="pack")
+    receipt = model.Receipt(
         build=build,
         lo=lo,
         hi=hi,
@@ -330,7 +305,7 @@ def _stage(
     if data:
         objects.put(path, data)
     # The receipt is written last: if it exists, its part is durable (F7, F8).
-    receipt_path = staged_path(index, build, lo=lo, hi=hi, attempt=attempt, suffix="receipt")
+    receipt_path = model.staged_path(index, build, lo=lo, hi=hi, attempt=attempt, suffix="receipt")
     objects.put(receipt_path, receipt.to_json(receipt_path))
     return receipt
 
@@ -343,7 +318,7 @@ def _write_part(
 ) -> _Written:
     """Write the text index and the vectors of the rows."""
     with nullcontext() if vectors is None else PartVectorWriter(directory, vectors) as writer:
-        contents = ContentsOf()
+        contents = model.ContentsOf()
         batches = map(contents.add, _small_batches(rows))
         count = _write_batches(directory, batches if writer is None else map(writer.add, batches), analyzer)
         return _Written(count, contents.finish(), None if writer is None else writer.finish())
@@ -399,7 +374,7 @@ class UnpublishedPart:
     """Index of uncommitted rows, in a directory that is deleted when the last reference to the part is gone."""
 
     directory: Path
-    header: Header
+    header: part_cache.Header
     analyzer: Analyzer
     rows: pa.Table
     """Versions of spans with their `_row_id`. A span may have several versions."""
@@ -422,7 +397,7 @@ def write_unpublished(rows: pa.Table, analyzer: Analyzer, cache: Path) -> Unpubl
     """
     assert len(rows), "a part has documents"
     try:
-        with stumbling():  # on a full disk, tantivy raises ValueError or panics
+        with part_cache.stumbling():  # on a full disk, tantivy raises ValueError or panics
             return _written(rows, analyzer, cache)
     except (OSError, ValueError) as error:
         raise StorageError(
@@ -433,10 +408,10 @@ def write_unpublished(rows: pa.Table, analyzer: Analyzer, cache: Path) -> Unpubl
 def _written(rows: pa.Table, analyzer: Analyzer, cache: Path) -> UnpublishedPart:
     rows = rows.combine_chunks()  # because rows are taken from it repeatedly
     cache.mkdir(parents=True, exist_ok=True)
-    directory = Path(tempfile.mkdtemp(prefix=TEMPORARY, dir=cache))
+    directory = Path(tempfile.mkdtemp(prefix=part_cache.TEMPORARY, dir=cache))
     try:
         write_index(directory, rows, analyzer)
-        part = UnpublishedPart(directory, read_meta(directory), analyzer, rows)
+        part = UnpublishedPart(directory, part_cache.read_meta(directory), analyzer, rows)
     except BaseException:
         delete_directory(directory)
         raise
@@ -444,9 +419,9 @@ def _written(rows: pa.Table, analyzer: Analyzer, cache: Path) -> UnpublishedPart
     return part
 
 
-def no_index(fingerprint: str) -> Manifest:
+def no_index(fingerprint: str) -> model.Manifest:
     """Return an empty manifest for a lake that has no index yet."""
-    return Manifest(
+    return model.Manifest(
         index="none", build="none", upper=0, fingerprint=fingerprint, parent=None, lists=(), newest=()
     )
 
@@ -455,9 +430,9 @@ def no_index(fingerprint: str) -> Manifest:
 class WithUnpublished:
     """`live_docs.RowSelection` of a table (or no table) together with unpublished parts."""
 
-    table: RowSelection | None
+    table: model.RowSelection | None
     parts: Sequence[UnpublishedPart]
-    hidden: RowIds
+    hidden: model.RowIds
     """Rows of the table or the parts that lost against another version of their span."""
 
     @property
@@ -475,12 +450,14 @@ class WithUnpublished:
             else of_table + sum(len(part.rows) for part in self.parts) - len(self.hidden)
         )
 
-    def removed_rows(self, parts: Sequence[PartRef]) -> RowIds:
+    def removed_rows(self, parts: Sequence[model.PartRef]) -> model.RowIds:
         """Return ids of removed rows: those that the table knows of these parts, and the hidden ones."""
-        return np.concatenate([NOBODY if self.table is None else self.table.removed_rows(parts), self.hidden])
+        return np.concatenate(
+            [model.NOBODY if self.table is None else self.table.removed_rows(parts), self.hidden]
+        )
 
-    def live(self) -> RowIds:
+    def live(self) -> model.RowIds:
         """Return the ids of all live rows, sorted."""
         ours = [part.rows["_row_id"].to_numpy() for part in self.parts]
-        every = np.concatenate([NOBODY if self.table is None else self.table.live(), *ours])
+        every = np.concatenate([model.NOBODY if self.table is None else self.table.live(), *ours])
         return np.setdiff1d(every, self.hidden)

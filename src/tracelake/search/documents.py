@@ -21,21 +21,8 @@ import pyarrow.compute as pc
 import tantivy
 
 from tracelake.limits import INDEX_ARRAY_MAX_BYTES, INDEX_VALUE_MAX_CHARS
-from tracelake.search import analyzers
+from tracelake.search import analyzers, query_values
 from tracelake.search.analyzers import ENGLISH, Analyzer
-from tracelake.search.query_values import (
-    BYTES_IN_TERMS,
-    JOINT,
-    NUMERIC,
-    SEPARATOR,
-    Element,
-    element_number,
-    element_text,
-    elements_of,
-    number_terms,
-    path_term,
-    term_of,
-)
 from tracelake.search.tokenization import Numbers
 
 COLUMNS: Final = (
@@ -240,7 +227,9 @@ def _terms(batch: pa.RecordBatch) -> Iterator[tuple[str, Texts]]:
         "events": _owned_by_events(batch),
     }
     ids: Column = batch.column("span_id")
-    of_spans = pc.binary_join_element_wise(path_term("span"), ids.cast(pa.string()), SEPARATOR)
+    of_spans = pc.binary_join_element_wise(
+        query_values.path_term("span"), ids.cast(pa.string()), query_values.SEPARATOR
+    )
     yield from _terms_of(batch, several, [of_spans], with_elements=True)
 
 
@@ -263,7 +252,7 @@ def _terms_of(
         has.append(_joined(owned.in_rows, paths))
         is_short: Column = pc.less_equal(pc.utf8_length(items), pa.scalar(INDEX_VALUE_MAX_CHARS, pa.int32()))
         short: Column = pc.if_else(is_short, items, pa.scalar(None, items.type))
-        terms = pc.binary_join_element_wise(paths, _in_terms(short), SEPARATOR)
+        terms = pc.binary_join_element_wise(paths, _in_terms(short), query_values.SEPARATOR)
         attributes.append(_joined(owned.in_rows, terms))
         if not any(owned.types):
             continue
@@ -273,18 +262,20 @@ def _terms_of(
             texts = defaultdict[int, list[str]](list)
             for owner_number, path, element in _elements(owned, paths):
                 row = owned.rows[owner_number]
-                texts[row].append(term_of(path, element_text(element)))
-                if (number := element_number(element)) is not None:
-                    numbers[row] += number_terms([path], [number])
+                texts[row].append(query_values.term_of(path, query_values.element_text(element)))
+                if (number := query_values.element_number(element)) is not None:
+                    numbers[row] += query_values.number_terms([path], [number])
             if texts:
-                attributes.append(pa.array([JOINT.join(texts.get(row, ())) for row in range(batch.num_rows)]))
-    yield "attribute", pc.binary_join_element_wise(*attributes, JOINT).to_pylist()
-    yield "has", pc.binary_join_element_wise(*has, *_parts(batch), JOINT).to_pylist()
+                attributes.append(
+                    pa.array([query_values.JOINT.join(texts.get(row, ())) for row in range(batch.num_rows)])
+                )
+    yield "attribute", pc.binary_join_element_wise(*attributes, query_values.JOINT).to_pylist()
+    yield "has", pc.binary_join_element_wise(*has, *_parts(batch), query_values.JOINT).to_pylist()
     if numbers:
-        yield "number", [JOINT.join(numbers.get(row, ())) for row in range(batch.num_rows)]
+        yield "number", [query_values.JOINT.join(numbers.get(row, ())) for row in range(batch.num_rows)]
 
 
-def _elements(owned: _Owned, paths: Column) -> Iterator[tuple[int, str, Element]]:
+def _elements(owned: _Owned, paths: Column) -> Iterator[tuple[int, str, query_values.Element]]:
     """Yield the scalar elements of arrays as (owner number, path, element)."""
     for owner, letters in enumerate(owned.types):
         if letters is None:
@@ -295,7 +286,7 @@ def _elements(owned: _Owned, paths: Column) -> Iterator[tuple[int, str, Element]
                 break
             text = owned.values[at]
             if text.as_buffer() is not None and text.as_buffer().size <= INDEX_ARRAY_MAX_BYTES:
-                for element in elements_of(text.as_py()):
+                for element in query_values.elements_of(text.as_py()):
                     yield owner, paths[at].as_py(), element
 
 
@@ -311,7 +302,7 @@ def _parts(batch: pa.RecordBatch) -> Iterator[Column]:
 def _paths(owner: str, keys: Column) -> Column:
     """Return the paths of attributes in the form of terms. Dictionary encoding pays off because few paths differ."""
     encoded = keys.dictionary_encode()
-    paths = [path_term(f"{owner}.{key}") for key in encoded.dictionary.to_pylist()]
+    paths = [query_values.path_term(f"{owner}.{key}") for key in encoded.dictionary.to_pylist()]
     return pa.array(paths, pa.string()).take(encoded.indices)
 
 
@@ -320,14 +311,14 @@ def _in_terms(values: Column) -> Column:
     valid, offsets, data = values.buffers()
     if data is None:
         return values
-    written = pa.py_buffer(data.to_pybytes().translate(BYTES_IN_TERMS))
+    written = pa.py_buffer(data.to_pybytes().translate(query_values.BYTES_IN_TERMS))
     return pa.Array.from_buffers(values.type, len(values), [valid, offsets, written], offset=values.offset)
 
 
 def _joined(offsets: list[int], terms: Column) -> Column:
     """Join the terms of each row into one text."""
     lists = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pc.fill_null(terms, ""))
-    return pc.binary_join(lists, JOINT)
+    return pc.binary_join(lists, query_values.JOINT)
 
 
 def _number_terms(
@@ -336,7 +327,7 @@ def _number_terms(
     """Yield the numeric terms of attributes that are numbers, each with the number of its owner."""
     lengths = (last - first for first, last in pairwise(offsets))
     letters = "".join((one or "").ljust(length)[:length] for one, length in zip(types, lengths, strict=True))
-    places = [match.start() for match in NUMERIC.finditer(letters)]
+    places = [match.start() for match in query_values.NUMERIC.finditer(letters)]
     if not places:
         return
     texts, names = values.take(places).to_pylist(), paths.take(places).to_pylist()
@@ -345,7 +336,7 @@ def _number_terms(
         for place, path, text in zip(places, names, texts, strict=True)
         if text is not None and not math.isnan(number := float(text))
     ]
-    terms = number_terms([path for _, path, _ in numeric], [number for _, _, number in numeric])
+    terms = query_values.number_terms([path for _, path, _ in numeric], [number for _, _, number in numeric])
     for (row, _, _), term in zip(numeric, terms, strict=True):
         yield row, term
 

@@ -29,19 +29,8 @@ from msgspec.structs import replace
 
 from tracelake._errors import DamageError, NotFoundError, StorageError, UsageError
 from tracelake.formats import is_intact
+from tracelake.search import model
 from tracelake.search.analyzers import ENGLISH
-from tracelake.search.model import (
-    BUILD_ANEW,
-    ListRef,
-    Manifest,
-    PartList,
-    PartRef,
-    Receipt,
-    list_path,
-    manifest_path,
-    part_path,
-    staging_prefix,
-)
 from tracelake.search.protocol import assemble, choose, first_missing, lists_to_join
 from tracelake.search.vectors import VectorSettings
 from tracelake.storage.ports import ObjectInfo, ObjectStore
@@ -54,15 +43,15 @@ def finalize(
     build: str,
     upper: int,
     input_size: int,
-    parent: Manifest | None,
+    parent: model.Manifest | None,
     fingerprint: str = ENGLISH.fingerprint,
     restage: Callable[[], None] | None = None,
     vectors: VectorSettings | None = None,
-) -> tuple[str, Manifest]:
+) -> tuple[str, model.Manifest]:
     """Publish the staged parts of a build as an index that also contains the parts of the parent. Return the manifest's
     path and the manifest."""
     assert input_size > 0, input_size
-    path = manifest_path(index, build)
+    path = model.manifest_path(index, build)
     manifest = published(objects, path)
     if manifest is None:
         try:
@@ -99,13 +88,13 @@ def finalize_nothing(
     index: str,
     build: str,
     upper: int,
-    parent: Manifest | None,
+    parent: model.Manifest | None,
     fingerprint: str = ENGLISH.fingerprint,
     vectors: VectorSettings | None = None,
-) -> tuple[str, Manifest]:
+) -> tuple[str, model.Manifest]:
     """Publish a build that adds nothing to its parent, ignoring its staged parts. Idempotent. Return the manifest's
     path and the manifest."""
-    path = manifest_path(index, build)
+    path = model.manifest_path(index, build)
     manifest = published(objects, path)
     if manifest is None:
         _check_settings(index, parent, fingerprint)
@@ -115,33 +104,33 @@ def finalize_nothing(
     return path, manifest
 
 
-def read_manifest(objects: ObjectStore, path: str) -> Manifest:
+def read_manifest(objects: ObjectStore, path: str) -> model.Manifest:
     """Return the manifest that a commit names. Raises DamageError if it is missing or altered."""
     try:
         data = objects.get(path)
     except NotFoundError as error:
-        raise DamageError(f"index manifest {path} is missing; restore it, or {BUILD_ANEW}") from error
-    return Manifest.from_json(data, path)
+        raise DamageError(f"index manifest {path} is missing; restore it, or {model.BUILD_ANEW}") from error
+    return model.Manifest.from_json(data, path)
 
 
-def read_parts(objects: ObjectStore, manifest: Manifest) -> tuple[PartRef, ...]:
+def read_parts(objects: ObjectStore, manifest: model.Manifest) -> tuple[model.PartRef, ...]:
     """Return all parts of a manifest, in order. Raises DamageError if a list is missing or altered."""
     older = [part for ref in manifest.lists for part in read_list(objects, ref)]
     return (*older, *manifest.newest)
 
 
-def read_list(objects: ObjectStore, ref: ListRef) -> tuple[PartRef, ...]:
+def read_list(objects: ObjectStore, ref: model.ListRef) -> tuple[model.PartRef, ...]:
     """Return the parts of one list. Raises DamageError if it is missing, altered, or differs from the manifest."""
     try:
-        parts = PartList.from_json(objects.get(ref.path), ref.path).parts
+        parts = model.PartList.from_json(objects.get(ref.path), ref.path).parts
     except NotFoundError as error:
-        raise DamageError(f"index list {ref.path} is missing; restore it, or {BUILD_ANEW}") from error
+        raise DamageError(f"index list {ref.path} is missing; restore it, or {model.BUILD_ANEW}") from error
     if (len(parts), sum(part.documents for part in parts)) != (ref.parts, ref.documents):
-        raise DamageError(f"index list {ref.path} is not the one that its manifest names; {BUILD_ANEW}")
+        raise DamageError(f"index list {ref.path} is not the one that its manifest names; {model.BUILD_ANEW}")
     return parts
 
 
-def with_lists(objects: ObjectStore, draft: Manifest) -> Manifest:
+def with_lists(objects: ObjectStore, draft: model.Manifest) -> model.Manifest:
     """Move the newest parts of a manifest into a list object if there are many; return the manifest. The list is
     written before the manifest."""
     joined = lists_to_join([ref.parts for ref in draft.lists], len(draft.newest))
@@ -149,23 +138,23 @@ def with_lists(objects: ObjectStore, draft: Manifest) -> Manifest:
         return draft
     unchanged = len(draft.lists) - joined
     parts = [part for ref in draft.lists[unchanged:] for part in read_list(objects, ref)]
-    together = PartList(parts=(*parts, *draft.newest))
-    path = list_path(draft.index, draft.build, together)
+    together = model.PartList(parts=(*parts, *draft.newest))
+    path = model.list_path(draft.index, draft.build, together)
     objects.put(path, together.to_json(path))
     documents = sum(part.documents for part in together.parts)
-    ref = ListRef(path=path, parts=len(together.parts), documents=documents)
+    ref = model.ListRef(path=path, parts=len(together.parts), documents=documents)
     return replace(draft, lists=(*draft.lists[:unchanged], ref), newest=())
 
 
 def clean_staging(objects: ObjectStore, index: str, build: str) -> None:
     """Delete the staging of a published build, best-effort. Remaining objects never become part of an index."""
-    prefix = staging_prefix(index, build)
+    prefix = model.staging_prefix(index, build)
     with contextlib.suppress(StorageError):
         delete_all(objects, [info.path for info in objects.list(prefix)])
         remove_folders(objects, [prefix])
 
 
-def published(objects: ObjectStore, path: str) -> Manifest | None:
+def published(objects: ObjectStore, path: str) -> model.Manifest | None:
     """Return the published manifest of a build; None if it is missing, empty or torn.
 
     A complete manifest of a later format raises an error instead of being replaced.
@@ -174,24 +163,24 @@ def published(objects: ObjectStore, path: str) -> Manifest | None:
         data = objects.get(path)
     except NotFoundError:
         return None
-    return Manifest.from_json(data, path) if is_intact(data, path) else None
+    return model.Manifest.from_json(data, path) if is_intact(data, path) else None
 
 
-def _check_settings(index: str, parent: Manifest | None, fingerprint: str) -> None:
+def _check_settings(index: str, parent: model.Manifest | None, fingerprint: str) -> None:
     if parent is not None and parent.fingerprint != fingerprint:
         raise UsageError(
             f"index {index} was built with the settings {parent.fingerprint}, and this build has "
-            f"{fingerprint}; {BUILD_ANEW}, or use the version that built it"
+            f"{fingerprint}; {model.BUILD_ANEW}, or use the version that built it"
         )
 
 
 def _receipts(
     objects: ObjectStore, index: str, build: str
-) -> tuple[list[Receipt], DamageError | StorageError | None]:
+) -> tuple[list[model.Receipt], DamageError | StorageError | None]:
     """Return the readable receipts of a build, and the error of an unreadable one."""
     receipts = []
     failure: DamageError | StorageError | None = None
-    for path in [info.path for info in objects.list(staging_prefix(index, build))]:
+    for path in [info.path for info in objects.list(model.staging_prefix(index, build))]:
         if path.endswith(".receipt"):
             try:
                 receipts.append(_receipt(objects, path, build))
@@ -200,9 +189,9 @@ def _receipts(
     return receipts, failure
 
 
-def _receipt(objects: ObjectStore, path: str, build: str) -> Receipt:
+def _receipt(objects: ObjectStore, path: str, build: str) -> model.Receipt:
     try:
-        receipt = Receipt.from_json(objects.get(path), path)
+        receipt = model.Receipt.from_json(objects.get(path), path)
     except NotFoundError as error:
         raise DamageError(f"receipt {path} vanished while it was read; finalize {build} again") from error
     if receipt.build != build:
@@ -226,14 +215,14 @@ def write_parts(
     fingerprint: str = ENGLISH.fingerprint,
     lower: int | None = None,
     vectors: VectorSettings | None = None,
-) -> list[Receipt]:
+) -> list[model.Receipt]:
     """Copy the staged parts of an exact cover of the buckets to their final paths; return the receipts (see `choose`).
 
     A receipt or staged part that is missing, altered or unreadable is skipped, because another attempt at its range may
     be intact. If no attempt is, one such error is raised (F8).
     """
     receipts, failure = _receipts(objects, index, build)
-    written: set[Receipt] = set()
+    written: set[model.Receipt] = set()
     while True:
         try:
             wanted = vectors.fingerprint if vectors is not None else None
@@ -255,7 +244,7 @@ def write_parts(
                 break
 
 
-def _write_part(objects: ObjectStore, index: str, receipt: Receipt) -> None:
+def _write_part(objects: ObjectStore, index: str, receipt: model.Receipt) -> None:
     """Write a part to its final path, even if an object exists there: the object has the same bytes, or is the remains
     of a crash (F3)."""
     if receipt.path is None or receipt.sha256 is None:
@@ -274,10 +263,10 @@ def _write_part(objects: ObjectStore, index: str, receipt: Receipt) -> None:
             f"staged part {receipt.path} is damaged: its SHA-256 is {actual} over {len(data)} bytes, and {whose} "
             f"says {receipt.sha256} over {receipt.size_bytes}; run that range of the build again, then finalize"
         )
-    objects.put(part_path(index, receipt.build, receipt.sha256), data)
+    objects.put(model.part_path(index, receipt.build, receipt.sha256), data)
 
 
-def write_marker(objects: ObjectStore, path: str, draft: Manifest) -> Manifest:
+def write_marker(objects: ObjectStore, path: str, draft: model.Manifest) -> model.Manifest:
     """Write the manifest, which marks the build as complete. Return the published manifest: this one, or that of a
     finalizer that came first."""
     if objects.create(path, draft.to_json(path)):
@@ -363,16 +352,16 @@ def _by_build(objects: ObjectStore, index: str) -> dict[str, list[ObjectInfo]]:
 
 def _manifests(
     objects: ObjectStore, index: str, build: str, reached: Collection[str], is_over: Callable[[int], bool]
-) -> list[Manifest] | None:
+) -> list[model.Manifest] | None:
     """Return all manifests that may ever name objects of a build; None while the build is open."""
     rebuild = _REBUILT.match(build)
     try:
         if rebuild is None:
-            marker = published(objects, manifest_path(index, build))
+            marker = published(objects, model.manifest_path(index, build))
             return None if marker is None else [marker]
         if not is_over(int(rebuild[1])):
             return None
-        beginning = manifest_path(index, build).removesuffix(".json")
+        beginning = model.manifest_path(index, build).removesuffix(".json")
         return [read_manifest(objects, path) for path in sorted(reached) if path.startswith(beginning)]
     except DamageError:
         return None

@@ -25,24 +25,11 @@ import tantivy
 from tracelake._errors import DamageError, StorageError
 from tracelake.limits import PART_COPY_IDLE_MIN_S
 from tracelake.scratch import delete_directory
-from tracelake.search import analyzers
+from tracelake.search import analyzers, part_cache
 from tracelake.search.analyzers import Analyzer
 from tracelake.search.build import UnpublishedPart
 from tracelake.search.finalize import read_list
 from tracelake.search.model import Manifest, Marked, PartRef, RowSelection, marked, write_marks
-from tracelake.search.part_cache import (
-    TEMPORARY,
-    Header,
-    IndexSegment,
-    PartCache,
-    check_blocks,
-    check_ceiling,
-    is_exhausted,
-    link,
-    stumbling,
-    too_many,
-    write_meta,
-)
 from tracelake.search.vector_index import FILE as VECTORS_FILE
 from tracelake.search.vector_index import VectorBlock, check_block, read_block
 from tracelake.search.vectors import VectorSettings
@@ -70,7 +57,7 @@ class OpenIndex:
     def __init__(self, objects: ObjectStore, cache_dir: Path) -> None:
         """Take parts from the store through a cache directory, which is created on first use."""
         self._objects = objects
-        self._cache = PartCache(objects, cache_dir)
+        self._cache = part_cache.PartCache(objects, cache_dir)
         self._lock = threading.Lock()
         self._lists: dict[str, tuple[PartRef, ...]] = {}
         self._links: dict[str, SegmentDirectory] = {}
@@ -117,23 +104,23 @@ class OpenIndex:
         links = self._links.get(analyzer.name)
         cached = links.headers if links is not None else {}
         more = sum(part.sha256 not in cached for part in parts)
-        check_ceiling(len(parts) + len(unpublished), more + len(unpublished))
+        part_cache.check_ceiling(len(parts) + len(unpublished), more + len(unpublished))
         try:
             try:
-                with stumbling():
+                with part_cache.stumbling():
                     return self._open(manifest, parts, cached, rows, analyzer, unpublished)
             except (OSError, ValueError) as error:
                 # Another process may have swept the links (as those of a killed process) or the cache, or
                 # files in the cache were altered. In each case the lake is intact.
                 self._links.pop(analyzer.name, None)
-                if isinstance(error, ValueError) and not is_exhausted(error):
+                if isinstance(error, ValueError) and not part_cache.is_exhausted(error):
                     self.renew(analyzer, parts)
-                with stumbling():
+                with part_cache.stumbling():
                     return self._open(manifest, parts, {}, rows, analyzer, unpublished)
         except (OSError, ValueError) as error:
             self._links.pop(analyzer.name, None)
-            if is_exhausted(error):
-                raise too_many(len(parts), error) from error
+            if part_cache.is_exhausted(error):
+                raise part_cache.too_many(len(parts), error) from error
             if isinstance(error, OSError):
                 raise self._unusable(error) from error
             raise DamageError(
@@ -155,15 +142,15 @@ class OpenIndex:
         }
         before = self._blocks
         new = [part for sha256, part in having.items() if sha256 not in before]
-        check_blocks(len(having), len(new))
+        part_cache.check_blocks(len(having), len(new))
         try:
             try:
                 read = self._read_blocks(new, vectors, having.values())
             except OSError:  # another process may have swept the cache
                 read = self._read_blocks(new, vectors, having.values())
         except OSError as error:
-            if is_exhausted(error):
-                raise too_many(len(having), error, with_vectors=True) from error
+            if part_cache.is_exhausted(error):
+                raise part_cache.too_many(len(having), error, with_vectors=True) from error
             raise self._unusable(error) from error
         self._blocks = {sha256: before.get(sha256) or read[sha256] for sha256 in having}
         return list(self._blocks.values())
@@ -197,7 +184,7 @@ class OpenIndex:
         self,
         manifest: Manifest,
         parts: Sequence[PartRef],
-        cached: Mapping[str, Header],
+        cached: Mapping[str, part_cache.Header],
         rows: RowSelection | None,
         analyzer: Analyzer,
         unpublished: Sequence[UnpublishedPart],
@@ -239,10 +226,10 @@ class SegmentDirectory:
     deleted with the object."""
 
     def __init__(self, cache: Path, analyzer: Analyzer) -> None:
-        self.directory = Path(tempfile.mkdtemp(prefix=TEMPORARY, dir=cache))
+        self.directory = Path(tempfile.mkdtemp(prefix=part_cache.TEMPORARY, dir=cache))
         weakref.finalize(self, delete_directory, self.directory)
         self.used_s = time.monotonic()
-        self.headers: dict[str, Header] = {}
+        self.headers: dict[str, part_cache.Header] = {}
         """The linked parts, by checksum."""
         self._cache = cache
         self._analyzer = analyzer
@@ -253,7 +240,7 @@ class SegmentDirectory:
 
     def open(
         self,
-        wanted: dict[str, Header],
+        wanted: dict[str, part_cache.Header],
         parts: Sequence[PartRef],
         rows: RowSelection | None,
         retained: Set[str],
@@ -261,7 +248,7 @@ class SegmentDirectory:
         """Return a searcher over these parts in this order, with its index. Links not in `retained` are deleted."""
         for sha256 in wanted.keys() - self.headers.keys():
             for file in wanted[sha256].segment_files:  # the directory of an unpublished part has its name
-                link(self._cache / sha256 / file.name, self.directory / file.name)
+                part_cache.link(self._cache / sha256 / file.name, self.directory / file.name)
         self.headers |= {sha256: wanted[sha256] for sha256 in wanted.keys() - self.headers.keys()}
         index, searcher = self._read(wanted, {})
         documents = searcher.num_docs
@@ -280,16 +267,16 @@ class SegmentDirectory:
         return OpenedIndex(index, searcher, documents, marks)
 
     def _read(
-        self, wanted: dict[str, Header], deletes: Mapping[str, tuple[int, int]]
+        self, wanted: dict[str, part_cache.Header], deletes: Mapping[str, tuple[int, int]]
     ) -> tuple[tantivy.Index, tantivy.Searcher]:
-        write_meta(self.directory, wanted.values(), deletes)
+        part_cache.write_meta(self.directory, wanted.values(), deletes)
         if self._index is None:
             self._index = open_index(self.directory, self._analyzer)
         else:
             self._index.reload()
         return self._index, self._index.searcher()
 
-    def _mark(self, segment: IndexSegment, documents: Sequence[int]) -> int:
+    def _mark(self, segment: part_cache.IndexSegment, documents: Sequence[int]) -> int:
         """Return the number of the file that marks these documents of a segment; write it if necessary."""
         wanted = sorted(documents)
         for (segment_id, number), there in self._marks.items():

@@ -18,6 +18,7 @@ import tantivy
 
 from tracelake._errors import DamageError, QueryError, UsageError
 from tracelake.limits import SEARCH_HITS_DEFAULT
+from tracelake.search import query_compiler
 from tracelake.search.analyzers import ANALYZERS, ENGLISH, of_fingerprint
 from tracelake.search.build import UnpublishedPart
 from tracelake.search.facets import FacetCounts, OneWorkspace, RawFacet, check, completions, count, only
@@ -26,16 +27,6 @@ from tracelake.search.model import BUILD_ANEW, Manifest, RowSelection
 from tracelake.search.open_index import OpenedIndex, OpenIndex
 from tracelake.search.part_cache import classify_error, retry_after_reopen
 from tracelake.search.prefilter import MayMatch, latest_start, may_match, newest_after, only_after, only_until
-from tracelake.search.query_compiler import (
-    Inherited,
-    Prepared,
-    asks_for_inheritance,
-    asks_for_likeness,
-    grammar_of,
-    parse,
-    prepared,
-    prepared_in_index,
-)
 from tracelake.search.raw_hits import SEARCH_RANKED_BEYOND_HITS, AnyHit, RawHit, ranked_as_far_as, raw_hit
 from tracelake.search.results import PartsAsked
 from tracelake.search.semantic_search import (
@@ -115,7 +106,7 @@ class Searcher:
             )
         self.analyzer = analyzer or ENGLISH
         """Analyzer of the index, also used for queries."""
-        self._grammar = grammar_of(self.analyzer)
+        self._grammar = query_compiler.grammar_of(self.analyzer)
         self._index = index if isinstance(index, OpenIndex) else OpenIndex(objects, Path(index))
         self._renewals = self._index.renewals
         self._parts = self._index.parts(manifest)
@@ -308,9 +299,12 @@ class Searcher:
         """
         now_ns = time.time_ns() if now_ns is None else now_ns
         try:
-            like, inherits = asks_for_likeness(query), asks_for_inheritance(query)
+            like, inherits = (
+                query_compiler.asks_for_likeness(query),
+                query_compiler.asks_for_inheritance(query),
+            )
             if like or inherits:
-                prepared_query = prepared_in_index(
+                prepared_query = query_compiler.prepared_in_index(
                     query,
                     service,
                     self.analyzer,
@@ -320,7 +314,7 @@ class Searcher:
                     inherited=self._inherited(workspace) if inherits else None,
                 )
             else:
-                prepared_query = prepared(query, service, self.analyzer, now_ns, workspace)
+                prepared_query = query_compiler.prepared(query, service, self.analyzer, now_ns, workspace)
         except ValueError as error:
             raise classify_error(query, error) from error
         if (
@@ -334,7 +328,9 @@ class Searcher:
         return self._plan_of(prepared_query, self._opened_of(numbers), parts)
 
     @staticmethod
-    def _plan_of(prepared_query: Prepared, opened: OpenedIndex | None, parts: PartsAsked) -> _Plan:
+    def _plan_of(
+        prepared_query: query_compiler.Prepared, opened: OpenedIndex | None, parts: PartsAsked
+    ) -> _Plan:
         return _Plan(
             prepared_query.query, None if opened is None else opened.searcher, parts, prepared_query.is_graded
         )
@@ -345,7 +341,7 @@ class Searcher:
         counted = self._grammar.searcher() if opened is None else opened.searcher
         return alike_in(self._grammar.schema, counted, self._texts_of, self.analyzer, workspace)
 
-    def _inherited(self, workspace: str | None) -> Inherited | None:
+    def _inherited(self, workspace: str | None) -> query_compiler.Inherited | None:
         """Return the function that makes queries for values that spans inherit. It needs all parts, because a trace
         may be in several."""
         opened = self._opened()
@@ -520,7 +516,7 @@ def check_request(request: SearchRequest, now_ns: int) -> None:
     request.ranking.check(request.sort)
     check(request.facets)
     if request.ranking.mode == "text":
-        parse(grammar_of(ENGLISH), request.query, now_ns)
+        query_compiler.parse(query_compiler.grammar_of(ENGLISH), request.query, now_ns)
 
 
 @dataclass(frozen=True, slots=True)

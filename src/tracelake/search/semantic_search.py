@@ -19,6 +19,7 @@ import tantivy
 
 from tracelake import limits
 from tracelake._errors import QueryError
+from tracelake.search import query_parser
 from tracelake.search.analyzers import Analyzer
 from tracelake.search.facets import FacetCounts, Only, RawFacet, check, count, only
 from tracelake.search.inheritance import Inheritance
@@ -26,14 +27,6 @@ from tracelake.search.model import NOBODY, RowIds
 from tracelake.search.open_index import OpenedIndex
 from tracelake.search.part_cache import classify_error
 from tracelake.search.query_compiler import compiled, only_of, tree
-from tracelake.search.query_parser import (
-    Everything,
-    Node,
-    QuerySyntaxError,
-    SemanticQuery,
-    Text,
-    split_semantic,
-)
 from tracelake.search.raw_hits import RawHit, raw_hit
 from tracelake.search.similar import SPAN, TextsOf, alike_in
 from tracelake.search.vector_index import Doubles, VectorBlock, nearest, vector_of
@@ -143,12 +136,16 @@ class Vectors:
         return numbers / length if self.settings.metric == "cosine" else numbers
 
     def vector_of_span(
-        self, searcher: tantivy.Searcher, schema: tantivy.Schema, like: Text, workspace: str | None
+        self,
+        searcher: tantivy.Searcher,
+        schema: tantivy.Schema,
+        like: query_parser.Text,
+        workspace: str | None,
     ) -> Doubles:
         """Return the vector of a span, by its two ids and its workspace. Raises QuerySyntaxError if it has none."""
         ids = SPAN.fullmatch(like.text.lower())
         if ids is None:
-            raise QuerySyntaxError(
+            raise query_parser.QuerySyntaxError(
                 like.place, "like: needs a span, written as its trace id and its span id with - between"
             )
         here = only(service=None, workspace=workspace)
@@ -160,7 +157,7 @@ class Vectors:
                 this = tantivy.Query.term_set_query(schema, "row", [int(row)])
                 if vector is not None and count(searcher, this, (), here).total:
                     return self.checked(vector.tolist())
-        raise QuerySyntaxError(
+        raise query_parser.QuerySyntaxError(
             like.place, f"the span {like.text} is not here, or has no vector; copy both ids from a hit"
         )
 
@@ -170,10 +167,10 @@ def ranked(
     vectors: Vectors,
     searcher: tantivy.Searcher,
     schema: tantivy.Schema,
-    semantic_query: SemanticQuery,
+    semantic_query: query_parser.SemanticQuery,
     vector: Vector | None,
     words: tantivy.Query | None,
-    compiled: Callable[[Node], tantivy.Query | None],
+    compiled: Callable[[query_parser.Node], tantivy.Query | None],
     workspace: str | None = None,
 ) -> Ranked:
     """Return the rows that a semantic search finds, most similar first.
@@ -293,7 +290,7 @@ class SemanticSearch:
 
         inheritance = Inheritance(index, self._opened.searcher, request.workspace)
 
-        def query_of(node: Node) -> tantivy.Query | None:
+        def query_of(node: query_parser.Node) -> tantivy.Query | None:
             query = compiled(index, node, request.now_ns, alike, self._analyzer, inheritance.query)
             for field, value in request.only:
                 query = None if query is None else only_of(index, query, field, value)
@@ -301,12 +298,14 @@ class SemanticSearch:
 
         try:
             node = tree(request.query)
-            parts = split_semantic(node)
+            parts = query_parser.split_semantic(node)
             # words become conditions, because the vector is what to compare with already
             if request.vector is not None:
-                parts = SemanticQuery("", None, None if isinstance(node, Everything) else node)
+                parts = query_parser.SemanticQuery(
+                    "", None, None if isinstance(node, query_parser.Everything) else node
+                )
             if parts.condition is None and request.only:
-                parts = SemanticQuery(parts.text, parts.like, Everything())
+                parts = query_parser.SemanticQuery(parts.text, parts.like, query_parser.Everything())
             words = query_of(node) if request.mode == "hybrid" else None
             return ranked(
                 request.mode,

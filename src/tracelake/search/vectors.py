@@ -20,13 +20,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
 
+from tracelake import limits
 from tracelake._errors import EmbeddingError, UsageError
-from tracelake.limits import (
-    EMBEDDING_CALL_MAX_S,
-    PROBLEM_MAX_CHARS,
-    VECTOR_DIMENSIONS_MAX,
-    VECTOR_NAME_MAX_CHARS,
-)
 from tracelake.limits.input import MIB
 
 if TYPE_CHECKING:
@@ -59,10 +54,14 @@ class VectorSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     def __post_init__(self) -> None:
         """Reject invalid settings, on writing and on reading. Raises ValueError if they contradict one another."""
-        if not 1 <= self.dimensions <= VECTOR_DIMENSIONS_MAX:
-            raise ValueError(f"dimensions must be from 1 to {VECTOR_DIMENSIONS_MAX:,}, not {self.dimensions}")
-        if max(len(self.source), len(self.version)) > VECTOR_NAME_MAX_CHARS:
-            raise ValueError(f"source and version have at most {VECTOR_NAME_MAX_CHARS} characters each")
+        if not 1 <= self.dimensions <= limits.VECTOR_DIMENSIONS_MAX:
+            raise ValueError(
+                f"dimensions must be from 1 to {limits.VECTOR_DIMENSIONS_MAX:,}, not {self.dimensions}"
+            )
+        if max(len(self.source), len(self.version)) > limits.VECTOR_NAME_MAX_CHARS:
+            raise ValueError(
+                f"source and version have at most {limits.VECTOR_NAME_MAX_CHARS} characters each"
+            )
         if not (self.attribute or _FUNCTION.fullmatch(self.source)):
             raise ValueError(
                 f"{self.source!r} is neither module:function nor an attribute such as attributes.embedding"
@@ -228,10 +227,10 @@ def call(function: Embedder, texts: Sequence[str]) -> Floats:
     # A separate daemon thread, so that a hanging function blocks no caller.
     thread = threading.Thread(target=run, name="tracelake-embedding", daemon=True)
     thread.start()
-    thread.join(EMBEDDING_CALL_MAX_S)
+    thread.join(limits.EMBEDDING_CALL_MAX_S)
     if not outcome and not failure:
         raise EmbeddingError(
-            f"the embedding function did not return within {EMBEDDING_CALL_MAX_S:g} s for {len(texts)} texts."
+            f"the embedding function did not return within {limits.EMBEDDING_CALL_MAX_S:g} s for {len(texts)} texts."
         )
     if failure:
         raise EmbeddingError(f"the embedding function failed: {_describe_error(failure[0])}.") from failure[0]
@@ -264,4 +263,4 @@ def requested_vectors(source: str, dimensions: int | None, metric: str | None) -
 
 
 def _describe_error(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"[:PROBLEM_MAX_CHARS].rstrip(". ")
+    return f"{type(error).__name__}: {error}"[: limits.PROBLEM_MAX_CHARS].rstrip(". ")

@@ -34,27 +34,11 @@ from fastapi.responses import RedirectResponse
 
 from tracelake import limits
 from tracelake._errors import AccessError, BackPressureError, NoKeyError, ProviderError, TracelakeError
+from tracelake.access import oidc
 from tracelake.access.audit import audit_record, since_ns
 from tracelake.access.keys import ALL_WORKSPACES, SECRET_BYTES, Role, expiry_ns, parse_key_id
-from tracelake.access.oidc import (
-    Claims,
-    Endpoints,
-    OidcState,
-    OpenId,
-    SignInSecret,
-    authorization_url,
-    check_back,
-    decide_admission,
-    discover_endpoints,
-    joined,
-    lacks_claims,
-    name_of,
-    person_of,
-    sign_state,
-    verified_claims,
-    verify_state,
-)
 from tracelake.access.sessions import Sessions
+from tracelake.server import http_policy, routes
 from tracelake.server.audit import AuditWriter, address_of, audit, record_of, tell_object
 from tracelake.server.guard import (
     BEGUN_COOKIE,
@@ -65,28 +49,7 @@ from tracelake.server.guard import (
     set_key_cookie,
     set_state_cookie,
 )
-from tracelake.server.http_policy import (
-    AUDIT,
-    BY_PROVIDER,
-    KEYS,
-    SESSIONS,
-    SIGN_IN,
-    SIGN_OUT,
-    SIGNED_IN,
-    RequestLake,
-    status_of,
-)
 from tracelake.server.key_ring import KEYS_MISS_LOOK_S, KeyRing, key_holder
-from tracelake.server.routes import (
-    TEMPLATES,
-    JsonBody,
-    JsonRoute,
-    RequestModel,
-    Text,
-    app_part,
-    json_response,
-    small_body,
-)
 
 PROVIDER_KEPT_S: Final = 3_600.0
 """Cache time of a provider's metadata and keys."""
@@ -100,28 +63,28 @@ BY_KEY: Final = "sign in by a key"
 """Audit name of a sign-in by key. It changes nothing, so it is only counted."""
 
 
-Auditing: TypeAlias = Annotated[AuditWriter, app_part("auditing")]
-Ring: TypeAlias = Annotated[KeyRing, app_part("ring")]
-LakeSessions: TypeAlias = Annotated[Sessions, app_part("sessions")]
+Auditing: TypeAlias = Annotated[AuditWriter, routes.app_part("auditing")]
+Ring: TypeAlias = Annotated[KeyRing, routes.app_part("ring")]
+LakeSessions: TypeAlias = Annotated[Sessions, routes.app_part("sessions")]
 """The sessions alone, because users who sign in are not authenticated yet."""
 pages = APIRouter(include_in_schema=False)
 """Pages for signing in by key and for signing out."""
 provider_pages = APIRouter(include_in_schema=False)
 """Pages for signing in by the provider."""
-api = APIRouter(route_class=JsonRoute)
+api = APIRouter(route_class=routes.JsonRoute)
 """JSON API for keys, sessions and the audit."""
 
 
-@pages.get(SIGN_IN)
+@pages.get(http_policy.SIGN_IN)
 def ask(request: Request, next: str = "/") -> Response:
     """Show the sign-in page."""
     return sign_in_page(request, safe_redirect(next))
 
 
-@pages.post(SIGN_IN)
+@pages.post(http_policy.SIGN_IN)
 async def sign_in(ring: Ring, auditing: Auditing, request: Request, next: str = "/") -> Response:
     """Sign in by key."""
-    body = await small_body(request, limits.SIGN_IN_MAX_BYTES)
+    body = await routes.small_body(request, limits.SIGN_IN_MAX_BYTES)
     token = parse_qs(body.decode("latin-1")).get("key", [""])[0].strip()
 
     def count(outcome: int) -> None:
@@ -140,7 +103,7 @@ async def sign_in(ring: Ring, auditing: Auditing, request: Request, next: str = 
     return response if parse_key_id(token) is None else set_key_cookie(response, request, token)
 
 
-@pages.post(SIGN_OUT)
+@pages.post(http_policy.SIGN_OUT)
 async def sign_out(ring: Ring, auditing: Auditing, sessions: LakeSessions, request: Request) -> Response:
     """Sign out, and end the session."""
     token = our_cookies(request.scope).get(COOKIE, "")
@@ -151,19 +114,19 @@ async def sign_out(ring: Ring, auditing: Auditing, sessions: LakeSessions, reque
             ring.forget(ended.id)
             audit.info("session %s %r ended: signed out", ended.id, ended.name)
         auditing.end(record, "303")
-    return clear_key_cookie(RedirectResponse(SIGN_IN, status_code=303), request)
+    return clear_key_cookie(RedirectResponse(http_policy.SIGN_IN, status_code=303), request)
 
 
 def sign_in_page(request: Request, after: str, problem: str | None = None, status: int = 200) -> Response:
     """Return the sign-in page, which asks for a key or links to the provider. `after` is the page to open next."""
     query = f"?next={quote(after, safe='/')}"
     context = {
-        "action": SIGN_IN + query,
-        "provider": BY_PROVIDER + query if request.app.state.provider is not None else None,
+        "action": http_policy.SIGN_IN + query,
+        "provider": http_policy.BY_PROVIDER + query if request.app.state.provider is not None else None,
         "problem": problem,
         "signed_in": COOKIE in our_cookies(request.scope),
     }
-    return TEMPLATES.TemplateResponse(request, "sign_in.html", context, status_code=status)
+    return routes.TEMPLATES.TemplateResponse(request, "sign_in.html", context, status_code=status)
 
 
 def safe_redirect(path: str) -> str:
@@ -180,24 +143,24 @@ _DISCOVERY: Final = "/.well-known/openid-configuration"
 class Provider:
     """Client of an OpenID Connect provider, with cached metadata. One event loop at a time uses it."""
 
-    def __init__(self, openid: OpenId, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, openid: oidc.OpenId, clock: Callable[[], float] = time.monotonic) -> None:
         self.openid = openid
         self._clock = clock
         self._kept: dict[str, tuple[float, Any]] = {}
         self._places = anyio.CapacityLimiter(limits.PROVIDER_REQUESTS_MAX)
         self._tls = httpx.create_ssl_context()
 
-    async def endpoints(self) -> Endpoints:
+    async def endpoints(self) -> oidc.Endpoints:
         """Return the provider's endpoints. Raises ProviderError if the provider is unreachable or its document
         invalid."""
         issuer = self.openid.issuer
         return await self._cached(
             issuer.rstrip("/") + _DISCOVERY,
-            lambda told: discover_endpoints(told, issuer),
+            lambda told: oidc.discover_endpoints(told, issuer),
             PROVIDER_KEPT_S,
         )
 
-    async def claims(self, code: str, sign_in_secret: SignInSecret, redirect_uri: str) -> Claims:
+    async def claims(self, code: str, sign_in_secret: oidc.SignInSecret, redirect_uri: str) -> oidc.Claims:
         """Redeem a code for the user's verified claims. Raises NoKeyError if the code or the ID token is invalid, and
         ProviderError if the provider fails."""
         endpoints = await self.endpoints()
@@ -212,24 +175,24 @@ class Provider:
             claims = await self._checked(endpoints, token, sign_in_secret, PROVIDER_KEYS_AGAIN_S)
         if claims is None:
             raise NoKeyError("the provider's id token is not signed with one of its keys; sign in again")
-        if endpoints.userinfo is not None and lacks_claims(self.openid, claims):
+        if endpoints.userinfo is not None and oidc.lacks_claims(self.openid, claims):
             userinfo = await self._userinfo(endpoints.userinfo, tokens.get("access_token"))
             if userinfo.get("sub") != claims["sub"]:
                 raise NoKeyError("userinfo is for a different subject than the ID token; sign in again")
-            claims = joined(claims, userinfo)
+            claims = oidc.joined(claims, userinfo)
         return claims
 
     async def _checked(
-        self, endpoints: Endpoints, token: str, sign_in_secret: SignInSecret, max_age_s: float
-    ) -> Claims | None:
+        self, endpoints: oidc.Endpoints, token: str, sign_in_secret: oidc.SignInSecret, max_age_s: float
+    ) -> oidc.Claims | None:
         keys = await self._cached(endpoints.keys, _keys_of, max_age_s)
         openid = self.openid
-        return verified_claims(
+        return oidc.verified_claims(
             token, keys, openid.issuer, openid.client_id, sign_in_secret.nonce, time.time()
         )
 
     async def _redeemed(
-        self, endpoints: Endpoints, code: str, sign_in_secret: SignInSecret, redirect_uri: str
+        self, endpoints: oidc.Endpoints, code: str, sign_in_secret: oidc.SignInSecret, redirect_uri: str
     ) -> dict[str, Any]:
         form = {
             "grant_type": "authorization_code",
@@ -336,12 +299,12 @@ def _place(url: str) -> str:
     return f"the provider at {url[: limits.QUOTED_MAX_CHARS]}"
 
 
-SignInProvider: TypeAlias = Annotated[Provider, app_part("provider")]
+SignInProvider: TypeAlias = Annotated[Provider, routes.app_part("provider")]
 BEGIN: Final = "sign in by the provider"
 """Audit name of a sign-in by the provider."""
 
 
-@provider_pages.get(BY_PROVIDER)
+@provider_pages.get(http_policy.BY_PROVIDER)
 async def begin(
     provider: SignInProvider, sessions: LakeSessions, request: Request, next: str = "/"
 ) -> Response:
@@ -352,15 +315,15 @@ async def begin(
         by = await run_sync(sessions.signing.secret)
     except TracelakeError as error:
         return _problem(request, after, error)
-    sign_in_secret, back = SignInSecret(secrets.token_urlsafe(SECRET_BYTES)), _redirect_uri(request)
-    url = authorization_url(endpoints.authorization, provider.openid, sign_in_secret, back)
-    cookie = sign_state(
-        OidcState(sign_in_secret.secret, after), by, _purpose(provider.openid, back), time.time()
+    sign_in_secret, back = oidc.SignInSecret(secrets.token_urlsafe(SECRET_BYTES)), _redirect_uri(request)
+    url = oidc.authorization_url(endpoints.authorization, provider.openid, sign_in_secret, back)
+    cookie = oidc.sign_state(
+        oidc.OidcState(sign_in_secret.secret, after), by, _purpose(provider.openid, back), time.time()
     )
     return _unkept(set_state_cookie(RedirectResponse(url, status_code=303), request, cookie))
 
 
-@provider_pages.get(SIGNED_IN)
+@provider_pages.get(http_policy.SIGNED_IN)
 async def come_back(
     provider: SignInProvider,
     ring: Ring,
@@ -377,15 +340,15 @@ async def come_back(
     try:
         cookie = our_cookies(request.scope).get(BEGUN_COOKIE, "")
         by = await run_sync(sessions.signing.secret)
-        oidc_state = verify_state(cookie, by, _purpose(provider.openid, back), time.time()) or OidcState(
-            "", "/"
-        )
-        after, sign_in_secret = safe_redirect(oidc_state.after), SignInSecret(oidc_state.secret)
-        check_back(openid, sign_in_secret, code, state, error, openid.issuer if iss is None else iss)
+        oidc_state = oidc.verify_state(
+            cookie, by, _purpose(provider.openid, back), time.time()
+        ) or oidc.OidcState("", "/")
+        after, sign_in_secret = safe_redirect(oidc_state.after), oidc.SignInSecret(oidc_state.secret)
+        oidc.check_back(openid, sign_in_secret, code, state, error, openid.issuer if iss is None else iss)
         claims = await provider.claims(code, sign_in_secret, back)
-        admission = decide_admission(openid, claims)
-        person = person_of(openid.issuer, claims)
-        name = name_of(claims)
+        admission = oidc.decide_admission(openid, claims)
+        person = oidc.person_of(openid.issuer, claims)
+        name = oidc.name_of(claims)
         record = await auditing.begin(
             audit_record(
                 "sign-in",
@@ -402,7 +365,11 @@ async def come_back(
     except TracelakeError as problem:
         auditing.count(
             record_of(
-                "counted", None, BEGIN, address_of(request.scope), outcome=str(status_of(type(problem)))
+                "counted",
+                None,
+                BEGIN,
+                address_of(request.scope),
+                outcome=str(http_policy.status_of(type(problem))),
             )
         )
         return _problem(request, after, problem)
@@ -413,25 +380,25 @@ async def come_back(
         "session %s %r began, with role %s, of workspace %r", key.id, key.name, key.role, key.workspace
     )
     context = {"after": after, "name": key.name, "wait_s": int(KEYS_MISS_LOOK_S)}
-    response = TEMPLATES.TemplateResponse(request, "signed_in.html", context)
+    response = routes.TEMPLATES.TemplateResponse(request, "signed_in.html", context)
     return _unkept(clear_state_cookie(set_key_cookie(response, request, session.token), request))
 
 
-def _purpose(openid: OpenId, back: str) -> str:
+def _purpose(openid: oidc.OpenId, back: str) -> str:
     """Return the purpose that a state cookie is signed for. It is invalid for another server or provider."""
     return f"{openid.issuer}\0{openid.client_id}\0{back}"
 
 
 def _problem(request: Request, after: str, error: TracelakeError) -> Response:
     logger.warning("refused: sign-in through the provider: %s", error)
-    page = sign_in_page(request, after, str(error), status_of(type(error)))
+    page = sign_in_page(request, after, str(error), http_policy.status_of(type(error)))
     # During overload the state stays valid, so that the browser can reload the callback.
     return _unkept(page if isinstance(error, BackPressureError) else clear_state_cookie(page, request))
 
 
 def _redirect_uri(request: Request) -> str:
     """Return the callback URL of this server, by the name that the browser uses."""
-    return f"{request.url.scheme}://{request.url.netloc}{SIGNED_IN}"
+    return f"{request.url.scheme}://{request.url.netloc}{http_policy.SIGNED_IN}"
 
 
 def _unkept(response: Response) -> Response:
@@ -439,7 +406,7 @@ def _unkept(response: Response) -> Response:
     return response
 
 
-class WantedKey(RequestModel):
+class WantedKey(routes.RequestModel):
     """Request body that creates a key."""
 
     name: str
@@ -451,20 +418,20 @@ class WantedKey(RequestModel):
     bytes_per_day: int | None = None
 
 
-class NewExpiry(RequestModel):
+class NewExpiry(routes.RequestModel):
     """Request body that sets a key's expiry; null means never."""
 
     expires_in: str | None
 
 
-@api.get(KEYS)
-def keys(lake: RequestLake) -> Response:
+@api.get(http_policy.KEYS)
+def keys(lake: http_policy.RequestLake) -> Response:
     """List keys, oldest first, without their tokens."""
-    return json_response({"keys": lake.keys.all()})
+    return routes.json_response({"keys": lake.keys.all()})
 
 
-@api.post(KEYS)
-def create(lake: RequestLake, ring: Ring, body: JsonBody[WantedKey]) -> Response:
+@api.post(http_policy.KEYS)
+def create(lake: http_policy.RequestLake, ring: Ring, body: routes.JsonBody[WantedKey]) -> Response:
     """Create a key; the response contains its token."""
     new_key = lake.keys.create(
         body.name,
@@ -478,52 +445,54 @@ def create(lake: RequestLake, ring: Ring, body: JsonBody[WantedKey]) -> Response
     key = new_key.key
     tell_object(f"key {key.id}")
     audit.info("key %s %r was made, with role %s, of workspace %r", key.id, key.name, key.role, key.workspace)
-    response = json_response({"key": new_key.key, "token": new_key.token}, 201)
+    response = routes.json_response({"key": new_key.key, "token": new_key.token}, 201)
     response.headers["Cache-Control"] = "no-store"
     return response
 
 
-@api.delete(f"{KEYS}/{{key_id}}")
-def revoke(lake: RequestLake, ring: Ring, key_id: str) -> Response:
+@api.delete(f"{http_policy.KEYS}/{{key_id}}")
+def revoke(lake: http_policy.RequestLake, ring: Ring, key_id: str) -> Response:
     """Revoke a key, for good."""
     key = lake.keys.revoke(key_id)
     ring.forget(key.id)
-    return json_response({"key": key})
+    return routes.json_response({"key": key})
 
 
-@api.post(f"{KEYS}/{{key_id}}/expiry")
-def expire(lake: RequestLake, ring: Ring, key_id: str, body: JsonBody[NewExpiry]) -> Response:
+@api.post(f"{http_policy.KEYS}/{{key_id}}/expiry")
+def expire(
+    lake: http_policy.RequestLake, ring: Ring, key_id: str, body: routes.JsonBody[NewExpiry]
+) -> Response:
     """Set when a key expires."""
     key = lake.keys.expire(key_id, expiry_ns(body.expires_in, time.time_ns()))
     ring.forget(None if key.standing == "active" else key.id)
-    return json_response({"key": key})
+    return routes.json_response({"key": key})
 
 
-@api.get(SESSIONS)
-def sessions(lake: RequestLake) -> Response:
+@api.get(http_policy.SESSIONS)
+def sessions(lake: http_policy.RequestLake) -> Response:
     """List sessions of users who signed in through a provider, oldest first."""
-    return json_response({"sessions": lake.sessions.all()})
+    return routes.json_response({"sessions": lake.sessions.all()})
 
 
-@api.delete(f"{SESSIONS}/{{session_id}}")
-def end(lake: RequestLake, ring: Ring, session_id: str) -> Response:
+@api.delete(f"{http_policy.SESSIONS}/{{session_id}}")
+def end(lake: http_policy.RequestLake, ring: Ring, session_id: str) -> Response:
     """End a session, for good."""
     session = lake.sessions.revoke(session_id)
     ring.forget(session.id)
-    return json_response({"session": session})
+    return routes.json_response({"session": session})
 
 
 Records = Annotated[int, Query(ge=1, le=limits.AUDIT_SHOWN_MAX)]
 
 
-@api.get(AUDIT, name="audit")
+@api.get(http_policy.AUDIT, name="audit")
 def audit_records(
-    lake: RequestLake,
+    lake: http_policy.RequestLake,
     auditing: Auditing,
-    since: Text = None,
-    key: Text = None,
+    since: routes.Text = None,
+    key: routes.Text = None,
     limit: Records = limits.AUDIT_SHOWN_DEFAULT,
 ) -> Response:
     """List audit records, newest first; `since` is a duration such as 7d."""
     auditing.settle()
-    return json_response({"records": lake.audit.newest(limit, since_ns(since, time.time_ns()), key)})
+    return routes.json_response({"records": lake.audit.newest(limit, since_ns(since, time.time_ns()), key)})

@@ -35,18 +35,8 @@ from tracelake.archive.retention import ArchiveOutcome
 from tracelake.archive.scheduler import ARCHIVE_POLL_S, ARCHIVE_STOP_MAX_S, ArchiveLoop, Marks
 from tracelake.durations import duration_ns
 from tracelake.lake.lake import Lake
+from tracelake.server import routes
 from tracelake.server.http_policy import RequestLake, status_of
-from tracelake.server.routes import (
-    JsonBody,
-    JsonRoute,
-    Limit,
-    Locations,
-    RequestModel,
-    Text,
-    app_part,
-    json_response,
-    render_page,
-)
 
 Result: TypeAlias = dict[str, Any]
 Tell: TypeAlias = Callable[[Result], None]
@@ -494,7 +484,7 @@ def resolved_retention(lake: Lake) -> dict[str, Any]:
 OVERVIEW = "/api/v1/archive"
 
 
-class NewPass(RequestModel):
+class NewPass(routes.RequestModel):
     """Request body that starts a pass, over all due traces or fewer."""
 
     experiment: str | None = None
@@ -502,13 +492,13 @@ class NewPass(RequestModel):
     max_traces: Annotated[int, Field(ge=1)] | None = None
 
 
-class SomeTraces(RequestModel):
+class SomeTraces(routes.RequestModel):
     """Request body that names traces."""
 
     trace_ids: Annotated[list[str], Field(min_length=1)]
 
 
-class NewSweep(RequestModel):
+class NewSweep(routes.RequestModel):
     """Request body that starts a sweep of uploads older than the grace period."""
 
     grace_minutes: Annotated[float, Field(ge=0, le=limits.ARCHIVE_GRACE_MAX_S / 60)] = (
@@ -516,7 +506,7 @@ class NewSweep(RequestModel):
     )
 
 
-class NewRetention(RequestModel):
+class NewRetention(routes.RequestModel):
     """Request body that changes archive settings; null values stay unchanged."""
 
     retention: str | None = None
@@ -529,8 +519,8 @@ class NewRetention(RequestModel):
     workspace: str | None = None
 
 
-Archiving: TypeAlias = Annotated[ArchiveService, app_part("archiving")]
-api = APIRouter(prefix=OVERVIEW, route_class=JsonRoute)
+Archiving: TypeAlias = Annotated[ArchiveService, routes.app_part("archiving")]
+api = APIRouter(prefix=OVERVIEW, route_class=routes.JsonRoute)
 """JSON API for the archive."""
 pages = APIRouter(include_in_schema=False)
 """Page of the archive."""
@@ -538,61 +528,63 @@ pages = APIRouter(include_in_schema=False)
 
 @api.get("")
 def overview(
-    lake: RequestLake, archiving: Archiving, limit: Limit = limits.ARCHIVE_LISTED_DEFAULT
+    lake: RequestLake, archiving: Archiving, limit: routes.Limit = limits.ARCHIVE_LISTED_DEFAULT
 ) -> Response:
     """Show hot and archived traces, failures, and the traces of the next pass."""
-    return json_response(archive_overview(lake, archiving, limit))
+    return routes.json_response(archive_overview(lake, archiving, limit))
 
 
 @api.get("/plan")
 def plan(
     lake: RequestLake,
-    experiment: Text = None,
-    older_than: Text = None,
-    limit: Limit = limits.PAGE_ROWS_DEFAULT,
+    experiment: routes.Text = None,
+    older_than: routes.Text = None,
+    limit: routes.Limit = limits.PAGE_ROWS_DEFAULT,
 ) -> Response:
     """Show the due traces of each experiment with hot traces, largest first."""
     due = lake.archive.plan(experiment, older_than, limit + 1)
-    return json_response({"experiments": due[:limit], "more": len(due) > limit})
+    return routes.json_response({"experiments": due[:limit], "more": len(due) > limit})
 
 
 @api.get("/traces")
 def traces(
     lake: RequestLake,
     state: Annotated[Literal["archived", "failed"], Query()] = "archived",
-    limit: Limit = limits.PAGE_ROWS_DEFAULT,
+    limit: routes.Limit = limits.PAGE_ROWS_DEFAULT,
 ) -> Response:
     """List archived traces, newest first, or those marked as malformed."""
-    return json_response({"traces": lake.archive.traces(state, limit)})
+    return routes.json_response({"traces": lake.archive.traces(state, limit)})
 
 
 @api.get("/operations")
 def operations(archiving: Archiving) -> Response:
     """List passes, restores, deletions and sweeps of this server, newest first."""
-    return json_response({"operations": [each.to_dict() for each in archiving.operations.newest()]})
+    return routes.json_response({"operations": [each.to_dict() for each in archiving.operations.newest()]})
 
 
 @api.get("/operations/{operation_id}")
 def operation(archiving: Archiving, operation_id: str) -> Response:
     """Show an operation of this server with its result so far."""
-    return json_response(archiving.operations.get(operation_id).to_dict())
+    return routes.json_response(archiving.operations.get(operation_id).to_dict())
 
 
 @api.get("/retention")
 def retention(lake: RequestLake) -> Response:
     """Show the archive settings and the retention of each experiment."""
-    return json_response(resolved_retention(lake))
+    return routes.json_response(resolved_retention(lake))
 
 
 @api.post("/retention")
-def configure(lake: RequestLake, locations: Locations, body: JsonBody[NewRetention]) -> Response:
+def configure(
+    lake: RequestLake, locations: routes.Locations, body: routes.JsonBody[NewRetention]
+) -> Response:
     """Change the archive settings; null fields stay unchanged."""
     retention = "" if body.retention == "none" else body.retention
     if (body.experiment, body.workspace) != (None, None):
         if retention is None or (body.layout, body.location, body.allowlist) != (None, None, None):
             raise UsageError("with `experiment` or `workspace` send `retention`, and nothing else")
         lake.archive.set_retention(retention, experiment=body.experiment, workspace=body.workspace)
-        return json_response(resolved_retention(lake))
+        return routes.json_response(resolved_retention(lake))
     location = body.location and body.location.rstrip("/")
     if location and location != lake.archive.settings().location:
         locations.check_repository(location)
@@ -602,7 +594,7 @@ def configure(lake: RequestLake, locations: Locations, body: JsonBody[NewRetenti
         location=body.location,
         allowlist=body.allowlist,
     )
-    return json_response(resolved_retention(lake))
+    return routes.json_response(resolved_retention(lake))
 
 
 def _answer(archiving: ArchiveService, operation: ServerOperation) -> Response:
@@ -611,43 +603,46 @@ def _answer(archiving: ArchiveService, operation: ServerOperation) -> Response:
         archiving.operations.wait(operation, limits.OPERATION_ANSWER_WAIT_S)
     except (TracelakeError, OSError) as error:
         status = status_of(type(error)) if isinstance(error, TracelakeError) else 503
-        response = json_response({"error": str(error), "operation": operation.to_dict()}, status)
+        response = routes.json_response({"error": str(error), "operation": operation.to_dict()}, status)
         if status == 503:
             response.headers["Retry-After"] = str(limits.INGEST_RETRY_AFTER_S)
         return response
-    response = json_response(operation.to_dict(), 200 if operation.state == "done" else 202)
+    response = routes.json_response(operation.to_dict(), 200 if operation.state == "done" else 202)
     response.headers["Location"] = f"{OVERVIEW}/operations/{operation.id}"
     return response
 
 
 @api.post("/passes")
-def run(archiving: Archiving, body: JsonBody[NewPass]) -> Response:
+def run(archiving: Archiving, body: routes.JsonBody[NewPass]) -> Response:
     """Archive all due traces in one pass."""
     return _answer(archiving, archiving.begin_pass(body.experiment, body.older_than, body.max_traces))
 
 
 @api.post("/restores")
-def restore(archiving: Archiving, body: JsonBody[SomeTraces]) -> Response:
+def restore(archiving: Archiving, body: routes.JsonBody[SomeTraces]) -> Response:
     """Restore archived traces."""
     return _answer(archiving, archiving.begin_restore(body.trace_ids))
 
 
 @api.post("/deletions")
-def delete(archiving: Archiving, body: JsonBody[SomeTraces]) -> Response:
+def delete(archiving: Archiving, body: routes.JsonBody[SomeTraces]) -> Response:
     """Delete traces from the hot tier and the archive repository."""
     return _answer(archiving, archiving.begin_deletion(body.trace_ids))
 
 
 @api.post("/sweeps")
-def sweep(archiving: Archiving, body: JsonBody[NewSweep]) -> Response:
+def sweep(archiving: Archiving, body: routes.JsonBody[NewSweep]) -> Response:
     """Delete leftovers of killed passes from the archive repository."""
     return _answer(archiving, archiving.begin_sweep(body.grace_minutes * 60))
 
 
 @pages.get("/archive")
 def archive_page(
-    lake: RequestLake, archiving: Archiving, request: Request, limit: Limit = limits.ARCHIVE_LISTED_DEFAULT
+    lake: RequestLake,
+    archiving: Archiving,
+    request: Request,
+    limit: routes.Limit = limits.ARCHIVE_LISTED_DEFAULT,
 ) -> Response:
     """Show the archive."""
     view = None if not lake.hot.is_there else archive_overview(lake, archiving, limit)
-    return render_page(request, "archive.html", OVERVIEW, view=view)
+    return routes.render_page(request, "archive.html", OVERVIEW, view=view)

@@ -28,22 +28,9 @@ from tracelake._errors import ForbiddenError, NoKeyError, TracelakeError, UsageE
 from tracelake.access.audit import shown
 from tracelake.access.keys import AuditKind, AuditRecord, Need, check_all_workspaces, parse_key_id
 from tracelake.access.oidc import BEGUN_PATTERN
+from tracelake.server import http_policy
 from tracelake.server.audit import AuditWriter, address_of, count_response, record_of, response_outcome
 from tracelake.server.connections import mark_admitted
-from tracelake.server.http_policy import (
-    ANY,
-    OTLP,
-    SIGN_IN,
-    SIGNED_IN,
-    allowed_host,
-    allowed_origin,
-    is_divided,
-    name_of,
-    needed,
-    request_workspace,
-    retry_after_s,
-    status_of,
-)
 from tracelake.server.key_ring import ACTOR, KeyHolder, KeyRing
 from tracelake.server.otlp_http import METER, failure
 from tracelake.server.routes import error_page, json_response
@@ -115,7 +102,7 @@ def _set(response: Response, request: Request, name: str, value: str, max_age_s:
         max_age=max_age_s,
         # Browsers refuse `__Host-` cookies with another path or without Secure, even if the cookie is
         # cleared.
-        path=SIGNED_IN if is_sign_in and not secure else "/",
+        path=http_policy.SIGNED_IN if is_sign_in and not secure else "/",
         httponly=True,
         samesite=same_site,
         secure=secure,
@@ -154,8 +141,8 @@ class Guard:
         self._ring = ring
         self._auditing = auditing
         self._has_route = has_route
-        self._hosts = {allowed_host(host) for host in allowed.hosts}
-        self._origins = {allowed_origin(origin) for origin in allowed.origins}
+        self._hosts = {http_policy.allowed_host(host) for host in allowed.hosts}
+        self._origins = {http_policy.allowed_origin(origin) for origin in allowed.origins}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Refuse a request, or forward it to the application."""
@@ -173,12 +160,12 @@ class Guard:
                 if method == "OPTIONS" and "access-control-request-method" in headers:
                     await _preflight()(scope, receive, send)
                     return
-            need = needed(method, path)
+            need = http_policy.needed(method, path)
             actor = record = None
             if need != "public":
                 scope[ACTOR] = actor = await self._ring.actor(_token(scope, headers, origin), need)
                 mark_admitted(scope)
-                if not is_divided(method, path):
+                if not http_policy.is_divided(method, path):
                     check_all_workspaces(actor.key_id, actor.workspace)
                 if need == "ingest":
                     scope[METER] = self._ring.meter(actor)
@@ -197,7 +184,7 @@ class Guard:
             await self._app(scope, receive, send)
             return
         with (
-            request_workspace(actor.workspace),
+            http_policy.request_workspace(actor.workspace),
             response_outcome(self._auditing, record, send) as recording_send,
         ):
             await self._app(scope, receive, recording_send)
@@ -212,8 +199,8 @@ class Guard:
             token = bearer(headers.get("authorization")) or our_cookies(scope).get(COOKIE)
         except NoKeyError:
             token = None
-        need, method = needed(scope["method"], scope["path"]), scope["method"]
-        action, status = f"refused: {need}", str(status_of(type(error)))
+        need, method = http_policy.needed(scope["method"], scope["path"]), scope["method"]
+        action, status = f"refused: {need}", str(http_policy.status_of(type(error)))
         record = record_of(
             "counted",
             self._ring.holder(token),
@@ -227,7 +214,7 @@ class Guard:
     def _check_host(self, headers: Headers) -> None:
         names = headers.getlist("host")
         name = names[0] if len(names) == 1 else ""
-        if ANY not in self._hosts and name_of(name) not in self._hosts:
+        if http_policy.ANY not in self._hosts and http_policy.name_of(name) not in self._hosts:
             raise UsageError(
                 f"this server does not accept the host name {name[: limits.NAME_QUOTED_MAX_CHARS]!r}; add it "
                 "with --allowed-host when starting the server"
@@ -249,7 +236,9 @@ class Guard:
             # may have ended TLS.
             if host and of == host and scheme in (served, "https"):
                 return None
-            if path.startswith(OTLP) and (ANY in self._origins or origin in self._origins):
+            if path.startswith(http_policy.OTLP) and (
+                http_policy.ANY in self._origins or origin in self._origins
+            ):
                 return origin
         raise ForbiddenError(
             f"pages of {origin[: limits.QUOTED_MAX_CHARS]!r} may not send this request; --allowed-origin, "
@@ -313,21 +302,22 @@ def _wants_page(scope: Scope, headers: Headers) -> bool:
 
 def refusal_of(scope: Scope, error: TracelakeError) -> Response:
     """Return the response for a refused request: in OTLP's format, as a page, or as JSON."""
-    headers, path, status = Headers(scope=scope), scope["path"], status_of(type(error))
-    need: Need = needed(scope["method"], path)
-    if path.startswith(OTLP):
+    headers, path, status = Headers(scope=scope), scope["path"], http_policy.status_of(type(error))
+    need: Need = http_policy.needed(scope["method"], path)
+    if path.startswith(http_policy.OTLP):
         is_json = headers.get("content-type", "").lower().startswith("application/json")
         response = failure("json" if is_json else "protobuf", error)
     elif status == 401 and need == "read" and _wants_page(scope, headers):
         query = scope["query_string"].decode("latin-1")
         response = RedirectResponse(
-            f"{SIGN_IN}?next={quote(path + ('?' + query if query else ''), safe='/')}", status_code=303
+            f"{http_policy.SIGN_IN}?next={quote(path + ('?' + query if query else ''), safe='/')}",
+            status_code=303,
         )
     elif _wants_page(scope, headers):
         response = error_page(Request(scope), status, str(error))
     else:
         response = json_response({"error": str(error)}, status)
-    if not path.startswith(OTLP) and (wait_s := retry_after_s(error)) is not None:
+    if not path.startswith(http_policy.OTLP) and (wait_s := http_policy.retry_after_s(error)) is not None:
         response.headers["Retry-After"] = str(wait_s)
     if status == 401:
         response.headers["WWW-Authenticate"] = "Bearer"

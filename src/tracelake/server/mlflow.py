@@ -20,6 +20,7 @@ from fastapi.responses import PlainTextResponse
 from google.protobuf.json_format import MessageToDict
 from pydantic import BaseModel, ConfigDict
 
+from tracelake import limits
 from tracelake._errors import (
     DamageError,
     LimitError,
@@ -35,20 +36,6 @@ from tracelake.hot.tier import summary_of
 from tracelake.lake.annotations import check_experiment_tag, was_deleted
 from tracelake.lake.lake import Lake
 from tracelake.lake.trace_list import cut
-from tracelake.limits import (
-    ANNOTATIONS_MAX,
-    EXPERIMENTS_SHOWN_MAX,
-    INGEST_RETRY_AFTER_S,
-    MLFLOW_BATCH_MAX_BYTES,
-    MLFLOW_BATCH_SPANS_MAX,
-    MLFLOW_BATCH_TRACES_MAX,
-    MLFLOW_DELETED_TRACES_MAX,
-    MLFLOW_EXPERIMENTS_MAX,
-    MLFLOW_PAGE_TRACES_MAX,
-    NAME_QUOTED_MAX_CHARS,
-    TRACKING_IDS_AT_ONCE,
-    TRACKING_PREVIEW_MAX_CHARS,
-)
 from tracelake.otlp.encode import encode
 from tracelake.server.http_policy import RequestLake, status_of
 from tracelake.server.key_ring import ACTOR
@@ -121,7 +108,7 @@ class ExperimentQuery(MlflowModel):
     """Search for experiments."""
 
     filter: str | None = None
-    max_results: int = EXPERIMENTS_SHOWN_MAX
+    max_results: int = limits.EXPERIMENTS_SHOWN_MAX
     order_by: list[str] = []
     page_token: str | None = None
     view_type: str | None = None
@@ -151,7 +138,7 @@ def answered(handler: Callable[P, object]) -> Callable[P, Response]:
             code = next((code for kind, code in _CODES if isinstance(error, kind)), "INTERNAL_ERROR")
             response = json_response({"error_code": code, "message": str(error)}, status_of(type(error)))
             if response.status_code == 503:
-                response.headers["Retry-After"] = str(INGEST_RETRY_AFTER_S)
+                response.headers["Retry-After"] = str(limits.INGEST_RETRY_AFTER_S)
             return response
 
     return respond
@@ -229,8 +216,8 @@ def delete_assessment(lake: RequestLake, trace_id: str, assessment_id: str) -> o
 def create_experiment(lake: RequestLake, request: Request, body: JsonBody[NewExperiment]) -> object:
     """Create an experiment with its tags."""
     # Check everything before creating anything.
-    if len({tag.key for tag in body.tags}) > ANNOTATIONS_MAX:
-        raise LimitError(f"an experiment has at most {ANNOTATIONS_MAX:,} tags; give fewer.")
+    if len({tag.key for tag in body.tags}) > limits.ANNOTATIONS_MAX:
+        raise LimitError(f"an experiment has at most {limits.ANNOTATIONS_MAX:,} tags; give fewer.")
     for tag in body.tags:
         if check_experiment_tag(tag.key, tag.value):
             actor = request.scope[ACTOR]
@@ -359,8 +346,8 @@ def search_traces(lake: RequestLake, body: JsonBody[TraceQuery]) -> object:
 @answered
 def get_traces(lake: RequestLake, trace_ids: list[str] = Query(default=[])) -> object:  # noqa: B008
     """Return traces with their spans."""
-    if len(trace_ids) > MLFLOW_BATCH_TRACES_MAX:
-        raise LimitError(f"{len(trace_ids)} traces at once, of {MLFLOW_BATCH_TRACES_MAX} at most.")
+    if len(trace_ids) > limits.MLFLOW_BATCH_TRACES_MAX:
+        raise LimitError(f"{len(trace_ids)} traces at once, of {limits.MLFLOW_BATCH_TRACES_MAX} at most.")
     return {"traces": _traces(lake, full_ids(trace_ids))}
 
 
@@ -383,14 +370,14 @@ def _experiments(body: TraceQuery) -> list[str]:
         each.mlflow_experiment.experiment_id for each in body.locations if each.mlflow_experiment is not None
     ]
     ids += body.experiment_ids
-    if not 0 < len(ids) <= MLFLOW_EXPERIMENTS_MAX or any("\0" in each for each in ids):
-        raise UsageError(f"name 1 to {MLFLOW_EXPERIMENTS_MAX} experiments, by their ids.")
+    if not 0 < len(ids) <= limits.MLFLOW_EXPERIMENTS_MAX or any("\0" in each for each in ids):
+        raise UsageError(f"name 1 to {limits.MLFLOW_EXPERIMENTS_MAX} experiments, by their ids.")
     return ids
 
 
 def _page_size(max_results: int) -> int:
-    if not 1 <= max_results <= MLFLOW_PAGE_TRACES_MAX:
-        raise UsageError(f"max_results must be 1 to {MLFLOW_PAGE_TRACES_MAX}, not {max_results}.")
+    if not 1 <= max_results <= limits.MLFLOW_PAGE_TRACES_MAX:
+        raise UsageError(f"max_results must be 1 to {limits.MLFLOW_PAGE_TRACES_MAX}, not {max_results}.")
     return max_results
 
 
@@ -405,7 +392,7 @@ def full_ids(trace_ids: Sequence[str]) -> list[str]:
     for each in whole_ids:
         if not _WHOLE_ID.fullmatch(each):
             raise UsageError(
-                f"{each[:NAME_QUOTED_MAX_CHARS]!r} is not a full trace id of 32 hex digits; `traces/get` "
+                f"{each[: limits.NAME_QUOTED_MAX_CHARS]!r} is not a full trace id of 32 hex digits; `traces/get` "
                 "accepts the beginning of an id."
             )
     return whole_ids
@@ -427,11 +414,13 @@ def _traces(lake: Lake, trace_ids: Sequence[str]) -> list[dict[str, Any] | msgsp
                 continue
             spans, size_bytes = spans + len(rows), size_bytes + rows.nbytes
             # A single trace is returned at any size, as `traces/get` does.
-            if traces and (spans > MLFLOW_BATCH_SPANS_MAX or size_bytes > MLFLOW_BATCH_MAX_BYTES):
+            if traces and (
+                spans > limits.MLFLOW_BATCH_SPANS_MAX or size_bytes > limits.MLFLOW_BATCH_MAX_BYTES
+            ):
                 raise LimitError(
                     f"the first {len(traces) + 1} of {len(trace_ids)} traces have {spans:,} spans of "
-                    f"{size_bytes:,} bytes, and the limits are {MLFLOW_BATCH_SPANS_MAX:,} and "
-                    f"{MLFLOW_BATCH_MAX_BYTES:,}; request fewer traces at once."
+                    f"{size_bytes:,} bytes, and the limits are {limits.MLFLOW_BATCH_SPANS_MAX:,} and "
+                    f"{limits.MLFLOW_BATCH_MAX_BYTES:,}; request fewer traces at once."
                 )
             traces.append(_trace_json(lake, rows))
         except NotFoundError:
@@ -510,8 +499,8 @@ def _of_root(rows: pa.Table) -> dict[str, Any]:
     state = "ERROR" if root["status"] == "ERROR" else "OK"
     return {
         "state": state if root["end_ns"] else "IN_PROGRESS",
-        "request_preview": root["input"] and root["input"][:TRACKING_PREVIEW_MAX_CHARS],
-        "response_preview": root["output"] and root["output"][:TRACKING_PREVIEW_MAX_CHARS],
+        "request_preview": root["input"] and root["input"][: limits.TRACKING_PREVIEW_MAX_CHARS],
+        "response_preview": root["output"] and root["output"][: limits.TRACKING_PREVIEW_MAX_CHARS],
     }
 
 
@@ -633,8 +622,10 @@ def _start(lake: Lake, trace: NewTraceInfo) -> dict[str, Any]:
     (trace_id,) = full_ids([trace.trace_id])
     fields = {
         "client_request_id": trace.client_request_id,
-        "request_preview": trace.request_preview and trace.request_preview[:TRACKING_PREVIEW_MAX_CHARS],
-        "response_preview": trace.response_preview and trace.response_preview[:TRACKING_PREVIEW_MAX_CHARS],
+        "request_preview": trace.request_preview
+        and trace.request_preview[: limits.TRACKING_PREVIEW_MAX_CHARS],
+        "response_preview": trace.response_preview
+        and trace.response_preview[: limits.TRACKING_PREVIEW_MAX_CHARS],
     }
     present = {key: value for key, value in fields.items() if value is not None}
     started = StartedTrace(trace.tags, trace.trace_metadata, present, trace.assessments)
@@ -665,20 +656,20 @@ def _delete(lake: Lake, wanted: Deletion) -> int:
         raise UsageError("name the traces to delete, or the latest start time, but not both.")
     if wanted.max_traces is not None and (ids or wanted.max_traces < 1):
         raise UsageError("max_traces must be 1 or more, and needs max_timestamp_millis.")
-    if len(ids) > MLFLOW_DELETED_TRACES_MAX:
+    if len(ids) > limits.MLFLOW_DELETED_TRACES_MAX:
         raise UsageError(
-            f"{len(ids):,} traces at once, of {MLFLOW_DELETED_TRACES_MAX:,} at most; ask for fewer."
+            f"{len(ids):,} traces at once, of {limits.MLFLOW_DELETED_TRACES_MAX:,} at most; ask for fewer."
         )
     if ids:
         here = store.infos([bare(each) for each in ids])
         chosen = [id for id, row in here.items() if row["experiment_id"] == wanted.experiment_id]
     else:
-        most = min(wanted.max_traces or MLFLOW_DELETED_TRACES_MAX, MLFLOW_DELETED_TRACES_MAX)
+        most = min(wanted.max_traces or limits.MLFLOW_DELETED_TRACES_MAX, limits.MLFLOW_DELETED_TRACES_MAX)
         chosen = store.began_until(wanted.experiment_id, wanted.max_timestamp_millis or 0, most)
     deleted = 0
     failed: dict[str, TracelakeError] = {}
-    for at in range(0, len(chosen), TRACKING_IDS_AT_ONCE):
-        some = chosen[at : at + TRACKING_IDS_AT_ONCE]
+    for at in range(0, len(chosen), limits.TRACKING_IDS_AT_ONCE):
+        some = chosen[at : at + limits.TRACKING_IDS_AT_ONCE]
         deleted += len(lake.archive.delete(some, failed.__setitem__))
     if failed:  # the response has room for a number but not for reasons
         trace_id, error = next(iter(failed.items()))

@@ -23,26 +23,16 @@ from tracelake._errors import BackPressureError
 from tracelake.journal.protocol import ClientRequest
 from tracelake.lake.explicit_transactions import ClientTransactionInfo
 from tracelake.lake.lake import Lake
+from tracelake.server import routes
 from tracelake.server.http_policy import RequestLake
 from tracelake.server.pipeline_host import PipelineHost, host_error
 from tracelake.server.render import with_query
-from tracelake.server.routes import (
-    JsonBody,
-    JsonRoute,
-    Limit,
-    Locations,
-    NoDetails,
-    RequestModel,
-    app_part,
-    json_response,
-    render_page,
-)
 from tracelake.tasks.runners import InProcess
 
 TRANSACTIONS = "/api/v1/transactions"
 
 
-class NewTransaction(RequestModel):
+class NewTransaction(routes.RequestModel):
     """Request body that begins a transaction; null values mean the settings' defaults."""
 
     id: str | None = None
@@ -50,9 +40,9 @@ class NewTransaction(RequestModel):
     timeout_s: Annotated[float, Field(gt=0, le=limits.CLIENT_TIMEOUT_MAX_S)] | None = None
 
 
-Host: TypeAlias = Annotated[PipelineHost | None, app_part("host")]
+Host: TypeAlias = Annotated[PipelineHost | None, routes.app_part("host")]
 """This server's pipeline."""
-api = APIRouter(prefix="/api/v1", route_class=JsonRoute)
+api = APIRouter(prefix="/api/v1", route_class=routes.JsonRoute)
 """JSON API for explicit transactions, the pipeline and its sources."""
 pages = APIRouter(include_in_schema=False)
 """Pages of the pipeline."""
@@ -62,37 +52,37 @@ pages = APIRouter(include_in_schema=False)
 def current(lake: RequestLake) -> Response:
     """Show the explicit transaction that was begun last; at most one is open."""
     info = lake.transactions.current()
-    return json_response({"transactions": [] if info is None else [info]})
+    return routes.json_response({"transactions": [] if info is None else [info]})
 
 
 @api.get("/transactions/{transaction_id}")
 def one(lake: RequestLake, transaction_id: str) -> Response:
     """Show the state of an explicit transaction."""
-    return json_response(lake.transactions.get(transaction_id))
+    return routes.json_response(lake.transactions.get(transaction_id))
 
 
 @api.post("/transactions")
-def begin(lake: RequestLake, body: JsonBody[NewTransaction]) -> Response:
+def begin(lake: RequestLake, body: routes.JsonBody[NewTransaction]) -> Response:
     """Begin an explicit transaction."""
     transaction = lake.transactions.begin(when_gone=body.when_gone, timeout_s=body.timeout_s, id=body.id)
     return _answer(lake.transactions.get(transaction.id), 201)
 
 
 @api.post("/transactions/{transaction_id}/seen")
-def seen(lake: RequestLake, transaction_id: str, _body: JsonBody[NoDetails]) -> Response:
+def seen(lake: RequestLake, transaction_id: str, _body: routes.JsonBody[routes.NoDetails]) -> Response:
     """Keep a transaction alive: restart its timeout."""
     lake.transactions.alive(transaction_id, lambda _: None)
-    return json_response(lake.transactions.get(transaction_id))
+    return routes.json_response(lake.transactions.get(transaction_id))
 
 
 @api.post("/transactions/{transaction_id}/commit")
-def commit(lake: RequestLake, transaction_id: str, _body: JsonBody[NoDetails]) -> Response:
+def commit(lake: RequestLake, transaction_id: str, _body: routes.JsonBody[routes.NoDetails]) -> Response:
     """Commit a transaction with all pending input."""
     return _end(lake, transaction_id, "commit")
 
 
 @api.post("/transactions/{transaction_id}/abort")
-def abort(lake: RequestLake, transaction_id: str, _body: JsonBody[NoDetails]) -> Response:
+def abort(lake: RequestLake, transaction_id: str, _body: routes.JsonBody[routes.NoDetails]) -> Response:
     """Abort a transaction and publish nothing."""
     return _end(lake, transaction_id, "abort")
 
@@ -108,7 +98,7 @@ def _end(lake: Lake, id: str, request: ClientRequest) -> Response:
 
 
 def _answer(info: ClientTransactionInfo, status: int) -> Response:
-    response = json_response(info, status)
+    response = routes.json_response(info, status)
     response.headers["Location"] = f"{TRANSACTIONS}/{info.id}"
     return response
 
@@ -135,29 +125,29 @@ def pipeline_overview(
 
 @api.get("/pipeline")
 def overview(
-    lake: RequestLake, host: Host, limit: Limit = limits.PAGE_ROWS_DEFAULT, before: Number = None
+    lake: RequestLake, host: Host, limit: routes.Limit = limits.PAGE_ROWS_DEFAULT, before: Number = None
 ) -> Response:
     """Show replicas, pending input, and a page of transactions, newest first."""
-    return json_response(pipeline_overview(lake, host, limit, before))
+    return routes.json_response(pipeline_overview(lake, host, limit, before))
 
 
 @api.get("/pipeline/transactions")
 def transactions(
-    lake: RequestLake, host: Host, limit: Limit = limits.PAGE_ROWS_DEFAULT, before: Number = None
+    lake: RequestLake, host: Host, limit: routes.Limit = limits.PAGE_ROWS_DEFAULT, before: Number = None
 ) -> Response:
     """List a page of transactions, newest first."""
     page = pipeline_overview(lake, host, limit, before)
-    return json_response({"transactions": page["transactions"], "next": page["next"]})
+    return routes.json_response({"transactions": page["transactions"], "next": page["next"]})
 
 
 @api.get("/pipeline/transactions/{transaction}")
 def explain(lake: RequestLake, transaction: int) -> Response:
     """Show the inputs and the results of a transaction."""
-    return json_response(lake.journal.explain(transaction))
+    return routes.json_response(lake.journal.explain(transaction))
 
 
 @api.post("/pipeline/transactions/{transaction}/replay")
-def replay(lake: RequestLake, transaction: int, _body: JsonBody[NoDetails]) -> Response:
+def replay(lake: RequestLake, transaction: int, _body: routes.JsonBody[routes.NoDetails]) -> Response:
     """Read the recorded input of a transaction again and compare."""
     if not _REPLAYING.acquire(blocking=False):
         raise BackPressureError("a transaction is being replayed on this server; retry when that has ended")
@@ -165,7 +155,7 @@ def replay(lake: RequestLake, transaction: int, _body: JsonBody[NoDetails]) -> R
         report = lake.journal.replay(transaction, runner=InProcess())
     finally:
         _REPLAYING.release()
-    return json_response({"ok": report.ok, **asdict(report)})
+    return routes.json_response({"ok": report.ok, **asdict(report)})
 
 
 @pages.get("/pipeline")
@@ -173,13 +163,13 @@ def pipeline_page(
     lake: RequestLake,
     host: Host,
     request: Request,
-    limit: Limit = limits.PAGE_ROWS_DEFAULT,
+    limit: routes.Limit = limits.PAGE_ROWS_DEFAULT,
     before: Number = None,
 ) -> Response:
     """Show pending input and transactions."""
     view = pipeline_overview(lake, host, limit, before)
     next_url = with_query(request, before=view["next"]) if view["next"] is not None else None
-    return render_page(request, "pipeline.html", PIPELINE, view=view, next_url=next_url)
+    return routes.render_page(request, "pipeline.html", PIPELINE, view=view, next_url=next_url)
 
 
 @pages.get("/pipeline/{transaction}")
@@ -188,17 +178,19 @@ def transaction_page(lake: RequestLake, request: Request, transaction: int) -> R
     account = lake.journal.explain(transaction)
     shown = limits.PAGE_ROWS_DEFAULT
     twin = f"{PIPELINE}/transactions/{transaction}"
-    return render_page(request, "transaction.html", twin, account=account, info=account.info, shown=shown)
+    return routes.render_page(
+        request, "transaction.html", twin, account=account, info=account.info, shown=shown
+    )
 
 
-class NewSource(RequestModel):
+class NewSource(routes.RequestModel):
     """Request body that adds a source."""
 
     name: str
     address: str
 
 
-class Pause(RequestModel):
+class Pause(routes.RequestModel):
     """Request body that pauses or resumes a source."""
 
     on: bool = True
@@ -207,25 +199,25 @@ class Pause(RequestModel):
 @api.get("/sources")
 def sources(lake: RequestLake) -> Response:
     """List sources with their state, lag and rate."""
-    return json_response({"sources": lake.sources.all()})
+    return routes.json_response({"sources": lake.sources.all()})
 
 
 @api.post("/sources")
-def add(lake: RequestLake, locations: Locations, body: JsonBody[NewSource]) -> Response:
+def add(lake: RequestLake, locations: routes.Locations, body: routes.JsonBody[NewSource]) -> Response:
     """Add a source for all pipelines."""
     locations.check_source(body.address)
-    return json_response({"source": lake.sources.add(body.name, body.address)}, 201)
+    return routes.json_response({"source": lake.sources.add(body.name, body.address)}, 201)
 
 
 @api.post("/sources/{name}/pause")
-def pause(lake: RequestLake, name: str, body: JsonBody[Pause]) -> Response:
+def pause(lake: RequestLake, name: str, body: routes.JsonBody[Pause]) -> Response:
     """Pause a source; `on` false resumes it."""
     change = lake.sources.pause if body.on else lake.sources.resume
-    return json_response({"source": change(name)})
+    return routes.json_response({"source": change(name)})
 
 
 @api.delete("/sources/{name}")
 def remove(lake: RequestLake, name: str) -> Response:
     """Remove a source; its recorded input is still ingested."""
     lake.sources.remove(name)
-    return json_response({"source": name})
+    return routes.json_response({"source": name})

@@ -22,31 +22,8 @@ from msgspec.structs import replace
 
 from tracelake._errors import ContentionError, DamageError, ExpiredError, IndeterminateError, NotFoundError
 from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX, WRITES_REMEMBERED
-from tracelake.shards.model import (
-    Batch,
-    BatchRef,
-    Beginning,
-    Part,
-    Rolled,
-    ShardState,
-    Write,
-    from_bytes,
-    to_bytes,
-)
+from tracelake.shards import model, protocol
 from tracelake.shards.partitioning import lies_in
-from tracelake.shards.protocol import (
-    AppendDecision,
-    LostAppend,
-    Swap,
-    TooLate,
-    UpperMismatch,
-    append,
-    batches_to_roll,
-    is_written,
-    remembers,
-    visible,
-)
-from tracelake.shards.protocol import replace as replace_run
 from tracelake.storage import (
     ABSENT,
     Done,
@@ -77,16 +54,16 @@ class States:
         self._shard = shard
         self._key_value = key_value
         self._objects = objects
-        self._cached: tuple[Rolled, Beginning] | None = None  # last read or written
+        self._cached: tuple[model.Rolled, model.Beginning] | None = None  # last read or written
 
-    def read(self) -> tuple[ShardState, Version | None]:
+    def read(self) -> tuple[model.ShardState, Version | None]:
         """Return the complete state and its version. A shard without any write is empty."""
         missing = ""
         for _ in range(_SHARD_READ_TRIES_MAX):
             entry = self._key_value.get(SHARDS_PARTITION, self._shard)
             if entry is None:
-                return ShardState(), None
-            state = from_bytes(ShardState, entry.value, f"the state of shard {self._shard}")
+                return model.ShardState(), None
+            state = model.from_bytes(model.ShardState, entry.value, f"the state of shard {self._shard}")
             if state.rolled is None:
                 return state, entry.version
             try:
@@ -101,21 +78,21 @@ class States:
             "backup."
         )
 
-    def swap(self, state: ShardState, version: Version | None) -> bool | None:
+    def swap(self, state: model.ShardState, version: Version | None) -> bool | None:
         """Replace the state that was read at `version`. Return True if this state was published.
 
         False means that it was not: the caller must read and decide again. None means the same after a lost reply: the
         state may have been published and replaced by another since.
         """
         expected = ABSENT if version is None else version
-        value = to_bytes(self._shortened(state))
+        value = model.to_bytes(self._shortened(state))
         outcome = self._key_value.set_if(SHARDS_PARTITION, self._shard, value, expected)
         settled = settle(self._key_value, SHARDS_PARTITION, self._shard, outcome, is_mine=lambda _: False)
         if isinstance(settled, Done):
             return True
         return None if isinstance(outcome, Indeterminate) else False
 
-    def _beginning(self, rolled: Rolled) -> Beginning:
+    def _beginning(self, rolled: model.Rolled) -> model.Beginning:
         cached = self._cached
         if cached is None or cached[0] != rolled:
             data = self._objects.get(rolled.path)
@@ -124,10 +101,10 @@ class States:
                     f"shard {self._shard}: {rolled.path} is damaged: its checksum does not match. Restore it "
                     "from a backup."
                 )
-            self._cached = cached = rolled, from_bytes(Beginning, data, rolled.path)
+            self._cached = cached = rolled, model.from_bytes(model.Beginning, data, rolled.path)
         return cached[1]
 
-    def _shortened(self, state: ShardState) -> ShardState:
+    def _shortened(self, state: model.ShardState) -> model.ShardState:
         """Roll up the beginning of a long state into an object, or reuse the last such object."""
         cached = self._cached
         if cached is not None and cached[0] == state.rolled:  # any other object may have been collected
@@ -137,15 +114,15 @@ class States:
                 short = replace(
                     state, batches=state.batches[batches:], retired=state.retired[retired:], rolled=rolled
                 )
-                if len(to_bytes(short)) <= SHARD_STATE_INLINE_MAX_BYTES:
+                if len(model.to_bytes(short)) <= SHARD_STATE_INLINE_MAX_BYTES:
                     return short
-        if len(to_bytes(inline := replace(state, rolled=None))) <= SHARD_STATE_INLINE_MAX_BYTES:
+        if len(model.to_bytes(inline := replace(state, rolled=None))) <= SHARD_STATE_INLINE_MAX_BYTES:
             return inline
-        beginning = Beginning(state.batches[:-_SHARD_STATE_INLINE_BATCHES], state.retired)
-        data = to_bytes(beginning)
+        beginning = model.Beginning(state.batches[:-_SHARD_STATE_INLINE_BATCHES], state.retired)
+        data = model.to_bytes(beginning)
         path = f"shards/{self._shard}/states/{state.epoch:06d}/{state.seq:010d}-{uuid.uuid4().hex}.json"
         self._objects.put(path, data)
-        rolled = Rolled(path, hashlib.sha256(data).hexdigest())
+        rolled = model.Rolled(path, hashlib.sha256(data).hexdigest())
         self._cached = rolled, beginning
         return replace(state, batches=state.batches[-_SHARD_STATE_INLINE_BATCHES:], retired=(), rolled=rolled)
 
@@ -160,27 +137,27 @@ class Writes:
         self._table = table
         self._key_value = key_value
 
-    def find(self, state: ShardState, name: str, number: int) -> Write | None:
+    def find(self, state: model.ShardState, name: str, number: int) -> model.Write | None:
         """Return the write with this name, from the given state or from a separate record; None if it is new. The state
         must have been read before."""
         recorded = self._record(self._key_value.get(WRITES_PARTITION, self._key(name)))
         writes = state.written if recorded is None else (*state.written, recorded)
-        return next((write for write in writes if is_written(write, name, number)), None)
+        return next((write for write in writes if protocol.is_written(write, name, number)), None)
 
-    def put_away(self, writes: Iterable[Write]) -> None:
+    def put_away(self, writes: Iterable[model.Write]) -> None:
         """Write separate records for these writes. An existing record of a later write of the same series is kept."""
         for write in writes:
             self._put_away(write)
 
-    def _put_away(self, write: Write) -> None:
+    def _put_away(self, write: model.Write) -> None:
         key = self._key(write.name)
         for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
             entry = self._key_value.get(WRITES_PARTITION, key)
             there = self._record(entry)
-            if there is not None and is_written(there, write.name, write.number):
+            if there is not None and protocol.is_written(there, write.name, write.number):
                 return
             expected = ABSENT if entry is None else entry.version
-            outcome = self._key_value.set_if(WRITES_PARTITION, key, to_bytes(write), expected)
+            outcome = self._key_value.set_if(WRITES_PARTITION, key, model.to_bytes(write), expected)
             settled = settle(self._key_value, WRITES_PARTITION, key, outcome, is_mine=lambda _: False)
             if isinstance(settled, Done):
                 return
@@ -192,8 +169,12 @@ class Writes:
     def _key(self, name: str) -> str:
         return f"{self._table}/{name}"
 
-    def _record(self, entry: Entry | None) -> Write | None:
-        return None if entry is None else from_bytes(Write, entry.value, f"the record of write {entry.key}")
+    def _record(self, entry: Entry | None) -> model.Write | None:
+        return (
+            None
+            if entry is None
+            else model.from_bytes(model.Write, entry.value, f"the record of write {entry.key}")
+        )
 
 
 DecisionT = TypeVar("DecisionT")
@@ -205,17 +186,17 @@ class Snapshot:
     them."""
 
     as_of: int
-    parts: tuple[Part, ...]
-    retractions: tuple[Part, ...]
-    history: tuple[Part, ...] = ()
+    parts: tuple[model.Part, ...]
+    retractions: tuple[model.Part, ...]
+    history: tuple[model.Part, ...] = ()
     rows: int | None = None
     """The number of rows; None if only reading can determine it."""
-    swallowed: tuple[tuple[int, Part], ...] = ()
+    swallowed: tuple[tuple[int, model.Part], ...] = ()
     """History that no row of the snapshot needs: parts of `Batch.history`, each with the upper of its batch."""
     only: frozenset[int] | None = None
     """Buckets to which rows of parts of all buckets are restricted; None for no restriction."""
 
-    def narrow(self, keep: Callable[[Part], bool]) -> Snapshot:
+    def narrow(self, keep: Callable[[model.Part], bool]) -> Snapshot:
         """Restrict the snapshot to the parts for which `keep` returns True."""
         parts, retractions, history = (
             tuple(part for part in parts if keep(part))
@@ -243,16 +224,16 @@ class Shard:
         self._states = States(name, key_value, objects)
         self._writes = Writes(name, key_value)
 
-    def find_write(self, state: ShardState, name: str, number: int) -> Write | None:
+    def find_write(self, state: model.ShardState, name: str, number: int) -> model.Write | None:
         """Return the write with this name; None if no append up to this state had it. The state must have been read
         before."""
         return self._writes.find(state, name, number)
 
-    def state(self) -> ShardState:
+    def state(self) -> model.ShardState:
         """Return the current state. A shard without any write is empty."""
         return self._states.read()[0]
 
-    def snapshot(self, as_of: int, state: ShardState | None = None) -> Snapshot:
+    def snapshot(self, as_of: int, state: model.ShardState | None = None) -> Snapshot:
         """Return parts and retractions as of a time.
 
         Raises:
@@ -266,7 +247,7 @@ class Shard:
                 f"{state.since}. Read a newer commit."
             )
         try:
-            refs = visible(state, as_of)
+            refs = protocol.visible(state, as_of)
         except ValueError as error:
             raise DamageError(
                 f"shard {self.name}: its state in the metadata does not cover the transaction that a commit "
@@ -287,7 +268,7 @@ class Shard:
             ),
         )
 
-    def batch(self, ref: BatchRef) -> Batch:
+    def batch(self, ref: model.BatchRef) -> model.Batch:
         """Read a batch record and check it against the checksum in the state."""
         batch = self.batch_if_there(ref)
         if batch is None:
@@ -296,7 +277,7 @@ class Shard:
             )
         return batch
 
-    def batch_if_there(self, ref: BatchRef) -> Batch | None:
+    def batch_if_there(self, ref: model.BatchRef) -> model.Batch | None:
         """Read a batch record like `batch`; return None if the record does not exist, as that of a retired batch may
         not."""
         try:
@@ -308,16 +289,18 @@ class Shard:
                 f"shard {self.name}: batch record {ref.path} is damaged: its checksum does not match. Restore "
                 "it from a backup."
             )
-        return from_bytes(Batch, data, f"batch {ref.path}")
+        return model.from_bytes(model.Batch, data, f"batch {ref.path}")
 
-    def batch_at(self, time: int) -> Batch | None:
+    def batch_at(self, time: int) -> model.Batch | None:
         """Return the batch that covers a time, or None if no row changed at it."""
         for ref in reversed(self.state().batches):
             if ref.lower <= time < ref.upper:
                 return self.batch(ref)
         return None
 
-    def compare_and_append(self, batch: Batch, write: Write | None = None) -> UpperMismatch | None:
+    def compare_and_append(
+        self, batch: model.Batch, write: model.Write | None = None
+    ) -> protocol.UpperMismatch | None:
         """Append the batch if the shard's upper is its lower. None means that the batch is in the shard.
 
         Its parts must already be in the object store. A retry with the same batch is safe, whatever the outcome of
@@ -332,29 +315,31 @@ class Shard:
         ref = None if batch.is_empty else self._write_record(batch, 0)
         attempted = is_conclusive = False
 
-        def decide(state: ShardState) -> AppendDecision:
+        def decide(state: model.ShardState) -> protocol.AppendDecision:
             nonlocal attempted, is_conclusive
-            is_conclusive = remembers(state, batch.lower)
-            away = batches_to_roll(state.written, self.written_max) if write is not None else ()
+            is_conclusive = protocol.remembers(state, batch.lower)
+            away = protocol.batches_to_roll(state.written, self.written_max) if write is not None else ()
             self._writes.put_away(away)
-            decision = append(state, batch.lower, batch.upper, ref, batch.epoch, write, away)
-            if isinstance(decision, UpperMismatch) and attempted and not is_conclusive:
+            decision = protocol.append(state, batch.lower, batch.upper, ref, batch.epoch, write, away)
+            if isinstance(decision, protocol.UpperMismatch) and attempted and not is_conclusive:
                 raise IndeterminateError(
                     f"shard {self.name}: it is unknown whether the batch at {batch.lower} was appended; read "
                     "the table to find out."
                 )
-            attempted = attempted or isinstance(decision, Swap)
+            attempted = attempted or isinstance(decision, protocol.Swap)
             return decision
 
         decision, _ = self._change(decide)
-        if isinstance(decision, UpperMismatch):
+        if isinstance(decision, protocol.UpperMismatch):
             if ref is not None and is_conclusive:  # otherwise, an earlier call may have appended it
                 self._objects.delete(ref.path)
             return decision
         self._refuse_if_late(decision)
         return None
 
-    def replace(self, run: Sequence[BatchRef], merged: Batch, written: Iterable[str] = ()) -> bool:
+    def replace(
+        self, run: Sequence[model.BatchRef], merged: model.Batch, written: Iterable[str] = ()
+    ) -> bool:
         """Replace adjacent batches by one that holds the same rows; return False if a peer replaced them first.
 
         In that case the objects in `written` are deleted, which were made for `merged` and are named by nothing else.
@@ -363,23 +348,25 @@ class Shard:
         Raises ExpiredError like `compare_and_append`.
         """
         ref = self._write_record(merged, max(old.level for old in run) + 1)
-        decision, unsure = self._change(partial(replace_run, run=run, batch=ref, epoch=merged.epoch))
+        decision, unsure = self._change(partial(protocol.replace, run=run, batch=ref, epoch=merged.epoch))
         self._refuse_if_late(decision)
-        if isinstance(decision, LostAppend) and not unsure:
+        if isinstance(decision, protocol.LostAppend) and not unsure:
             delete_all(self._objects, [ref.path, *written])
-        return not isinstance(decision, LostAppend)
+        return not isinstance(decision, protocol.LostAppend)
 
-    def change(self, decide: Callable[[ShardState], Swap | None]) -> None:
+    def change(self, decide: Callable[[model.ShardState], protocol.Swap | None]) -> None:
         """Apply a decision to the state until it succeeds or is unnecessary."""
         self._change(decide)
 
-    def _change(self, decide: Callable[[ShardState], DecisionT | Swap]) -> tuple[DecisionT | Swap, bool]:
+    def _change(
+        self, decide: Callable[[model.ShardState], DecisionT | protocol.Swap]
+    ) -> tuple[DecisionT | protocol.Swap, bool]:
         """Apply a decision until it succeeds; return it, and whether a reply was lost on the way."""
         unsure = False
         for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
             state, version = self._states.read()
             decision = decide(state)
-            if isinstance(decision, Swap):
+            if isinstance(decision, protocol.Swap):
                 # After an unknown outcome, the next round reads the state again and decides on that state.
                 swapped = self._states.swap(decision.state, version)
                 unsure = unsure or swapped is None
@@ -392,21 +379,21 @@ class Shard:
         )
 
     def _refuse_if_late(self, decision: object) -> None:
-        if isinstance(decision, TooLate):
+        if isinstance(decision, protocol.TooLate):
             raise ExpiredError(
                 f"shard {self.name}: the parts of this batch were uploaded too long ago, and garbage "
                 "collection may have deleted them. Nothing was appended; run again to upload new parts."
             )
 
-    def _write_record(self, batch: Batch, level: int) -> BatchRef:
-        data = to_bytes(batch)
+    def _write_record(self, batch: model.Batch, level: int) -> model.BatchRef:
+        data = model.to_bytes(batch)
         sha256 = hashlib.sha256(data).hexdigest()
         # Named by content, not by id: two tries of one write have the same id but different parts.
         path = f"shards/{self.name}/batches/{batch.epoch:06d}/{batch.lower:010d}-{sha256[:32]}.json"
         self._objects.put(path, data)
         inserted = sum(part.rows for part in batch.parts)
         retracted = sum(part.rows for part in batch.retractions)
-        return BatchRef(
+        return model.BatchRef(
             lower=batch.lower,
             upper=batch.upper,
             id=batch.id,

@@ -7,38 +7,18 @@ import time
 from collections.abc import Collection, Iterator
 
 from tracelake._errors import NotFoundError
-from tracelake.storage.ports import (
-    Conflict,
-    Done,
-    EachAlone,
-    Entry,
-    Expected,
-    ObjectInfo,
-    Outcome,
-    Version,
-    check_path,
-    check_prefix,
-    check_range,
-    check_scan_limit,
-    check_value,
-    encode_beginning,
-    encode_key,
-    encode_text,
-    end_of,
-    is_at,
-    new_version,
-)
+from tracelake.storage import ports
 
 
-class MemoryKeyValueStore(EachAlone):
+class MemoryKeyValueStore(ports.EachAlone):
     """A `KeyValueStore` in memory. `close` keeps the records, because `memory://name` may be opened again."""
 
     def __init__(self) -> None:
         """Start without records."""
         self._lock = threading.Lock()
-        self._partitions: dict[str, dict[str, Entry]] = {}
+        self._partitions: dict[str, dict[str, ports.Entry]] = {}
 
-    def get(self, partition: str, key: str) -> Entry | None:
+    def get(self, partition: str, key: str) -> ports.Entry | None:
         """Return the record, or None if it is absent."""
         _check_names(partition, key)
         with self._lock:
@@ -46,12 +26,12 @@ class MemoryKeyValueStore(EachAlone):
 
     def scan(
         self, partition: str, start: str = "", stop: str | None = None, limit: int | None = None
-    ) -> list[Entry]:
+    ) -> list[ports.Entry]:
         """Return the records with start <= key < stop in key order, at most `limit` of them."""
-        encode_key("partition", partition)
-        encode_text("start", start)
-        encode_text("stop", stop or "")
-        check_scan_limit(limit)
+        ports.encode_key("partition", partition)
+        ports.encode_text("start", start)
+        ports.encode_text("stop", stop or "")
+        ports.check_scan_limit(limit)
         with self._lock:
             entries = list(self._partitions.get(partition, {}).values())
         # Code points sort like their UTF-8 bytes, so strings need no encoding here.
@@ -64,40 +44,40 @@ class MemoryKeyValueStore(EachAlone):
         """Return the keys of these records."""
         return [entry.key for entry in self.scan(partition, start, stop, limit)]
 
-    def set(self, partition: str, key: str, value: bytes) -> Version:
+    def set(self, partition: str, key: str, value: bytes) -> ports.Version:
         """Write the record unconditionally."""
         _check_names(partition, key)
-        check_value(key, value)
+        ports.check_value(key, value)
         with self._lock:
             return self._put(partition, key, value)
 
-    def set_if(self, partition: str, key: str, value: bytes, expected: Expected) -> Outcome:
+    def set_if(self, partition: str, key: str, value: bytes, expected: ports.Expected) -> ports.Outcome:
         """Write the record if its version is `expected`."""
         _check_names(partition, key)
-        check_value(key, value)
+        ports.check_value(key, value)
         with self._lock:
             current = self._partitions.get(partition, {}).get(key)
-            if not is_at(current, expected):
-                return Conflict(current)
-            return Done(self._put(partition, key, value))
+            if not ports.is_at(current, expected):
+                return ports.Conflict(current)
+            return ports.Done(self._put(partition, key, value))
 
-    def delete_if(self, partition: str, key: str, expected: Version) -> Outcome:
+    def delete_if(self, partition: str, key: str, expected: ports.Version) -> ports.Outcome:
         """Delete the record if its version is `expected`. Done then carries a version of the deletion itself."""
         _check_names(partition, key)
         with self._lock:
             current = self._partitions.get(partition, {}).get(key)
-            if not is_at(current, expected):
-                return Conflict(current)
+            if not ports.is_at(current, expected):
+                return ports.Conflict(current)
             del self._partitions[partition][key]
-            return Done(new_version())
+            return ports.Done(ports.new_version())
 
     def note(self, partition: str, key: str, value: bytes) -> None:
         """Write a note, replacing an existing one."""
         self.set(partition, key, value)
 
-    def notes(self, partition: str, beginning: str = "") -> list[Entry]:
+    def notes(self, partition: str, beginning: str = "") -> list[ports.Entry]:
         """Return the notes of a partition whose key has this prefix, in key order."""
-        return self.scan(partition, beginning, end_of(beginning))
+        return self.scan(partition, beginning, ports.end_of(beginning))
 
     def forget(self, partition: str, keys: Collection[str]) -> None:
         """Delete notes, if they exist."""
@@ -107,7 +87,7 @@ class MemoryKeyValueStore(EachAlone):
 
     def erase(self, partition: str, beginning: str) -> None:
         """Delete all records whose key has this prefix."""
-        encode_beginning(beginning)
+        ports.encode_beginning(beginning)
         with self._lock:
             records = self._partitions.get(partition, {})
             for key in [key for key in records if key.startswith(beginning)]:
@@ -116,8 +96,8 @@ class MemoryKeyValueStore(EachAlone):
     def close(self) -> None:
         """Do nothing, because the store holds no resources."""
 
-    def _put(self, partition: str, key: str, value: bytes) -> Version:
-        entry = Entry(key, bytes(value), new_version())
+    def _put(self, partition: str, key: str, value: bytes) -> ports.Version:
+        entry = ports.Entry(key, bytes(value), ports.new_version())
         self._partitions.setdefault(partition, {})[key] = entry
         return entry.version
 
@@ -138,13 +118,13 @@ class MemoryObjectStore:
 
     def put(self, path: str, data: bytes) -> None:
         """Write an object, replacing an existing one."""
-        check_path(path)
+        ports.check_path(path)
         with self._lock:
             self._objects[path] = (bytes(data), time.time())
 
     def create(self, path: str, data: bytes) -> bool:
         """Write an object if none exists; return False if one does."""
-        check_path(path)
+        ports.check_path(path)
         with self._lock:
             if path in self._objects:
                 return False
@@ -153,7 +133,7 @@ class MemoryObjectStore:
 
     def get(self, path: str) -> bytes:
         """Return the whole object. Raises NotFoundError if it is absent."""
-        check_path(path)
+        ports.check_path(path)
         with self._lock:
             stored = self._objects.get(path)
         if stored is None:
@@ -162,22 +142,24 @@ class MemoryObjectStore:
 
     def get_range(self, path: str, start: int, length: int) -> bytes:
         """Return `length` bytes from `start`, fewer at the end. Raises NotFoundError if the object is absent."""
-        check_range(path, start, length)
+        ports.check_range(path, start, length)
         return self.get(path)[start : start + length]
 
-    def head(self, path: str) -> ObjectInfo | None:
+    def head(self, path: str) -> ports.ObjectInfo | None:
         """Return size and time, or None if the object is absent."""
-        check_path(path)
+        ports.check_path(path)
         with self._lock:
             stored = self._objects.get(path)
-        return None if stored is None else ObjectInfo(path, len(stored[0]), stored[1])
+        return None if stored is None else ports.ObjectInfo(path, len(stored[0]), stored[1])
 
-    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+    def list(self, prefix: str) -> Iterator[ports.ObjectInfo]:
         """Yield the current objects whose path begins with `prefix`, in order of path."""
-        check_prefix(prefix)
+        ports.check_prefix(prefix)
         with self._lock:
             objects = [(path, value) for path, value in self._objects.items() if path.startswith(prefix)]
-        return iter([ObjectInfo(path, len(data), modified) for path, (data, modified) in sorted(objects)])
+        return iter(
+            [ports.ObjectInfo(path, len(data), modified) for path, (data, modified) in sorted(objects)]
+        )
 
     def copy(self, source: str, target: str) -> None:
         """Copy an object, replacing the target. Raises NotFoundError if the source is absent."""
@@ -185,16 +167,16 @@ class MemoryObjectStore:
 
     def delete(self, path: str) -> None:
         """Delete the object, if it exists."""
-        check_path(path)
+        ports.check_path(path)
         with self._lock:
             self._objects.pop(path, None)
 
     def local_path(self, path: str) -> str | None:
         """Return None, because no file exists."""
-        check_path(path)
+        ports.check_path(path)
         return None
 
 
 def _check_names(partition: str, key: str) -> None:
-    encode_key("partition", partition)
-    encode_key("key", key)
+    ports.encode_key("partition", partition)
+    ports.encode_key("key", key)

@@ -36,28 +36,9 @@ from tracelake._errors import (
     IndeterminateError,
     StorageError,
 )
+from tracelake.storage import ports
 from tracelake.storage.buckets import Bucket, BucketObjectStore, failed, read_again
 from tracelake.storage.failures import OBSTORE_ERRORS, FailureKind, obstore_text, of_obstore
-from tracelake.storage.ports import (
-    RECORD_NAME_KEY_BYTES,
-    Conflict,
-    Done,
-    Entry,
-    Expected,
-    Indeterminate,
-    ObjectStore,
-    Outcome,
-    Version,
-    beginning_of_both,
-    check_scan_limit,
-    check_value,
-    encode_beginning,
-    encode_key,
-    encode_text,
-    is_at,
-    new_version,
-    tries,
-)
 from tracelake.storage.wrappers import delete_all, for_each, read_all
 
 if TYPE_CHECKING:
@@ -69,7 +50,7 @@ _FORMAT: Final = 1
 class _Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     partition: str
     key: str
-    write: Version
+    write: ports.Version
     deleted: bool
     value_xxh3: str
     format_version: int = _FORMAT
@@ -78,20 +59,20 @@ class _Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class ObjectRecord(msgspec.Struct, frozen=True):
     """Content of one object: a record, or a tombstone."""
 
-    entry: Entry
+    entry: ports.Entry
     deleted: bool
 
     @property
-    def present(self) -> Entry | None:
+    def present(self) -> ports.Entry | None:
         """Return the record, or None for a tombstone."""
         return None if self.deleted else self.entry
 
 
 def whole_of(
-    scan: Callable[[str], Iterable[Entry]],
+    scan: Callable[[str], Iterable[ports.Entry]],
     partition: str,
     damaged: Callable[[str, DamageError], None] = lambda _key, _error: None,
-) -> list[Entry]:
+) -> list[ports.Entry]:
     """Return the readable records of a partition; call `damaged` with the key and error of each other one."""
     try:
         return list(scan(partition))
@@ -101,7 +82,7 @@ def whole_of(
         return error.whole
 
 
-def encode(path: str, partition: str, key: str, value: bytes | None, version: Version) -> bytes:
+def encode(path: str, partition: str, key: str, value: bytes | None, version: ports.Version) -> bytes:
     """Return the body for one write to a path; without a value, a tombstone."""
     header = _Header(partition, key, version, value is None, xxhash.xxh3_128_hexdigest(value or b""))
     return formats.encode(header, path) + b"\n" + (value or b"")
@@ -119,7 +100,7 @@ def decode(path: str, body: bytes) -> ObjectRecord:
         raise
 
 
-def conflict_at(path: str, body: bytes | None, expected: Expected) -> Conflict | None:
+def conflict_at(path: str, body: bytes | None, expected: ports.Expected) -> ports.Conflict | None:
     """Return the conflict of a conditional write, given the object's current body; None if the write may proceed."""
     try:
         current = None if body is None else decode(path, body).present
@@ -127,7 +108,7 @@ def conflict_at(path: str, body: bytes | None, expected: Expected) -> Conflict |
         if error.version != expected:
             raise
         return None
-    return None if is_at(current, expected) else Conflict(current)
+    return None if ports.is_at(current, expected) else ports.Conflict(current)
 
 
 def _decode(path: str, body: bytes) -> ObjectRecord:
@@ -135,33 +116,33 @@ def _decode(path: str, body: bytes) -> ObjectRecord:
     header = formats.decode(_Header, line, f"record {path}", _FORMAT, path)
     if header.value_xxh3 != xxhash.xxh3_128_hexdigest(value):
         raise DamageError(f"{path} is damaged: its checksum does not match. Restore it from a backup.")
-    return ObjectRecord(Entry(header.key, value, header.write), header.deleted)
+    return ObjectRecord(ports.Entry(header.key, value, header.write), header.deleted)
 
 
 def partition_path(partition: str) -> str:
     """Return the directory of a partition's records."""
-    return f"p{_name(encode_key('partition', partition))}"
+    return f"p{_name(ports.encode_key('partition', partition))}"
 
 
 def record_path(partition: str, key: str) -> str:
     """Return the path of a record's object."""
-    return f"{partition_path(partition)}/k{_name(encode_key('key', key))}"
+    return f"{partition_path(partition)}/k{_name(ports.encode_key('key', key))}"
 
 
 def note_path(partition: str, key: str) -> str:
     """Return the path of a note's object: separate from records, and one object in every store."""
-    return f"{notes_path(partition)}k{_name(encode_key('key', key))}"
+    return f"{notes_path(partition)}k{_name(ports.encode_key('key', key))}"
 
 
 def notes_path(partition: str) -> str:
     """Return the path prefix of a partition's notes."""
-    return f"n{_name(encode_key('partition', partition))}/"
+    return f"n{_name(ports.encode_key('partition', partition))}/"
 
 
 def paths_between(directory: str, start: bytes, stop: bytes | None) -> str:
     """Return the common path prefix of all objects that may contain keys of a range."""
-    same = b"" if stop is None else beginning_of_both(start, stop)
-    return f"{directory}/k{same[:RECORD_NAME_KEY_BYTES].hex()}"
+    same = b"" if stop is None else ports.beginning_of_both(start, stop)
+    return f"{directory}/k{same[: ports.RECORD_NAME_KEY_BYTES].hex()}"
 
 
 def may_hold(path: str, start: bytes, stop: bytes | None) -> bool:
@@ -171,16 +152,16 @@ def may_hold(path: str, start: bytes, stop: bytes | None) -> bool:
     beginning = bytes.fromhex(_stem(path))
     if stop is not None and beginning >= stop:
         return False
-    return beginning >= start[:RECORD_NAME_KEY_BYTES]
+    return beginning >= start[: ports.RECORD_NAME_KEY_BYTES]
 
 
 def scan_records(
-    read: Callable[[str, bytes, bytes | None], Iterable[tuple[str, Entry | DamageError]]],
+    read: Callable[[str, bytes, bytes | None], Iterable[tuple[str, ports.Entry | DamageError]]],
     partition: str,
     start: str,
     stop: str | None,
     limit: int | None,
-) -> list[Entry]:
+) -> list[ports.Entry]:
     """Return the records with start <= key < stop in key order, at most `limit` of them.
 
     `read` gets the partition's directory and the bounds. It yields paths with records or errors, in order of path. It
@@ -190,8 +171,8 @@ def scan_records(
         DamagedRecordsError: some records are unreadable; the error contains the others.
     """
     problems: list[tuple[str, DamageError]] = []
-    check_scan_limit(limit)
-    first, end = encode_text("start", start), None if stop is None else encode_text("stop", stop)
+    ports.check_scan_limit(limit)
+    first, end = ports.encode_text("start", start), None if stop is None else ports.encode_text("stop", stop)
     records = (
         entry
         for entry in _in_key_order(_readable(read(partition_path(partition), first, end), problems))
@@ -214,8 +195,8 @@ def spells_out(path: str) -> bool:
 
 
 def _readable(
-    read: Iterable[tuple[str, Entry | DamageError]], problems: list[tuple[str, DamageError]]
-) -> Iterator[tuple[str, Entry]]:
+    read: Iterable[tuple[str, ports.Entry | DamageError]], problems: list[tuple[str, DamageError]]
+) -> Iterator[tuple[str, ports.Entry]]:
     for path, record in read:
         if isinstance(record, DamageError):
             problems.append((key_in(path), record))
@@ -223,15 +204,15 @@ def _readable(
             yield path, record
 
 
-def _in_key_order(records: Iterable[tuple[str, Entry]]) -> Iterator[Entry]:
+def _in_key_order(records: Iterable[tuple[str, ports.Entry]]) -> Iterator[ports.Entry]:
     """Yield records, which arrive in order of path, in order of key."""
     for _, group in groupby(records, key=lambda record: _stem(record[0])):
         yield from sorted((entry for _, entry in group), key=lambda entry: entry.key.encode())
 
 
 def _name(encoded: bytes) -> str:
-    spelled = encoded[:RECORD_NAME_KEY_BYTES].hex()
-    if len(encoded) <= RECORD_NAME_KEY_BYTES:
+    spelled = encoded[: ports.RECORD_NAME_KEY_BYTES].hex()
+    if len(encoded) <= ports.RECORD_NAME_KEY_BYTES:
         return spelled
     return f"{spelled}~{hashlib.sha256(encoded).hexdigest()}"
 
@@ -243,17 +224,17 @@ def _stem(path: str) -> str:
 class NoteObjects:
     """The part of a `KeyValueStore` that keeps notes, on any `ObjectStore`."""
 
-    def __init__(self, objects: ObjectStore) -> None:
+    def __init__(self, objects: ports.ObjectStore) -> None:
         """Keep notes in `objects`, which otherwise contains only records."""
         self._objects = objects
 
     def note(self, partition: str, key: str, value: bytes) -> None:
         """Write a note, replacing an existing one."""
-        check_value(key, value)
+        ports.check_value(key, value)
         path = note_path(partition, key)
-        self._objects.put(path, encode(path, partition, key, value, new_version()))
+        self._objects.put(path, encode(path, partition, key, value, ports.new_version()))
 
-    def notes(self, partition: str, beginning: str = "") -> list[Entry]:
+    def notes(self, partition: str, beginning: str = "") -> list[ports.Entry]:
         """Return the notes of a partition whose key has this prefix, in key order. Concurrently deleted ones may be
         included.
 
@@ -262,7 +243,7 @@ class NoteObjects:
         # The prefix excludes listed files that are no notes (see `may_hold`).
         listed = self._objects.list(f"{notes_path(partition)}k{beginning.encode().hex()}")
         bodies = read_all(self._objects, [info.path for info in listed])
-        entries: list[Entry] = []
+        entries: list[ports.Entry] = []
         problems: list[tuple[str, DamageError]] = []
         for path, body in bodies.items():
             try:
@@ -292,7 +273,7 @@ class BucketKeyValueStore(NoteObjects):
         self._bucket = Bucket(url)
         super().__init__(BucketObjectStore(url))
 
-    def get(self, partition: str, key: str) -> Entry | None:
+    def get(self, partition: str, key: str) -> ports.Entry | None:
         """Return the record, or None if it is absent."""
         path = record_path(partition, key)
         body = self._body(path)[0]
@@ -300,7 +281,7 @@ class BucketKeyValueStore(NoteObjects):
 
     def scan(
         self, partition: str, start: str = "", stop: str | None = None, limit: int | None = None
-    ) -> list[Entry]:
+    ) -> list[ports.Entry]:
         """Return the records with start <= key < stop in key order, at most `limit` of them."""
         return scan_records(self._records, partition, start, stop, limit)
 
@@ -315,18 +296,18 @@ class BucketKeyValueStore(NoteObjects):
         """Write records by key, OBJECTS_AT_ONCE in parallel; on an error some are written."""
         for_each(self._objects, lambda key: self.set(partition, key, records[key]), records)
 
-    def set_if(self, partition: str, key: str, value: bytes, expected: Expected) -> Outcome:
+    def set_if(self, partition: str, key: str, value: bytes, expected: ports.Expected) -> ports.Outcome:
         """Write the record if its version is `expected`."""
-        check_value(key, value)
+        ports.check_value(key, value)
         return self._write_if(partition, key, value, expected)
 
-    def delete_if(self, partition: str, key: str, expected: Version) -> Outcome:
+    def delete_if(self, partition: str, key: str, expected: ports.Version) -> ports.Outcome:
         """Delete the record if its version is `expected`. Done then carries a version of the deletion itself."""
         return self._write_if(partition, key, None, expected)
 
     def erase(self, partition: str, beginning: str) -> None:
         """Delete all records whose key has this prefix, including tombstones."""
-        first, end = encode_beginning(beginning)
+        first, end = ports.encode_beginning(beginning)
         paths = [
             info.path for info in self._objects.list(paths_between(partition_path(partition), first, end))
         ]
@@ -335,9 +316,9 @@ class BucketKeyValueStore(NoteObjects):
     def close(self) -> None:
         """Do nothing, because the store holds no resources."""
 
-    def set(self, partition: str, key: str, value: bytes) -> Version:
+    def set(self, partition: str, key: str, value: bytes) -> ports.Version:
         """Write the record unconditionally. Raises IndeterminateError if the outcome stays unknown."""
-        check_value(key, value)
+        ports.check_value(key, value)
         # Conditional too, because an unconditional put whose reply was lost could later overwrite another
         # writer's record.
         for _ in range(limits.CONDITIONAL_WRITE_TRIES_MAX):
@@ -346,9 +327,9 @@ class BucketKeyValueStore(NoteObjects):
             if body is not None:
                 decode(path, body)  # Never overwrite a damaged record silently.
             outcome = self._replace(partition, key, value, body, mode)
-            if isinstance(outcome, Done):
+            if isinstance(outcome, ports.Done):
                 return outcome.version
-            if isinstance(outcome, Indeterminate):
+            if isinstance(outcome, ports.Indeterminate):
                 raise IndeterminateError(
                     f"the write of {partition!r} / {key!r} may or may not have happened: {outcome.reason}; "
                     "read the record, and write it again if need be"
@@ -357,7 +338,9 @@ class BucketKeyValueStore(NoteObjects):
             f"other writers change {key!r} in {self._bucket.url} too often; try again later"
         )
 
-    def _write_if(self, partition: str, key: str, value: bytes | None, expected: Expected) -> Outcome:
+    def _write_if(
+        self, partition: str, key: str, value: bytes | None, expected: ports.Expected
+    ) -> ports.Outcome:
         for _ in range(limits.CONDITIONAL_WRITE_TRIES_MAX):
             path = record_path(partition, key)
             body, mode = self._body(path)
@@ -365,7 +348,7 @@ class BucketKeyValueStore(NoteObjects):
             if conflict is not None:
                 return conflict
             outcome = self._replace(partition, key, value, body, mode)
-            if not isinstance(outcome, Conflict):
+            if not isinstance(outcome, ports.Conflict):
                 return outcome
         raise ContentionError(
             f"other writers change {key!r} in {self._bucket.url} too often; try again later"
@@ -373,16 +356,16 @@ class BucketKeyValueStore(NoteObjects):
 
     def _replace(
         self, partition: str, key: str, value: bytes | None, before: bytes | None, mode: PutMode
-    ) -> Outcome:
+    ) -> ports.Outcome:
         """Replace the record that was read as `before`. Return Conflict if another write came first and ours certainly
         failed."""
-        path, version = record_path(partition, key), new_version()
+        path, version = record_path(partition, key), ports.new_version()
         body = encode(path, partition, key, value, version)
         reason, error = "", None
-        for _ in tries():
+        for _ in ports.tries():
             error = self._bucket.put_once(path, body, mode, {})
             if error is None:
-                return Done(version)
+                return ports.Done(version)
             if of_obstore(error) is FailureKind.UNKNOWN:
                 reason = reason or f"no clear answer from {self._bucket.url}: {obstore_text(error)}"
             try:
@@ -391,30 +374,30 @@ class BucketKeyValueStore(NoteObjects):
                 reason = reason or str(unread)
                 continue
             if now == body:
-                return Done(version)
+                return ports.Done(version)
             if now != before:
                 # An attempt without a reply may have succeeded and been replaced since.
-                return Indeterminate(version, reason) if reason else Conflict(None)
+                return ports.Indeterminate(version, reason) if reason else ports.Conflict(None)
         if not reason:
             assert error is not None, "there is at least one try"
             raise failed("write", self._bucket.url, path, error) from error
-        return Indeterminate(version, reason)
+        return ports.Indeterminate(version, reason)
 
     def _records(
         self, partition: str, start: bytes, stop: bytes | None
-    ) -> Iterator[tuple[str, Entry | DamageError]]:
+    ) -> Iterator[tuple[str, ports.Entry | DamageError]]:
         """Yield paths with their records or errors that may be in the range, in order of path."""
         for path in self._paths(partition, start, stop):
             yield from self._read(path)
 
     def _names(
         self, partition: str, start: bytes, stop: bytes | None
-    ) -> Iterator[tuple[str, Entry | DamageError]]:
+    ) -> Iterator[tuple[str, ports.Entry | DamageError]]:
         """Yield the same as `_records`, but without reading the object if the path contains the whole key; the value is
         then empty."""
         for path in self._paths(partition, start, stop):
             if spells_out(path):
-                yield path, Entry(key_in(path), b"", "")
+                yield path, ports.Entry(key_in(path), b"", "")
             else:
                 yield from self._read(path)
 
@@ -422,7 +405,7 @@ class BucketKeyValueStore(NoteObjects):
         paths = (info.path for info in self._objects.list(paths_between(partition, start, stop)))
         return (path for path in paths if may_hold(path, start, stop))
 
-    def _read(self, path: str) -> Iterator[tuple[str, Entry | DamageError]]:
+    def _read(self, path: str) -> Iterator[tuple[str, ports.Entry | DamageError]]:
         try:
             body = self._body(path)[0]
             entry = None if body is None else decode(path, body).present

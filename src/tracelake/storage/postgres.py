@@ -24,25 +24,9 @@ from tracelake import limits
 from tracelake._errors import IndeterminateError, StorageError, UsageError
 from tracelake.batching import batches
 from tracelake.limits.input import MIB
+from tracelake.storage import ports
 from tracelake.storage.database_check import DatabaseCheck, check_rows, sealed_version
 from tracelake.storage.failures import FailureKind, of_postgres
-from tracelake.storage.ports import (
-    ABSENT,
-    Conflict,
-    Done,
-    Entry,
-    Expected,
-    Indeterminate,
-    Outcome,
-    Version,
-    check_value,
-    encode_beginning,
-    encode_key,
-    end_of,
-    in_range,
-    new_version,
-    tries,
-)
 
 POSTGRES_STATEMENT_BYTES: Final = 16 * MIB
 """Records that one statement writes; a single larger one is allowed."""
@@ -190,29 +174,31 @@ class PostgresKeyValueStore:
             self.close()
             raise
 
-    def get(self, partition: str, key: str) -> Entry | None:
+    def get(self, partition: str, key: str) -> ports.Entry | None:
         """Return the record, or None if it is absent."""
-        where = (encode_key("partition", partition), encode_key("key", key))
+        where = (ports.encode_key("partition", partition), ports.encode_key("key", key))
         rows = self._read(_GET, where)
         return _entry(rows[0]) if rows else None
 
     def scan(
         self, partition: str, start: str = "", stop: str | None = None, limit: int | None = None
-    ) -> list[Entry]:
+    ) -> list[ports.Entry]:
         """Return the records with start <= key < stop in key order, at most `limit` of them."""
-        return [_entry(row) for row in self._read(*in_range(_COLUMNS, "%s", partition, start, stop, limit))]
+        return [
+            _entry(row) for row in self._read(*ports.in_range(_COLUMNS, "%s", partition, start, stop, limit))
+        ]
 
     def keys(
         self, partition: str, start: str = "", stop: str | None = None, limit: int | None = None
     ) -> list[str]:
         """Return the keys of these records."""
-        rows = self._read(*in_range(_KEYS, "%s", partition, start, stop, limit))
+        rows = self._read(*ports.in_range(_KEYS, "%s", partition, start, stop, limit))
         return [row[0].decode() for row in rows]
 
-    def set(self, partition: str, key: str, value: bytes) -> Version:
+    def set(self, partition: str, key: str, value: bytes) -> ports.Version:
         """Write the record unconditionally. Raises IndeterminateError if the reply was lost."""
-        check_value(key, value)
-        where = (encode_key("partition", partition), encode_key("key", key))
+        ports.check_value(key, value)
+        where = (ports.encode_key("partition", partition), ports.encode_key("key", key))
         version = sealed_version(*where, value)
         written = self._write(version, _PUT, (*where, value, version))
         self._make_sure(written, partition, key)
@@ -224,10 +210,10 @@ class PostgresKeyValueStore:
 
         Raises IndeterminateError if a reply was lost.
         """
-        inside = encode_key("partition", partition)
+        inside = ports.encode_key("partition", partition)
         for key, value in records.items():
-            check_value(key, value)
-            encode_key("key", key)
+            ports.check_value(key, value)
+            ports.encode_key("key", key)
         # Sorted by key, because two statements that lock the same rows in different orders would deadlock.
         in_order = sorted(records, key=str.encode)
         for keys in batches(in_order, lambda key: len(records[key]), POSTGRES_STATEMENT_BYTES):
@@ -238,52 +224,55 @@ class PostgresKeyValueStore:
             row = (inside, [key.encode() for key in keys], values, versions)
             self._make_sure(self._write(versions[0], _PUT_ALL, row), partition, *keys)
 
-    def set_if(self, partition: str, key: str, value: bytes, expected: Expected) -> Outcome:
+    def set_if(self, partition: str, key: str, value: bytes, expected: ports.Expected) -> ports.Outcome:
         """Write the record if its version is `expected`."""
-        check_value(key, value)
-        where = (encode_key("partition", partition), encode_key("key", key))
+        ports.check_value(key, value)
+        where = (ports.encode_key("partition", partition), ports.encode_key("key", key))
         version = sealed_version(*where, value)
         for _ in range(limits.CONDITIONAL_WRITE_TRIES_MAX):
-            if expected is ABSENT:
+            if expected is ports.ABSENT:
                 written = self._write(version, _CREATE, (*where, value, version))
             else:
                 written = self._write(version, _REPLACE, (value, version, *where, expected))
-            if isinstance(written, Indeterminate):
+            if isinstance(written, ports.Indeterminate):
                 return written
             if written:
-                return Done(version)
+                return ports.Done(version)
             current = self.get(partition, key)
             # The conflicting record was deleted since, so the condition holds again: retry.
-            if not (expected is ABSENT and current is None):
-                return Conflict(current)
+            if not (expected is ports.ABSENT and current is None):
+                return ports.Conflict(current)
         raise StorageError(f"{key!r} is created and deleted too often in {self._name}; try again later")
 
-    def delete_if(self, partition: str, key: str, expected: Version) -> Outcome:
+    def delete_if(self, partition: str, key: str, expected: ports.Version) -> ports.Outcome:
         """Delete the record if its version is `expected`. Done then carries a version of the deletion itself."""
-        where = (encode_key("partition", partition), encode_key("key", key))
-        version = new_version()
+        where = (ports.encode_key("partition", partition), ports.encode_key("key", key))
+        version = ports.new_version()
         written = self._write(version, _DELETE, (*where, expected))
-        if isinstance(written, Indeterminate):
+        if isinstance(written, ports.Indeterminate):
             return written
-        return Done(version) if written else Conflict(self.get(partition, key))
+        return ports.Done(version) if written else ports.Conflict(self.get(partition, key))
 
     def note(self, partition: str, key: str, value: bytes) -> None:
         """Write a note, replacing an existing one."""
-        check_value(key, value)
-        where = (encode_key("partition", partition), encode_key("key", key))
+        ports.check_value(key, value)
+        where = (ports.encode_key("partition", partition), ports.encode_key("key", key))
         self._do(_PUT, (*where, value, sealed_version(*where, value)))
 
-    def notes(self, partition: str, beginning: str = "") -> list[Entry]:
+    def notes(self, partition: str, beginning: str = "") -> list[ports.Entry]:
         """Return the notes of a partition whose key has this prefix, in key order."""
-        return self.scan(partition, beginning, end_of(beginning))
+        return self.scan(partition, beginning, ports.end_of(beginning))
 
     def forget(self, partition: str, keys: Collection[str]) -> None:
         """Delete notes with one statement, if they exist."""
-        self._do(_FORGET, (encode_key("partition", partition), [encode_key("key", key) for key in keys]))
+        self._do(
+            _FORGET,
+            (ports.encode_key("partition", partition), [ports.encode_key("key", key) for key in keys]),
+        )
 
     def erase(self, partition: str, beginning: str) -> None:
         """Delete all records whose key has this prefix, with one statement."""
-        self._do(_ERASE, (encode_key("partition", partition), *encode_beginning(beginning)))
+        self._do(_ERASE, (ports.encode_key("partition", partition), *ports.encode_beginning(beginning)))
 
     @contextmanager
     def snapshot(self) -> Iterator[Iterator[Row]]:
@@ -322,7 +311,7 @@ class PostgresKeyValueStore:
             unread.append(f"the pages of {self._name} have no checksums (data_checksums is off)")
         structure, missing = self._check_index()
         unread += missing
-        checked = check_rows(self._rows(*encode_beginning(scope)), scope, self._name)
+        checked = check_rows(self._rows(*ports.encode_beginning(scope)), scope, self._name)
         return DatabaseCheck(structure, checked.rows, (*unread, *checked.unread))
 
     def _check_index(self) -> tuple[tuple[tuple[str, str], ...], list[str]]:
@@ -352,10 +341,10 @@ class PostgresKeyValueStore:
         """Close all connections. Calling it twice is allowed."""
         self._pool.close()
 
-    def _make_sure(self, written: bool | Indeterminate, partition: str, key: str, *others: str) -> None:
+    def _make_sure(self, written: bool | ports.Indeterminate, partition: str, key: str, *others: str) -> None:
         """Check a write whose reply was lost. Raise IndeterminateError if its first record does not have the written
         version."""
-        if isinstance(written, Indeterminate):
+        if isinstance(written, ports.Indeterminate):
             entry = self.get(partition, key)
             if entry is None or entry.version != written.version:
                 more = f" and of {len(others):,} others" if others else ""
@@ -364,18 +353,22 @@ class PostgresKeyValueStore:
                     "read it, and write again if need be"
                 )
 
-    def _write(self, version: Version, query: str, values: tuple[object, ...]) -> bool | Indeterminate:
+    def _write(
+        self, version: ports.Version, query: str, values: tuple[object, ...]
+    ) -> bool | ports.Indeterminate:
         """Run one write statement; return whether it changed a row. Retry while the statement is certain not to have
         run."""
         failed: psycopg.Error | None = None
-        for _ in tries():
+        for _ in ports.tries():
             connection = self._take()
             try:
                 return connection.execute(query.encode(), values).fetchone() is not None
             except psycopg.Error as error:
                 failed, failure = error, of_postgres(error, connection.closed)
                 if failure is FailureKind.UNKNOWN:
-                    return Indeterminate(version, f"the connection to {self._name} was lost: {_text(error)}")
+                    return ports.Indeterminate(
+                        version, f"the connection to {self._name} was lost: {_text(error)}"
+                    )
                 if failure is FailureKind.REFUSED:
                     break
             finally:
@@ -396,7 +389,7 @@ class PostgresKeyValueStore:
     def _run(self, action: Callable[[AnsweredConnection], T], doing: str) -> T:
         """Run an idempotent action, retrying over another connection if one is lost."""
         failed: psycopg.Error | None = None
-        for _ in tries():
+        for _ in ports.tries():
             connection = self._take()
             try:
                 return action(connection)
@@ -413,7 +406,7 @@ class PostgresKeyValueStore:
         """Connect once outside the pool, which does not report errors. Raises StorageError with the reason if it
         fails."""
         reason, deadline = "", time.monotonic() + limits.STORE_CONNECT_TIMEOUT_S
-        for _ in tries():
+        for _ in ports.tries():
             timeout_s = int(deadline - time.monotonic())
             if timeout_s < 1 or any(word in reason for word in _REFUSALS):
                 break
@@ -475,9 +468,9 @@ def _check(connection: AnsweredConnection) -> None:
         ConnectionPool.check_connection(connection)
 
 
-def _entry(row: Row) -> Entry:
+def _entry(row: Row) -> ports.Entry:
     key, value, version = row
-    return Entry(key.decode(), value, version)
+    return ports.Entry(key.decode(), value, version)
 
 
 def _text(error: psycopg.Error) -> str:

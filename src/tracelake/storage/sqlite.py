@@ -36,25 +36,10 @@ from typing import Final
 
 from tracelake import limits
 from tracelake._errors import DamageError, IndeterminateError, StorageError, UsageError
+from tracelake.storage import ports
 from tracelake.storage.database_check import VERIFY_ALIKE_MAX, DatabaseCheck, Row, check_rows, sealed_version
 from tracelake.storage.failures import FailureKind, of_sqlite_commit
 from tracelake.storage.local import make_directory
-from tracelake.storage.ports import (
-    Conflict,
-    Done,
-    Entry,
-    Expected,
-    Indeterminate,
-    Outcome,
-    Version,
-    check_value,
-    encode_beginning,
-    encode_key,
-    end_of,
-    in_range,
-    is_at,
-    new_version,
-)
 
 WRITE_ERRORS: Final = (
     sqlite3.SQLITE_READONLY,
@@ -220,9 +205,9 @@ class SqliteKeyValueStore:
             self.close()
             raise
 
-    def get(self, partition: str, key: str) -> Entry | None:
+    def get(self, partition: str, key: str) -> ports.Entry | None:
         """Return the record, or None if it is absent."""
-        where = (encode_key("partition", partition), encode_key("key", key))
+        where = (ports.encode_key("partition", partition), ports.encode_key("key", key))
         if where in self._doubtful:
             self._end_doubt()
         with self._failures("read"):
@@ -230,9 +215,9 @@ class SqliteKeyValueStore:
 
     def scan(
         self, partition: str, start: str = "", stop: str | None = None, limit: int | None = None
-    ) -> list[Entry]:
+    ) -> list[ports.Entry]:
         """Return the records with start <= key < stop in key order, at most `limit` of them."""
-        query = in_range(_COLUMNS, "?", partition, start, stop, limit)
+        query = ports.in_range(_COLUMNS, "?", partition, start, stop, limit)
         with self._failures("read"):
             return [_entry(row) for row in self._connection().execute(*query).fetchall()]
 
@@ -240,28 +225,28 @@ class SqliteKeyValueStore:
         self, partition: str, start: str = "", stop: str | None = None, limit: int | None = None
     ) -> list[str]:
         """Return the keys of these records."""
-        query = in_range(_KEYS, "?", partition, start, stop, limit)
+        query = ports.in_range(_KEYS, "?", partition, start, stop, limit)
         with self._failures("read"):
             return [_key(row[0]) for row in self._connection().execute(*query).fetchall()]
 
-    def set(self, partition: str, key: str, value: bytes) -> Version:
+    def set(self, partition: str, key: str, value: bytes) -> ports.Version:
         """Write the record unconditionally. Raises IndeterminateError if the commit itself failed."""
-        check_value(key, value)
+        ports.check_value(key, value)
         outcome = self._write(partition, key, value, None)
-        if isinstance(outcome, Indeterminate):
+        if isinstance(outcome, ports.Indeterminate):
             raise IndeterminateError(
                 f"the write of {partition!r} / {key!r} may or may not have happened: {outcome.reason}; "
                 "write it again"
             )
-        assert isinstance(outcome, Done), "nothing was expected, so nothing can conflict"
+        assert isinstance(outcome, ports.Done), "nothing was expected, so nothing can conflict"
         return outcome.version
 
     def set_all(self, partition: str, records: Mapping[str, bytes]) -> None:
         """Write records by key, in one transaction. Raises IndeterminateError if the commit itself failed."""
         rows: dict[tuple[bytes, bytes], bytes] = {}
         for key, value in records.items():
-            check_value(key, value)
-            rows[encode_key("partition", partition), encode_key("key", key)] = value
+            ports.check_value(key, value)
+            rows[ports.encode_key("partition", partition), ports.encode_key("key", key)] = value
         if not self._doubtful.isdisjoint(rows):
             self._end_doubt()
         with self._failures("write"), self._transaction() as connection:
@@ -278,35 +263,35 @@ class SqliteKeyValueStore:
                     "write them again"
                 ) from error
 
-    def set_if(self, partition: str, key: str, value: bytes, expected: Expected) -> Outcome:
+    def set_if(self, partition: str, key: str, value: bytes, expected: ports.Expected) -> ports.Outcome:
         """Write the record if its version is `expected`."""
-        check_value(key, value)
+        ports.check_value(key, value)
         return self._write(partition, key, value, expected)
 
-    def delete_if(self, partition: str, key: str, expected: Version) -> Outcome:
+    def delete_if(self, partition: str, key: str, expected: ports.Version) -> ports.Outcome:
         """Delete the record if its version is `expected`. Done then carries a version of the deletion itself."""
         return self._write(partition, key, None, expected)
 
     def note(self, partition: str, key: str, value: bytes) -> None:
         """Write a note, replacing an existing one, without syncing it to disk."""
-        check_value(key, value)
-        where = (encode_key("partition", partition), encode_key("key", key))
+        ports.check_value(key, value)
+        where = (ports.encode_key("partition", partition), ports.encode_key("key", key))
         with self._failures("write"), self._unsynced() as connection:
             connection.execute(_PUT, (*where, value, sealed_version(*where, value)))
 
-    def notes(self, partition: str, beginning: str = "") -> list[Entry]:
+    def notes(self, partition: str, beginning: str = "") -> list[ports.Entry]:
         """Return the notes of a partition whose key has this prefix, in key order."""
-        return self.scan(partition, beginning, end_of(beginning))
+        return self.scan(partition, beginning, ports.end_of(beginning))
 
     def forget(self, partition: str, keys: Collection[str]) -> None:
         """Delete notes in one transaction, if they exist."""
-        where = [(encode_key("partition", partition), encode_key("key", key)) for key in keys]
+        where = [(ports.encode_key("partition", partition), ports.encode_key("key", key)) for key in keys]
         with self._failures("write"), self._unsynced() as connection:
             connection.executemany(_DELETE, where)
 
     def erase(self, partition: str, beginning: str) -> None:
         """Delete all records whose key has this prefix, in one transaction, as durable as a note."""
-        where = (encode_key("partition", partition), *encode_beginning(beginning))
+        where = (ports.encode_key("partition", partition), *ports.encode_beginning(beginning))
         with self._failures("write"), self._unsynced() as connection:
             connection.execute(_ERASE, where)
 
@@ -348,23 +333,25 @@ class SqliteKeyValueStore:
         if self._read_only is not None:
             self._read_only.close()
 
-    def _write(self, partition: str, key: str, value: bytes | None, expected: Expected | None) -> Outcome:
+    def _write(
+        self, partition: str, key: str, value: bytes | None, expected: ports.Expected | None
+    ) -> ports.Outcome:
         """Write the value, or delete if it is None, if the version is `expected`; unconditionally if `expected` is
         None."""
-        where = (encode_key("partition", partition), encode_key("key", key))
-        version = new_version() if value is None else sealed_version(*where, value)
+        where = (ports.encode_key("partition", partition), ports.encode_key("key", key))
+        version = ports.new_version() if value is None else sealed_version(*where, value)
         if where in self._doubtful:
             self._end_doubt()
         if expected is not None:
             # A write that has already lost needs no lock, because no version ever returns.
             with self._failures("read"):
                 current = _read(self._connection(), where)
-            if not is_at(current, expected):
-                return Conflict(current)
+            if not ports.is_at(current, expected):
+                return ports.Conflict(current)
         with self._failures("write"), self._transaction() as connection:
             current = _read(connection, where)
-            if expected is not None and not is_at(current, expected):
-                return Conflict(current)
+            if expected is not None and not ports.is_at(current, expected):
+                return ports.Conflict(current)
             if value is None:
                 connection.execute(_DELETE, where)
             else:
@@ -375,8 +362,8 @@ class SqliteKeyValueStore:
                 if of_sqlite_commit(error) is not FailureKind.UNKNOWN:
                     raise
                 self._doubtful.add(where)
-                return Indeterminate(version, f"commit to {self._path} failed: {error}")
-        return Done(version)
+                return ports.Indeterminate(version, f"commit to {self._path} failed: {error}")
+        return ports.Done(version)
 
     def _commit(self, connection: sqlite3.Connection) -> None:
         connection.execute("COMMIT")
@@ -571,7 +558,7 @@ class SqliteKeyValueStore:
             raise failed from error
 
 
-def _read(connection: sqlite3.Connection, where: tuple[bytes, bytes]) -> Entry | None:
+def _read(connection: sqlite3.Connection, where: tuple[bytes, bytes]) -> ports.Entry | None:
     row = connection.execute(_GET, where).fetchone()
     return None if row is None else _entry(row)
 
@@ -594,12 +581,12 @@ def integrity_problems(connection: sqlite3.Connection) -> list[str]:
     return [text for text in texts if text != "ok"]
 
 
-def _entry(row: tuple[bytes, bytes, str]) -> Entry:
+def _entry(row: tuple[bytes, bytes, str]) -> ports.Entry:
     key, value, version = row
     # A flipped bit in a row's header changes the type of a value.
     if not (isinstance(key, bytes) and isinstance(value, bytes) and isinstance(version, str)):
         raise DamageError("a row of the metadata has a value of another type; restore it from a backup")
-    return Entry(key.decode(), value, version)
+    return ports.Entry(key.decode(), value, version)
 
 
 def _is_undecodable(error: sqlite3.Error) -> bool:

@@ -40,20 +40,10 @@ from urllib.parse import quote
 from tracelake import limits
 from tracelake._errors import DamagedRecordsError, DamageError, NotFoundError, StorageError
 from tracelake.formats import turned
+from tracelake.storage import ports
 from tracelake.storage.buckets import BucketObjectStore
 from tracelake.storage.database_check import DatabaseCheck, check_database
 from tracelake.storage.local import OBJECTS_AT_ONCE, FileObjectStore
-from tracelake.storage.ports import (
-    Conflict,
-    EachAlone,
-    Entry,
-    Expected,
-    KeyValueStore,
-    ObjectInfo,
-    ObjectStore,
-    Outcome,
-    Version,
-)
 
 _ResultT = TypeVar("_ResultT")
 
@@ -61,7 +51,7 @@ _ResultT = TypeVar("_ResultT")
 class DelegatingObjectStore:
     """An `ObjectStore` that passes its calls on to another one. Subclasses override `_call`, or single methods."""
 
-    def __init__(self, store: ObjectStore) -> None:
+    def __init__(self, store: ports.ObjectStore) -> None:
         self.store = store
 
     def _call(self, call: Callable[[], _ResultT]) -> _ResultT:
@@ -89,11 +79,11 @@ class DelegatingObjectStore:
         """See ObjectStore."""
         return self._call(lambda: self.store.get_range(path, start, length))
 
-    def head(self, path: str) -> ObjectInfo | None:
+    def head(self, path: str) -> ports.ObjectInfo | None:
         """See ObjectStore."""
         return self._call(lambda: self.store.head(path))
 
-    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+    def list(self, prefix: str) -> Iterator[ports.ObjectInfo]:
         """See ObjectStore."""
         return self._call(lambda: self.store.list(prefix))
 
@@ -110,23 +100,23 @@ class DelegatingObjectStore:
         return self.store.local_path(path)
 
 
-class DelegatingKeyValueStore(EachAlone):
+class DelegatingKeyValueStore(ports.EachAlone):
     """A `KeyValueStore` that passes its calls on to another one. Subclasses override `_call`, or single methods."""
 
-    def __init__(self, store: KeyValueStore) -> None:
+    def __init__(self, store: ports.KeyValueStore) -> None:
         self.store = store
 
     def _call(self, call: Callable[[], _ResultT]) -> _ResultT:
         """Make a call on the other store. `close` does not use it; `set_all` uses it once for each record."""
         return call()
 
-    def get(self, partition: str, key: str) -> Entry | None:
+    def get(self, partition: str, key: str) -> ports.Entry | None:
         """See KeyValueStore."""
         return self._call(lambda: self.store.get(partition, key))
 
     def scan(
         self, partition: str, start: str = "", stop: str | None = None, limit: int | None = None
-    ) -> list[Entry]:
+    ) -> list[ports.Entry]:
         """See KeyValueStore."""
         return self._call(lambda: self.store.scan(partition, start, stop, limit))
 
@@ -136,15 +126,15 @@ class DelegatingKeyValueStore(EachAlone):
         """See KeyValueStore."""
         return self._call(lambda: self.store.keys(partition, start, stop, limit))
 
-    def set(self, partition: str, key: str, value: bytes) -> Version:
+    def set(self, partition: str, key: str, value: bytes) -> ports.Version:
         """See KeyValueStore."""
         return self._call(lambda: self.store.set(partition, key, value))
 
-    def set_if(self, partition: str, key: str, value: bytes, expected: Expected) -> Outcome:
+    def set_if(self, partition: str, key: str, value: bytes, expected: ports.Expected) -> ports.Outcome:
         """See KeyValueStore."""
         return self._call(lambda: self.store.set_if(partition, key, value, expected))
 
-    def delete_if(self, partition: str, key: str, expected: Version) -> Outcome:
+    def delete_if(self, partition: str, key: str, expected: ports.Version) -> ports.Outcome:
         """See KeyValueStore."""
         return self._call(lambda: self.store.delete_if(partition, key, expected))
 
@@ -152,7 +142,7 @@ class DelegatingKeyValueStore(EachAlone):
         """See KeyValueStore."""
         self._call(lambda: self.store.note(partition, key, value))
 
-    def notes(self, partition: str, beginning: str = "") -> list[Entry]:
+    def notes(self, partition: str, beginning: str = "") -> list[ports.Entry]:
         """See KeyValueStore."""
         return self._call(lambda: self.store.notes(partition, beginning))
 
@@ -172,7 +162,7 @@ class DelegatingKeyValueStore(EachAlone):
 class IsolatingObjectStore(DelegatingObjectStore):
     """An `ObjectStore` that raises DamageError for an unreadable object if another is readable."""
 
-    def __init__(self, store: ObjectStore, readable: str) -> None:
+    def __init__(self, store: ports.ObjectStore, readable: str) -> None:
         """Use the object at `readable` to check whether the store works at all."""
         super().__init__(store)
         self._readable = readable
@@ -193,7 +183,7 @@ class IsolatingObjectStore(DelegatingObjectStore):
             raise DamageError(str(error)) from error
 
 
-def create_all(store: ObjectStore, objects: Mapping[str, bytes]) -> None:
+def create_all(store: ports.ObjectStore, objects: Mapping[str, bytes]) -> None:
     """Write those of these objects, by path, that do not exist; all are durable on return. After an error, some are
     written."""
     inner = _inner(store)
@@ -203,7 +193,7 @@ def create_all(store: ObjectStore, objects: Mapping[str, bytes]) -> None:
         for_each(store, lambda path: store.create(path, objects[path]), objects)
 
 
-def copy_all(store: ObjectStore, targets: Mapping[str, str]) -> list[str]:
+def copy_all(store: ports.ObjectStore, targets: Mapping[str, str]) -> list[str]:
     """Copy objects, each to its target; return the sources that exist. All copies are durable on return."""
 
     def copy(source: str) -> bool:
@@ -217,7 +207,7 @@ def copy_all(store: ObjectStore, targets: Mapping[str, str]) -> list[str]:
     return [source for source, was_there in zip(targets, copied, strict=True) if was_there]
 
 
-def read_all(store: ObjectStore, paths: Collection[str]) -> dict[str, bytes]:
+def read_all(store: ports.ObjectStore, paths: Collection[str]) -> dict[str, bytes]:
     """Return the bytes of each object by path. Objects that do not exist are omitted."""
 
     def read(path: str) -> bytes | None:
@@ -230,7 +220,7 @@ def read_all(store: ObjectStore, paths: Collection[str]) -> dict[str, bytes]:
     return {path: body for path, body in zip(paths, bodies, strict=True) if body is not None}
 
 
-def delete_all(store: ObjectStore, paths: Collection[str]) -> None:
+def delete_all(store: ports.ObjectStore, paths: Collection[str]) -> None:
     """Delete objects, if they exist. After an error, some are deleted."""
     inner = _inner(store)
     if isinstance(inner, FileObjectStore):
@@ -239,7 +229,7 @@ def delete_all(store: ObjectStore, paths: Collection[str]) -> None:
         for_each(store, store.delete, paths)
 
 
-def remove_folders(store: ObjectStore, prefixes: Iterable[str]) -> None:
+def remove_folders(store: ports.ObjectStore, prefixes: Iterable[str]) -> None:
     """Remove empty directories of prefixes in a file store. Only for prefixes whose names are not reused."""
     inner = _inner(store)
     if isinstance(inner, FileObjectStore):
@@ -247,7 +237,9 @@ def remove_folders(store: ObjectStore, prefixes: Iterable[str]) -> None:
             inner.remove_folder(prefix)
 
 
-def for_each(store: ObjectStore, ask: Callable[[str], _ResultT], paths: Collection[str]) -> list[_ResultT]:
+def for_each(
+    store: ports.ObjectStore, ask: Callable[[str], _ResultT], paths: Collection[str]
+) -> list[_ResultT]:
     """Return the result of `ask` for each path. Requests to a bucket run in parallel; requests to any other store run
     one by one.
 
@@ -259,28 +251,28 @@ def for_each(store: ObjectStore, ask: Callable[[str], _ResultT], paths: Collecti
     return [ask(path) for path in paths]
 
 
-def _inner(store: ObjectStore) -> ObjectStore:
+def _inner(store: ports.ObjectStore) -> ports.ObjectStore:
     return store.store if isinstance(store, IsolatingObjectStore) else store
 
 
 class ScopedKeyValueStore:
     """A `KeyValueStore` that is one part of another: nothing outside of its scope can be read or written."""
 
-    def __init__(self, store: KeyValueStore, scope: str) -> None:
+    def __init__(self, store: ports.KeyValueStore, scope: str) -> None:
         """Put `scope/` in front of each partition of `store`; a scope contains no slash."""
         assert scope, "an empty scope would hold everything"
         assert "/" not in scope, "a scope inside another one would not be apart from it"
         self._store = store
         self._prefix = f"{scope}/"
 
-    def get(self, partition: str, key: str) -> Entry | None:
+    def get(self, partition: str, key: str) -> ports.Entry | None:
         """Return the record, or None if it is absent."""
         entry = self._store.get(self._prefix + partition, key)
         return None if entry is None else self._turned(partition, entry)
 
     def scan(
         self, partition: str, start: str = "", stop: str | None = None, limit: int | None = None
-    ) -> list[Entry]:
+    ) -> list[ports.Entry]:
         """Return the records with start <= key < stop in key order, at most `limit` of them."""
         return self._all(partition, lambda name: self._store.scan(name, start, stop, limit))
 
@@ -290,7 +282,7 @@ class ScopedKeyValueStore:
         """Return the keys of these records."""
         return self._store.keys(self._prefix + partition, start, stop, limit)
 
-    def set(self, partition: str, key: str, value: bytes) -> Version:
+    def set(self, partition: str, key: str, value: bytes) -> ports.Version:
         """Write the record unconditionally."""
         return self._store.set(self._prefix + partition, key, self._value(partition, key, value))
 
@@ -299,14 +291,14 @@ class ScopedKeyValueStore:
         turned_by_key = {key: self._value(partition, key, value) for key, value in records.items()}
         self._store.set_all(self._prefix + partition, turned_by_key)
 
-    def set_if(self, partition: str, key: str, value: bytes, expected: Expected) -> Outcome:
+    def set_if(self, partition: str, key: str, value: bytes, expected: ports.Expected) -> ports.Outcome:
         """Write the record if its version is `expected`."""
         outcome = self._store.set_if(
             self._prefix + partition, key, self._value(partition, key, value), expected
         )
         return self._outcome(partition, outcome)
 
-    def delete_if(self, partition: str, key: str, expected: Version) -> Outcome:
+    def delete_if(self, partition: str, key: str, expected: ports.Version) -> ports.Outcome:
         """Delete the record if its version is `expected`."""
         return self._outcome(partition, self._store.delete_if(self._prefix + partition, key, expected))
 
@@ -314,7 +306,7 @@ class ScopedKeyValueStore:
         """Write a note, replacing an existing one."""
         self._store.note(self._prefix + partition, key, self._value(partition, key, value))
 
-    def notes(self, partition: str, beginning: str = "") -> list[Entry]:
+    def notes(self, partition: str, beginning: str = "") -> list[ports.Entry]:
         """Return the notes of a partition whose key has this prefix, in key order."""
         return self._all(partition, lambda name: self._store.notes(name, beginning))
 
@@ -337,15 +329,15 @@ class ScopedKeyValueStore:
     def _value(self, partition: str, key: str, value: bytes) -> bytes:
         return turned(value, f"{self._prefix}{partition}\0{key}")
 
-    def _turned(self, partition: str, entry: Entry) -> Entry:
+    def _turned(self, partition: str, entry: ports.Entry) -> ports.Entry:
         return replace(entry, value=self._value(partition, entry.key, entry.value))
 
-    def _outcome(self, partition: str, outcome: Outcome) -> Outcome:
-        if isinstance(outcome, Conflict) and outcome.current is not None:
-            return Conflict(self._turned(partition, outcome.current))
+    def _outcome(self, partition: str, outcome: ports.Outcome) -> ports.Outcome:
+        if isinstance(outcome, ports.Conflict) and outcome.current is not None:
+            return ports.Conflict(self._turned(partition, outcome.current))
         return outcome
 
-    def _all(self, partition: str, read: Callable[[str], Iterable[Entry]]) -> list[Entry]:
+    def _all(self, partition: str, read: Callable[[str], Iterable[ports.Entry]]) -> list[ports.Entry]:
         try:
             return [self._turned(partition, entry) for entry in read(self._prefix + partition)]
         except DamagedRecordsError as error:
@@ -377,7 +369,7 @@ class LocalFiles:
     threads may use it. Users may delete the folder while it is not in use.
     """
 
-    def __init__(self, objects: ObjectStore, folder: Path, max_bytes: int | None = None) -> None:
+    def __init__(self, objects: ports.ObjectStore, folder: Path, max_bytes: int | None = None) -> None:
         """Keep copies in `folder`, at most `max_bytes` if given; the caller deletes the folder."""
         self._objects = objects
         self._folder = folder

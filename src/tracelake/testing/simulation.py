@@ -21,22 +21,8 @@ from greenlet import getcurrent, greenlet
 
 from tracelake._errors import ContentionError, StorageError
 from tracelake.storage import Version
+from tracelake.testing import stores
 from tracelake.testing.crashes import Crashed
-from tracelake.testing.stores import (
-    BUDGET_OF,
-    BUDGETS,
-    MEANING,
-    Call,
-    Choice,
-    Fate,
-    Faults,
-    KeyValueModel,
-    ObjectModel,
-    Observer,
-    SimulatedKeyValueStore,
-    SimulatedObjectStore,
-    Touch,
-)
 
 StandIn: TypeAlias = tuple[Any, str, Callable[..., Any]]
 """(a module, the name of a function in it, the replacement that actors call)."""
@@ -109,12 +95,12 @@ class Process:
         self.finished = False
         self.dead = False
         self.result: object = None
-        self.pending: Call | None = None
+        self.pending: stores.Call | None = None
         self.ready_ms = 0
         self.cut_off_until_ms = 0
         self.observations = 0
-        self.key_value = SimulatedKeyValueStore(run.key_value, self)
-        self.objects = SimulatedObjectStore(run.objects, self)
+        self.key_value = stores.SimulatedKeyValueStore(run.key_value, self)
+        self.objects = stores.SimulatedObjectStore(run.objects, self)
         self.notes = run.notes
         """The scenario's memory of this run, shared by all actors."""
         self._run = run
@@ -132,9 +118,9 @@ class Process:
     def sleep(self, seconds: float) -> None:
         """Let simulated time pass; `time.sleep` does the same."""
         wait_ms = round(seconds * 1000)
-        self.call(Call(f"sleep {wait_ms} ms", (), lambda: None, wait_ms=wait_ms))
+        self.call(stores.Call(f"sleep {wait_ms} ms", (), lambda: None, wait_ms=wait_ms))
 
-    def call(self, call: Call) -> Any:
+    def call(self, call: stores.Call) -> Any:
         """Wait until the scheduler makes the call; return or raise its result."""
         if threading.get_ident() != self._thread:
             raise RuntimeError(
@@ -272,30 +258,30 @@ TIMEOUT_MS = 1_000
 class Run:
     """The stores, the processes and the clock of one run. `step` executes one choice."""
 
-    def __init__(self, scenario: Scenario, faults: Faults, *, step_ms: int = 0) -> None:
+    def __init__(self, scenario: Scenario, faults: stores.Faults, *, step_ms: int = 0) -> None:
         self.scenario = scenario
-        self.key_value = KeyValueModel()
-        self.objects = ObjectModel()
-        observer = Observer()
-        self.direct_key_value = SimulatedKeyValueStore(self.key_value, observer)
+        self.key_value = stores.KeyValueModel()
+        self.objects = stores.ObjectModel()
+        observer = stores.Observer()
+        self.direct_key_value = stores.SimulatedKeyValueStore(self.key_value, observer)
         """The store without the scheduler, for `prepare` and the checks; `direct_objects` likewise."""
-        self.direct_objects = SimulatedObjectStore(self.objects, observer)
+        self.direct_objects = stores.SimulatedObjectStore(self.objects, observer)
         self.history: list[tuple[str, object]] = []
         """Records of the actors: (actor, object)."""
         self.notes: dict[str, Any] = {}
         """The scenario's memory of this run, such as the last state that its invariant saw."""
         self.now_ms = 0
         self.stalled_until_ms = 0
-        self.budget = [getattr(faults, kind) for kind in BUDGETS]
+        self.budget = [getattr(faults, kind) for kind in stores.BUDGETS]
         self.injected = 0
-        self.choices: list[Choice] = []
-        self.trace: list[tuple[int, str, Fate, str, object]] = []
+        self.choices: list[stores.Choice] = []
+        self.trace: list[tuple[int, str, stores.Fate, str, object]] = []
         self.error: Violation | None = None
         self.hub = getcurrent()
         self._restart = faults.restart
         self._step_ms = step_ms
         self._to_start: list[int] = []
-        self._in_flight: list[tuple[int, Call]] = []
+        self._in_flight: list[tuple[int, stores.Call]] = []
         self.processes = [Process(self, index, actor) for index, actor in enumerate(scenario.actors())]
         scenario.prepare(self)
         self._simulated = Simulated(self, self.wall_s, self.steady_s, scenario.stand_ins(self))
@@ -312,7 +298,7 @@ class Run:
         effect."""
         return sorted({index for index, _ in self._in_flight})
 
-    def landing_touches(self, index: int) -> tuple[Touch, ...]:
+    def landing_touches(self, index: int) -> tuple[stores.Touch, ...]:
         """Return the keys that an actor's next late write touches."""
         return next(call.touches for owner, call in self._in_flight if owner == index)
 
@@ -322,25 +308,25 @@ class Run:
         waits = process.pending is not None and process.pending.touches
         return max(process.ready_ms, self.stalled_until_ms) if waits else process.ready_ms
 
-    def may(self, choice: Choice) -> bool:
+    def may(self, choice: stores.Choice) -> bool:
         """Return whether a choice is possible now."""
         index, outcome = choice.actor, choice.fate
-        if outcome is Fate.LAND:
+        if outcome is stores.Fate.LAND:
             return any(owner == index for owner, _ in self._in_flight)
         call = self.processes[index].pending if index < len(self.processes) else None
         if call is None:
             return False
-        if outcome is Fate.DONE:
+        if outcome is stores.Fate.DONE:
             return True
-        if self.budget[BUDGET_OF[outcome]] <= 0:
+        if self.budget[stores.BUDGET_OF[outcome]] <= 0:
             return False
-        return outcome >= Fate.KILL or outcome in call.outcomes
+        return outcome >= stores.Fate.KILL or outcome in call.outcomes
 
-    def step(self, choice: Choice) -> None:
+    def step(self, choice: stores.Choice) -> None:
         """Execute a possible choice, and check the invariant after a write."""
         self.choices.append(choice)
-        if choice.fate not in (Fate.DONE, Fate.LAND):
-            self.budget[BUDGET_OF[choice.fate]] -= 1
+        if choice.fate not in (stores.Fate.DONE, stores.Fate.LAND):
+            self.budget[stores.BUDGET_OF[choice.fate]] -= 1
             self.injected += 1
         before = (self.key_value.digest, self.objects.digest)
         with self._simulated:
@@ -357,7 +343,7 @@ class Run:
     def finish(self) -> None:
         """Let late writes land, and check the final state."""
         while self._in_flight and self.error is None:
-            self.step(Choice(self._in_flight[0][0], Fate.LAND))
+            self.step(stores.Choice(self._in_flight[0][0], stores.Fate.LAND))
         for process in self.processes:
             if self.error is None and not process.finished and not process.dead:
                 self.error = Violation(f"{process.name} neither finished nor died")
@@ -383,7 +369,7 @@ class Run:
     def story(self) -> str:
         """Return the run as a readable interleaving, one line per step."""
         return "\n".join(
-            f"{number:4} {clock / 1000:9.3f} s  {name:<12} {text}  {MEANING[outcome] or _brief(result)}"
+            f"{number:4} {clock / 1000:9.3f} s  {name:<12} {text}  {stores.MEANING[outcome] or _brief(result)}"
             for number, (clock, name, outcome, text, result) in enumerate(self.trace, 1)
         )
 
@@ -423,10 +409,10 @@ class Run:
         """Return the process of the running actor."""
         return next(process for process in self.processes if process.is_current())
 
-    def _carry_out(self, choice: Choice) -> None:
+    def _carry_out(self, choice: stores.Choice) -> None:
         index, outcome, wait_ms = choice
         process = self.processes[index]
-        if outcome is Fate.LAND:
+        if outcome is stores.Fate.LAND:
             position = next(at for at, (owner, _) in enumerate(self._in_flight) if owner == index)
             _, call = self._in_flight.pop(position)
             self._note(process, outcome, call.text, _effect(call))
@@ -434,7 +420,7 @@ class Run:
         pending = process.pending
         assert pending is not None, choice
         self.now_ms = max(self.now_ms + self._step_ms, self.ready_ms(index))
-        if outcome is Fate.KILL:
+        if outcome is stores.Fate.KILL:
             self._note(process, outcome, pending.text, None)
             process.kill()
             process.observations = hash((process.observations, "killed"))
@@ -442,37 +428,37 @@ class Run:
                 process.attempt += 1
                 process.ready_ms = self.now_ms + wait_ms
                 self._to_start.append(index)
-        elif outcome in (Fate.DELAY, Fate.STALL, Fate.PARTITION):
+        elif outcome in (stores.Fate.DELAY, stores.Fate.STALL, stores.Fate.PARTITION):
             self._note(process, outcome, f"{wait_ms} ms at {pending.text}", None)
             until = self.now_ms + wait_ms
-            if outcome is Fate.DELAY:
+            if outcome is stores.Fate.DELAY:
                 process.ready_ms = until
-            elif outcome is Fate.STALL:
+            elif outcome is stores.Fate.STALL:
                 self.stalled_until_ms = until
             else:
                 process.cut_off_until_ms = until
         else:
             self._answer(process, index, pending, outcome)
 
-    def _answer(self, process: Process, index: int, call: Call, outcome: Fate) -> None:
-        if call.touches and self.now_ms < process.cut_off_until_ms and outcome is Fate.DONE:
-            outcome = Fate.LOST_BEFORE
+    def _answer(self, process: Process, index: int, call: stores.Call, outcome: stores.Fate) -> None:
+        if call.touches and self.now_ms < process.cut_off_until_ms and outcome is stores.Fate.DONE:
+            outcome = stores.Fate.LOST_BEFORE
             process.ready_ms = self.now_ms + TIMEOUT_MS
-        happened = _effect(call) if outcome in (Fate.DONE, Fate.LOST_AFTER) else None
-        if outcome is Fate.DONE:
+        happened = _effect(call) if outcome in (stores.Fate.DONE, stores.Fate.LOST_AFTER) else None
+        if outcome is stores.Fate.DONE:
             answer = happened
-        elif outcome is Fate.REFUSED:
+        elif outcome is stores.Fate.REFUSED:
             answer = StorageError(f"simulated: the store refused {call.text}")
         else:
             answer = call.answer_unknown()
-        if outcome is Fate.LATE:
+        if outcome is stores.Fate.LATE:
             self._in_flight.append((index, call))
         process.ready_ms = max(process.ready_ms, self.now_ms + call.wait_ms)
         self._note(process, outcome, call.text, answer)
         process.observations = hash((process.observations, call.text, _frozen(answer)))
         process.resume(answer)
 
-    def _note(self, process: Process, outcome: Fate, text: str, result: object) -> None:
+    def _note(self, process: Process, outcome: stores.Fate, text: str, result: object) -> None:
         self.trace.append((self.now_ms, process.name, outcome, text, _frozen(result)))
 
     def _judge(self, rule: Any) -> None:
@@ -485,7 +471,7 @@ class Run:
             self.error.__cause__ = error
 
 
-def _effect(call: Call) -> object:
+def _effect(call: stores.Call) -> object:
     try:
         return call.effect()
     except Exception as error:  # noqa: BLE001  a port may raise, as NotFoundError: the answer is the error
@@ -504,7 +490,9 @@ def _brief(result: object) -> str:
     return "→ " + (text if len(text) <= 100 else text[:99] + "…")
 
 
-def replay(scenario: Scenario, faults: Faults, choices: Sequence[Choice], *, step_ms: int = 0) -> Run:
+def replay(
+    scenario: Scenario, faults: stores.Faults, choices: Sequence[stores.Choice], *, step_ms: int = 0
+) -> Run:
     """Run a schedule to its end, skipping impossible choices.
 
     After the schedule, the last actor continues, then the next, without faults.
@@ -518,6 +506,6 @@ def replay(scenario: Scenario, faults: Faults, choices: Sequence[Choice], *, ste
     last = run.choices[-1].actor if run.choices else 0
     while run.error is None and (active := run.active()):
         last = last if last in active else active[0]
-        run.step(Choice(last))
+        run.step(stores.Choice(last))
     run.finish()
     return run

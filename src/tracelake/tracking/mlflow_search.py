@@ -29,14 +29,9 @@ from typing import Any, Final, TypeAlias
 from sqlalchemy import BigInteger, Table, and_, exists, func, literal, or_, select
 from sqlalchemy.sql.elements import ColumnElement
 
+from tracelake import limits
 from tracelake._errors import QueryError
-from tracelake.limits import (
-    EXPERIMENTS_SHOWN_MAX,
-    FILTER_CONDITIONS_MAX,
-    FILTER_MAX_CHARS,
-    FILTER_VALUES_MAX,
-    QUOTED_MAX_CHARS,
-)
+from tracelake.tracking import schema
 from tracelake.tracking.annotations import (
     CLIENT_REQUEST_ID,
     FOR_ALL,
@@ -44,15 +39,6 @@ from tracelake.tracking.annotations import (
     Experiment,
     is_exclusive_to,
     visible_to,
-)
-from tracelake.tracking.schema import (
-    DEFAULT_EXPERIMENT,
-    experiment_tags,
-    experiments,
-    spans,
-    trace_info,
-    trace_metadata,
-    trace_tags,
 )
 from tracelake.tracking.store import TrackingStore
 
@@ -103,9 +89,9 @@ class FilterCondition:
 def parse_filter(text: str | None) -> tuple[FilterCondition, ...]:
     """Return the conditions of a filter. Raises QueryError with the part that does not parse, and a valid example."""
     text = text or ""
-    if len(text) > FILTER_MAX_CHARS or "\0" in text:
+    if len(text) > limits.FILTER_MAX_CHARS or "\0" in text:
         raise QueryError(
-            f"a filter may have up to {FILTER_MAX_CHARS:,} characters, without NUL; this one has "
+            f"a filter may have up to {limits.FILTER_MAX_CHARS:,} characters, without NUL; this one has "
             f"{len(text):,}."
         )
     tokens = _Tokens(text)
@@ -113,8 +99,8 @@ def parse_filter(text: str | None) -> tuple[FilterCondition, ...]:
     while tokens.left:
         if conditions:
             tokens.word("AND")
-        if len(conditions) == FILTER_CONDITIONS_MAX:
-            raise QueryError(f"a filter may have up to {FILTER_CONDITIONS_MAX} conditions.")
+        if len(conditions) == limits.FILTER_CONDITIONS_MAX:
+            raise QueryError(f"a filter may have up to {limits.FILTER_CONDITIONS_MAX} conditions.")
         conditions.append(_condition(tokens))
     return tuple(conditions)
 
@@ -136,7 +122,7 @@ class _Tokens:
     def wrong(self, what: str) -> QueryError:
         """Return the error for an unexpected token."""
         return QueryError(
-            f"the filter has a syntax error at {what[:QUOTED_MAX_CHARS]!r}: write comparisons with AND "
+            f"the filter has a syntax error at {what[: limits.QUOTED_MAX_CHARS]!r}: write comparisons with AND "
             "between, such as attributes.status = 'OK' AND tags.team = 'a' AND timestamp_ms > 1700000000000."
         )
 
@@ -192,7 +178,7 @@ def _identified(name: str) -> tuple[str, str]:
     if kind == "span" and key in ("name", "status"):
         return kind, key
     raise QueryError(
-        f"{name[:QUOTED_MAX_CHARS]!r} cannot be filtered; use "
+        f"{name[: limits.QUOTED_MAX_CHARS]!r} cannot be filtered; use "
         f"{', '.join(sorted({*NUMBERS.values(), *TEXTS.values()}))}, tags.<key>, "
         f"metadata.{', '.join(METADATA)}, span.name or span.status; for attributes and text of spans use the "
         "search of Tracelake (`tracelake search`, GET /api/v1/search)."
@@ -216,8 +202,8 @@ def _values(tokens: _Tokens) -> tuple[str, ...]:
     while tokens.is_word(","):
         texts.append(_unquoted(tokens.next("text")))
     tokens.word(")")
-    if len(texts) > FILTER_VALUES_MAX:
-        raise QueryError(f"IN accepts up to {FILTER_VALUES_MAX} values, not {len(texts)}.")
+    if len(texts) > limits.FILTER_VALUES_MAX:
+        raise QueryError(f"IN accepts up to {limits.FILTER_VALUES_MAX} values, not {len(texts)}.")
     return tuple(texts)
 
 
@@ -225,7 +211,7 @@ def _unquoted(text: str) -> str:
     return text[1:-1].replace(text[0] * 2, text[0])
 
 
-_INFO: Final = trace_info.c
+_INFO: Final = schema.trace_info.c
 
 
 def _annotation_or_column(
@@ -236,9 +222,9 @@ def _annotation_or_column(
     annotation = select(of.value).where(
         of.lake == _INFO.lake, of.trace_id == _INFO.trace_id, of.key == key, *of_its
     )
-    if table is trace_tags:  # a tag of the row's workspace overrides one for all
+    if table is schema.trace_tags:  # a tag of the row's workspace overrides one for all
         annotation = annotation.order_by(of.workspace == FOR_ALL).limit(1)
-    return func.coalesce(annotation.correlate(trace_info).scalar_subquery(), column)
+    return func.coalesce(annotation.correlate(schema.trace_info).scalar_subquery(), column)
 
 
 _ENDED_NS: Final[ColumnElement[Any]] = func.nullif(_INFO.end_ns, 0, type_=BigInteger)
@@ -250,7 +236,7 @@ def _columns(
 ) -> dict[str, ColumnElement[Any]]:
     """Return the searchable columns of traces, with these conditions on tags and metadata."""
     client_id = _annotation_or_column(
-        trace_metadata, CLIENT_REQUEST_ID, _INFO.client_request_id, *of_metadata
+        schema.trace_metadata, CLIENT_REQUEST_ID, _INFO.client_request_id, *of_metadata
     )
     return {
         "request_id": literal("tr-") + _INFO.trace_id,
@@ -258,18 +244,18 @@ def _columns(
         "end_time_ms": _ENDED_NS // 1_000_000,
         "execution_time_ms": (_ENDED_NS - _INFO.start_ns) // 1_000_000,
         "status": _INFO.state,
-        "name": _annotation_or_column(trace_tags, "mlflow.traceName", _INFO.name, of_tags),
+        "name": _annotation_or_column(schema.trace_tags, "mlflow.traceName", _INFO.name, of_tags),
         "client_request_id": client_id,
         **{
-            name: _annotation_or_column(trace_metadata, key, _INFO[name], *of_metadata)
+            name: _annotation_or_column(schema.trace_metadata, key, _INFO[name], *of_metadata)
             for key, name in METADATA.items()
         },
     }
 
 
-_OF_ALL: Final = _columns(trace_tags.c.workspace.in_((_INFO.workspace, FOR_ALL)))
+_OF_ALL: Final = _columns(schema.trace_tags.c.workspace.in_((_INFO.workspace, FOR_ALL)))
 _OF_ONE: Final = _columns(
-    visible_to(trace_tags, _INFO.workspace), is_exclusive_to(trace_info, _INFO.workspace)
+    visible_to(schema.trace_tags, _INFO.workspace), is_exclusive_to(schema.trace_info, _INFO.workspace)
 )
 """For a search in one workspace, which is that of the row."""
 _ORDERS: Final[dict[str, tuple[ColumnElement[Any], type]]] = {
@@ -319,7 +305,7 @@ class TraceSearch:
         if key == "name":
             column = func.coalesce(self._columns["name"], "")
         query_name = requested_name(experiment_ids, conditions, key, is_ascending, *self._workspace_key())
-        query = select(trace_info, column.label("ordered_by")).where(
+        query = select(schema.trace_info, column.label("ordered_by")).where(
             _INFO.lake == self._lake,
             *self._workspace_condition(_INFO),
             _INFO.experiment_id.in_(list(experiment_ids)),
@@ -352,11 +338,15 @@ class TraceSearch:
             return self._tag(condition)
         if condition.kind == "span":
             of = (
-                spans.c.lake == _INFO.lake,
-                spans.c.trace_id == _INFO.trace_id,
-                *self._workspace_condition(spans.c),
+                schema.spans.c.lake == _INFO.lake,
+                schema.spans.c.trace_id == _INFO.trace_id,
+                *self._workspace_condition(schema.spans.c),
             )
-            column = spans.c.name if condition.key == "name" else func.coalesce(spans.c.status, "UNSET")
+            column = (
+                schema.spans.c.name
+                if condition.key == "name"
+                else func.coalesce(schema.spans.c.status, "UNSET")
+            )
             return exists().where(*of, self._compared(column, condition))
         return self._compared(self._columns[condition.key], condition)
 
@@ -367,16 +357,16 @@ class TraceSearch:
         if column is not None:
             return self._compared(column, condition)
         of = (
-            trace_tags.c.lake == _INFO.lake,
-            trace_tags.c.trace_id == _INFO.trace_id,
-            trace_tags.c.key == condition.key,
-            *([] if self._workspace is None else [visible_to(trace_tags, self._workspace)]),
+            schema.trace_tags.c.lake == _INFO.lake,
+            schema.trace_tags.c.trace_id == _INFO.trace_id,
+            schema.trace_tags.c.key == condition.key,
+            *([] if self._workspace is None else [visible_to(schema.trace_tags, self._workspace)]),
         )
         if condition.comparator == "IS NULL":
             return ~exists().where(*of)
         if condition.comparator == "IS NOT NULL":
             return exists().where(*of)
-        return exists().where(*of, self._compared(trace_tags.c.value, condition))
+        return exists().where(*of, self._compared(schema.trace_tags.c.value, condition))
 
     def _compared(self, column: ColumnElement[Any], condition: FilterCondition) -> ColumnElement[bool]:
         return compared(column, condition, self._database.is_sqlite)
@@ -436,7 +426,7 @@ def _order(order_by: Sequence[str]) -> tuple[str, bool]:
     is_sortable = key in _ORDERS and ALIASES.get(identifier.lower()) == "attribute"
     if not is_sortable or [each.upper() for each in direction] not in ([], ["ASC"], ["DESC"]):
         raise QueryError(
-            f"traces cannot be ordered by {wanted[0][:QUOTED_MAX_CHARS]!r}; use {', '.join(_ORDERS)}, "
+            f"traces cannot be ordered by {wanted[0][: limits.QUOTED_MAX_CHARS]!r}; use {', '.join(_ORDERS)}, "
             "with ASC or DESC."
         )
     return key, [each.upper() for each in direction] != ["DESC"]
@@ -474,7 +464,7 @@ def read_token(text: str, query_name: str, kind: type) -> tuple[Any, str]:
     return value, trace_id
 
 
-_OF: Final = experiments.c
+_OF: Final = schema.experiments.c
 _EXPERIMENT_ORDERS: Final[dict[str, tuple[ColumnElement[Any], type]]] = {
     "creation_time": (_OF.created_ns, int),
     "last_update_time": (_OF.created_ns, int),  # only an experiment's tags ever change
@@ -497,7 +487,7 @@ class ExperimentSearch:
     def search(
         self,
         filter: str | None = None,
-        max_results: int = EXPERIMENTS_SHOWN_MAX,
+        max_results: int = limits.EXPERIMENTS_SHOWN_MAX,
         order_by: Sequence[str] = (),
         page_token: str | None = None,
     ) -> tuple[list[Experiment], str | None]:
@@ -517,7 +507,7 @@ class ExperimentSearch:
             is_behind = column > value if is_ascending else column < value
             query = query.where(or_(is_behind, and_(column == value, _OF.experiment_id > behind)))
         query = query.order_by(column.asc() if is_ascending else column.desc(), _OF.experiment_id)
-        size = min(max_results, EXPERIMENTS_SHOWN_MAX)
+        size = min(max_results, limits.EXPERIMENTS_SHOWN_MAX)
         with self._store.database.searching() as connection:
             rows = list(connection.execute(query.limit(size + 1)))
         token = None
@@ -534,10 +524,10 @@ class ExperimentSearch:
             return compared(_OF.name, condition, is_sqlite)
         if condition.kind != "tag":
             raise QueryError("experiments can be filtered by name and tags.<key>, with AND between.")
-        tags = experiment_tags.c
+        tags = schema.experiment_tags.c
         of = [tags.lake == _OF.lake, tags.experiment_id == _OF.experiment_id, tags.key == condition.key]
         if self._workspace is not None:
-            of.append(tags.experiment_id != DEFAULT_EXPERIMENT)
+            of.append(tags.experiment_id != schema.DEFAULT_EXPERIMENT)
         if condition.comparator == "IS NULL":
             return ~exists().where(*of)
         if condition.comparator == "IS NOT NULL":
@@ -557,7 +547,7 @@ def _experiment_order(order_by: Sequence[str]) -> tuple[ColumnElement[Any], type
         or [each.upper() for each in direction] not in ([], ["ASC"], ["DESC"])
     ):
         raise QueryError(
-            f"experiments cannot be ordered by {', '.join(wanted)[:QUOTED_MAX_CHARS]!r}; use one of "
+            f"experiments cannot be ordered by {', '.join(wanted)[: limits.QUOTED_MAX_CHARS]!r}; use one of "
             f"{', '.join(_EXPERIMENT_ORDERS)}, with ASC or DESC."
         )
     return *_EXPERIMENT_ORDERS[key], [each.upper() for each in direction] != ["DESC"]

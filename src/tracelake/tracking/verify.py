@@ -16,21 +16,11 @@ from tracelake.otlp.partition import COLUMNS, take_apart
 from tracelake.results import SERVER_KINDS, Finding, Problem
 from tracelake.storage import ObjectStore
 from tracelake.storage.database_check import VERIFY_ALIKE_MAX
+from tracelake.tracking import schema
 from tracelake.tracking.database import at_once, is_damage
 from tracelake.tracking.ingest_queue import PREFIX
 from tracelake.tracking.migrate import has_mirrors
 from tracelake.tracking.outbox import segments
-from tracelake.tracking.schema import (
-    ARCHIVE_REPO,
-    LAKE_LOCATION,
-    RESTORED_SEQUENCE,
-    TRACKING_STORE,
-    metadata,
-    outbox,
-    spans,
-    trace_info,
-    trace_parts,
-)
 from tracelake.tracking.store import TrackingStore, stored_name, unpacked
 
 ROW: Final = "outbox row"
@@ -105,7 +95,7 @@ def _file_problems(connection: Connection) -> list[str]:
 def _kind_problems(connection: Connection) -> Iterator[str]:
     """Yield values whose type differs from their column's. A flipped bit turns a text into a blob, which SQLite
     accepts."""
-    for table in metadata.sorted_tables:
+    for table in schema.metadata.sorted_tables:
         kinds = {column.name: _kinds(column) for column in table.c}
         stored = [func.typeof(column).label(column.name) for column in table.c]
         odd = or_(*(kind.not_in(kinds[kind.name]) for kind in stored))
@@ -125,11 +115,15 @@ def _check_outbox(
     connection: Connection, lake: int, settled: Collection[int]
 ) -> Generator[Finding, None, frozenset[int]]:
     """Yield problems of outbox rows; return the rows' numbers."""
-    query = select(outbox.c.sequence).where(outbox.c.lake == lake).order_by(outbox.c.sequence)
+    query = (
+        select(schema.outbox.c.sequence)
+        .where(schema.outbox.c.lake == lake)
+        .order_by(schema.outbox.c.sequence)
+    )
     waiting = list(connection.execute(query).scalars())
     for sequence in waiting:  # one at a time, because each may have megabytes
         size_bytes = connection.execute(
-            select(outbox.c.size_bytes).where(outbox.c.sequence == sequence)
+            select(schema.outbox.c.size_bytes).where(schema.outbox.c.sequence == sequence)
         ).scalar_one()
         if problem := _row_problem(segments(connection, lake, [sequence])[sequence], size_bytes):
             yield Finding("damaged", ROW, f"outbox/{sequence}", problem)
@@ -151,20 +145,24 @@ def _row_problem(payload: bytes, size_bytes: int) -> str | None:
 
 def _check_traces(connection: Connection, lake: int, waiting: Collection[int]) -> Iterator[Finding]:
     ids = connection.execute(
-        select(trace_info.c.trace_id).where(trace_info.c.lake == lake).order_by(trace_info.c.trace_id)
+        select(schema.trace_info.c.trace_id)
+        .where(schema.trace_info.c.lake == lake)
+        .order_by(schema.trace_info.c.trace_id)
     ).scalars()
     for some in at_once(list(ids)):
         parts, claims = defaultdict[str, list[Any]](list), defaultdict[str, list[Any]](list)
-        for part in connection.execute(_of(lake, some, trace_parts, *trace_parts.c)):
+        for part in connection.execute(_of(lake, some, schema.trace_parts, *schema.trace_parts.c)):
             parts[part.trace_id].append(part)
-        for claim in connection.execute(_of(lake, some, spans, *(spans.c[name] for name in _CLAIMED))):
+        for claim in connection.execute(
+            _of(lake, some, schema.spans, *(schema.spans.c[name] for name in _CLAIMED))
+        ):
             claims[claim.trace_id].append(claim)
-        for info in connection.execute(_of(lake, some, trace_info, *trace_info.c)):
+        for info in connection.execute(_of(lake, some, schema.trace_info, *schema.trace_info.c)):
             for problem in _trace_problems(info, parts[info.trace_id], claims[info.trace_id], waiting):
                 yield Finding("damaged", TRACE, info.trace_id, problem)
-    for table, what in ((trace_parts, "a payload"), (spans, "columns of spans")):
+    for table, what in ((schema.trace_parts, "a payload"), (schema.spans, "columns of spans")):
         has_info = exists().where(
-            trace_info.c.lake == table.c.lake, trace_info.c.trace_id == table.c.trace_id
+            schema.trace_info.c.lake == table.c.lake, schema.trace_info.c.trace_id == table.c.trace_id
         )
         query = select(table.c.trace_id).where(table.c.lake == lake, ~has_info).distinct()
         for trace_id in connection.execute(query.limit(VERIFY_ALIKE_MAX)).scalars():
@@ -185,15 +183,15 @@ def _trace_problems(
 ) -> Iterator[str]:
     """Yield problems of a trace: its location, its payload, and its columns."""
     location = info.archive_location or ""
-    if info.spans_location == TRACKING_STORE:
+    if info.spans_location == schema.TRACKING_STORE:
         if not parts:
             yield "its row says that it is hot, but it has no payload; restore the database"
-    elif info.spans_location != ARCHIVE_REPO or not location:
+    elif info.spans_location != schema.ARCHIVE_REPO or not location:
         yield (
             f"its row says that it is in {info.spans_location} at {location!r}, which is not a location; "
             "restore the database"
         )
-    elif not location.startswith(LAKE_LOCATION) and parts:
+    elif not location.startswith(schema.LAKE_LOCATION) and parts:
         yield f"its row says that it is archived at {location}, but the tracking store has a payload too"
     elif late := [part.sequence for part in parts if part.sequence not in waiting]:
         yield (
@@ -227,7 +225,7 @@ def _part_problem(part: Any, by_row: Mapping[int, set[_Key]]) -> str | None:
 
 def _columns_problem(sequence: int, keys: set[_Key], by_row: Mapping[int, set[_Key]]) -> str | None:
     """Return the difference between a payload and its columns, or None."""
-    is_restored = sequence == RESTORED_SEQUENCE
+    is_restored = sequence == schema.RESTORED_SEQUENCE
     columns = set[_Key]().union(*by_row.values()) if is_restored else by_row.get(sequence, set())
     ids, ids_of_columns = {key[:2] for key in keys}, {key[:2] for key in columns}
     if not _differ(ids, ids_of_columns, is_restored):

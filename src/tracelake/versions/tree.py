@@ -29,19 +29,7 @@ from msgspec.structs import replace
 
 from tracelake._errors import DamageError, NotFoundError
 from tracelake.storage import ObjectStore, copy_all, create_all, for_each
-from tracelake.versions.model import (
-    ChangeSet,
-    Commit,
-    FileAt,
-    Metarange,
-    PathChanges,
-    Range,
-    RangeRef,
-    Reference,
-    content_id,
-    from_bytes,
-    to_bytes,
-)
+from tracelake.versions import model
 
 _COMMIT_RECORDS_CACHED: Final = 1_024
 """Commits, metaranges and ranges that a process caches."""
@@ -57,8 +45,8 @@ _OBJECTS_READ_AHEAD: Final = 256
 """Small objects that garbage collection prefetches."""
 
 
-PathEntry = tuple[str, Reference]
-RangeReader = Callable[[str], Range]
+PathEntry = tuple[str, model.Reference]
+RangeReader = Callable[[str], model.Range]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +54,8 @@ class Difference:
     """An entry that differs between two commits; None for a commit that does not have it."""
 
     path: str
-    before: Reference | None
-    after: Reference | None
+    before: model.Reference | None
+    after: model.Reference | None
 
 
 def is_last(path: str) -> bool:
@@ -92,14 +80,14 @@ def split(entries: Iterable[PathEntry], inside: Container[str] = ()) -> Iterator
 
 
 def changed(
-    ranges: Sequence[RangeRef], changes: PathChanges, read: RangeReader, epoch: int
-) -> tuple[tuple[RangeRef, ...], list[Range]]:
+    ranges: Sequence[model.RangeRef], changes: model.PathChanges, read: RangeReader, epoch: int
+) -> tuple[tuple[model.RangeRef, ...], list[model.Range]]:
     """Apply changes to sorted ranges; return all resulting ranges, and those that are new.
 
     Reads the ranges that contain a changed path, and following ranges as far as their boundaries move.
     """
-    result: list[RangeRef] = []
-    new: list[Range] = []
+    result: list[model.RangeRef] = []
+    new: list[model.Range] = []
     lasts = [ref.last for ref in ranges]
     at = 0
     touched = groupby(changes, key=lambda change: min(bisect_left(lasts, change[0]), max(len(lasts) - 1, 0)))
@@ -123,23 +111,25 @@ def changed(
             if same is not None and read(same.id).entries == run:
                 result.append(same)
                 continue
-            new.append(new_range := Range(run, epoch))
+            new.append(new_range := model.Range(run, epoch))
             result.append(reference(new_range))
     result.extend(ranges[at:])
     return tuple(result), new
 
 
-def reference(new_range: Range) -> RangeRef:
+def reference(new_range: model.Range) -> model.RangeRef:
     """Return a metarange's reference to a range."""
     entries = new_range.entries
-    return RangeRef(content_id(to_bytes(new_range)), entries[0][0], entries[-1][0], len(entries))
+    return model.RangeRef(
+        model.content_id(model.to_bytes(new_range)), entries[0][0], entries[-1][0], len(entries)
+    )
 
 
-def _entries(refs: Iterable[RangeRef], read: RangeReader) -> list[PathEntry]:
+def _entries(refs: Iterable[model.RangeRef], read: RangeReader) -> list[PathEntry]:
     return [entry for ref in refs for entry in read(ref.id).entries]
 
 
-def _applied(entries: list[PathEntry], wanted: Mapping[str, Reference | None]) -> list[PathEntry]:
+def _applied(entries: list[PathEntry], wanted: Mapping[str, model.Reference | None]) -> list[PathEntry]:
     if not wanted:
         return entries
     merged = {**dict(entries), **wanted}
@@ -147,7 +137,7 @@ def _applied(entries: list[PathEntry], wanted: Mapping[str, Reference | None]) -
 
 
 def scan(
-    ranges: Sequence[RangeRef], read: RangeReader, start: str = "", stop: str | None = None
+    ranges: Sequence[model.RangeRef], read: RangeReader, start: str = "", stop: str | None = None
 ) -> Iterator[PathEntry]:
     """Yield the entries with start <= path < stop in order; reads only ranges that may contain one."""
     for ref in ranges:
@@ -163,7 +153,7 @@ def below(folder: str) -> tuple[str, str]:
     return f"{folder}/", f"{folder}0"  # `0` is the character after the slash.
 
 
-def count(ranges: Sequence[RangeRef], read: RangeReader, start: str, stop: str) -> int:
+def count(ranges: Sequence[model.RangeRef], read: RangeReader, start: str, stop: str) -> int:
     """Return the number of entries with start <= path < stop; reads only the ranges at both ends."""
     inside = [ref for ref in ranges if start <= ref.first and ref.last < stop]
     inner_ids = {ref.id for ref in inside}
@@ -171,10 +161,12 @@ def count(ranges: Sequence[RangeRef], read: RangeReader, start: str, stop: str) 
     return sum(ref.entries for ref in inside) + sum(1 for _ in scan(edges, read, start, stop))
 
 
-def find(ranges: Sequence[RangeRef], paths: Sequence[str], read: RangeReader) -> dict[str, Reference]:
+def find(
+    ranges: Sequence[model.RangeRef], paths: Sequence[str], read: RangeReader
+) -> dict[str, model.Reference]:
     """Return the references at the paths, which are in order; paths without one are omitted."""
     lasts = [ref.last for ref in ranges]
-    references: dict[str, Reference] = {}
+    references: dict[str, model.Reference] = {}
     for index, group in groupby(paths, key=lambda path: bisect_left(lasts, path)):
         if index < len(ranges):
             entries = dict(read(ranges[index].id).entries)
@@ -183,7 +175,7 @@ def find(ranges: Sequence[RangeRef], paths: Sequence[str], read: RangeReader) ->
 
 
 def differences(
-    before: Sequence[RangeRef], after: Sequence[RangeRef], read: RangeReader
+    before: Sequence[model.RangeRef], after: Sequence[model.RangeRef], read: RangeReader
 ) -> Iterator[Difference]:
     """Yield the entries that differ between two commits' ranges, in order of path. Ranges that both have are not read.
 
@@ -202,7 +194,7 @@ def differences(
 
 def _side_by_side(
     our_entries: Iterator[PathEntry], their_entries: Iterator[PathEntry]
-) -> Iterator[tuple[str, Reference | None, Reference | None]]:
+) -> Iterator[tuple[str, model.Reference | None, model.Reference | None]]:
     mine, theirs = next(our_entries, None), next(their_entries, None)
     while mine is not None or theirs is not None:
         if theirs is None or (mine is not None and mine[0] < theirs[0]):
@@ -217,19 +209,19 @@ def _side_by_side(
             mine, theirs = next(our_entries, None), next(their_entries, None)
 
 
-def latest(changes: Iterable[tuple[str, Reference | None]]) -> PathChanges:
+def latest(changes: Iterable[tuple[str, model.Reference | None]]) -> model.PathChanges:
     """Return changes in order of path; the last change of a path wins."""
     return tuple(sorted(dict(changes).items(), key=itemgetter(0)))
 
 
 VERSIONS: Final = "versions/"
 _KINDS: Final[Mapping[type, str]] = {
-    Commit: "commits",
-    Metarange: "metaranges",
-    Range: "ranges",
-    ChangeSet: "changes",
+    model.Commit: "commits",
+    model.Metarange: "metaranges",
+    model.Range: "ranges",
+    model.ChangeSet: "changes",
 }
-Content = Commit | Metarange | Range | ChangeSet
+Content = model.Commit | model.Metarange | model.Range | model.ChangeSet
 ContentT = TypeVar("ContentT", bound=Content)
 
 
@@ -243,12 +235,12 @@ def path_of(kind: type[ContentT], record_id: str) -> str:
     return f"{folder_of(kind)}{record_id}.json"
 
 
-COMMITS: Final = folder_of(Commit)
+COMMITS: Final = folder_of(model.Commit)
 FILES: Final = "files/"
 """Folder of files, each `<epoch>/<SHA-256 of its bytes>`."""
 
 
-def file_path(file: FileAt) -> str:
+def file_path(file: model.FileAt) -> str:
     """Return the path of a file."""
     return f"{FILES}{file.epoch:06d}/{file.sha256}"
 
@@ -279,9 +271,9 @@ class ContentStore:
             data = self._objects.get(path)
         except NotFoundError as error:
             raise DamageError(f"{path} is missing; restore it from a backup.") from error
-        if content_id(data) != record_id:
+        if model.content_id(data) != record_id:
             raise DamageError(f"{path} is damaged: its checksum does not match. Restore it from a backup.")
-        record = from_bytes(kind, data, path)
+        record = model.from_bytes(kind, data, path)
         self._remember(record_id, record)
         return record
 
@@ -304,18 +296,21 @@ class ContentStore:
         """Write records under their ids; they are durable on return. Existing records are not written again."""
         create_all(
             self._objects,
-            {path_of(type(content), made_id): to_bytes(content) for made_id, content in records.items()},
+            {
+                path_of(type(content), made_id): model.to_bytes(content)
+                for made_id, content in records.items()
+            },
         )
         for record_id, record in records.items():
             self._remember(record_id, record)
 
-    def renew(self, files: Iterable[FileAt], epoch: int) -> dict[str, FileAt]:
+    def renew(self, files: Iterable[model.FileAt], epoch: int) -> dict[str, model.FileAt]:
         """Copy files into a later epoch; return the copies by old path. Missing files are left out."""
         newer = {file_path(file): replace(file, epoch=epoch) for file in files}
         there = copy_all(self._objects, {path: file_path(file) for path, file in newer.items()})
         return {path: newer[path] for path in there}
 
-    def present(self, files: Iterable[FileAt]) -> set[str]:
+    def present(self, files: Iterable[model.FileAt]) -> set[str]:
         """Return the paths of the files that exist."""
         paths = sorted({file_path(file) for file in files})
         infos = for_each(self._objects, self._objects.head, paths)
@@ -343,7 +338,7 @@ class ContentStore:
 
 def id_of(record: Content) -> str:
     """Return the id of a record."""
-    return content_id(to_bytes(record))
+    return model.content_id(model.to_bytes(record))
 
 
 class ReadContent(Protocol):
@@ -357,18 +352,18 @@ class ReadContent(Protocol):
 class CommitTree:
     """All entries of a commit."""
 
-    refs: tuple[RangeRef, ...] = ()
+    refs: tuple[model.RangeRef, ...] = ()
     """Ranges of the nearest commit with a metarange: the commit itself or an ancestor."""
-    since: Mapping[str, Reference | None] = field(default_factory=dict)
+    since: Mapping[str, model.Reference | None] = field(default_factory=dict)
     """Changes by path of the commits after that one."""
     commits: int = 0
     """Number of those commits."""
 
-    def then(self, changes: PathChanges) -> CommitTree:
+    def then(self, changes: model.PathChanges) -> CommitTree:
         """Return the tree of a commit that makes these changes and has no metarange."""
         return CommitTree(self.refs, {**self.since, **dict(changes)}, self.commits + 1)
 
-    def needs_metarange(self, changes: PathChanges) -> bool:
+    def needs_metarange(self, changes: model.PathChanges) -> bool:
         """Return whether a commit with these changes needs a metarange, because reading it would take too long."""
         return self.commits + 1 > COMMITS_WITHOUT_METARANGE_MAX or len(changes) > CHANGES_INLINE_MAX
 
@@ -379,16 +374,16 @@ class Tree:
     def __init__(self, read: ReadContent) -> None:
         """Read records with this function."""
         self._read = read
-        self._new_ranges: dict[str, Range] = {}
+        self._new_ranges: dict[str, model.Range] = {}
 
     def view(self, commit_id: str) -> CommitTree:
         """Return the tree of a commit; an empty tree without a commit."""
-        changes: list[PathChanges] = []
+        changes: list[model.PathChanges] = []
         at = commit_id
         while at:
-            commit = self._read(Commit, at)
+            commit = self._read(model.Commit, at)
             if commit.changes is None:
-                refs = self._read(Metarange, commit.metarange).ranges
+                refs = self._read(model.Metarange, commit.metarange).ranges
                 break
             changes.append(commit.changes)
             at = commit.parents[0] if commit.parents else ""
@@ -397,28 +392,28 @@ class Tree:
         since = dict(change for step in reversed(changes) for change in step)
         return CommitTree(refs, since, len(changes))
 
-    def ranges(self, commit_id: str) -> tuple[RangeRef, ...]:
+    def ranges(self, commit_id: str) -> tuple[model.RangeRef, ...]:
         """Return references to the ranges of all entries of a commit. `range` reads them."""
         view = self.view(commit_id)
         if not view.since:
             return view.refs
-        refs, new = self.changed(view, (), self._read(Commit, commit_id).epoch)
+        refs, new = self.changed(view, (), self._read(model.Commit, commit_id).epoch)
         self._new_ranges.update({id_of(new_range): new_range for new_range in new})
         return refs
 
     def changed(
-        self, view: CommitTree, changes: PathChanges, epoch: int
-    ) -> tuple[tuple[RangeRef, ...], list[Range]]:
+        self, view: CommitTree, changes: model.PathChanges, epoch: int
+    ) -> tuple[tuple[model.RangeRef, ...], list[model.Range]]:
         """Return the ranges of a tree after changes, and those of them that must be written with a metarange."""
         return changed(view.refs, latest((*view.since.items(), *changes)), self.range, epoch)
 
-    def find(self, view: CommitTree, paths: Sequence[str]) -> dict[str, Reference]:
+    def find(self, view: CommitTree, paths: Sequence[str]) -> dict[str, model.Reference]:
         """Return the references at the paths, which are in order; paths without one are omitted."""
         references = find(view.refs, [path for path in paths if path not in view.since], self.range)
         return references | {
             path: reference for path in paths if (reference := view.since.get(path)) is not None
         }
 
-    def range(self, range_id: str) -> Range:
+    def range(self, range_id: str) -> model.Range:
         """Return a range."""
-        return self._new_ranges.get(range_id) or self._read(Range, range_id)
+        return self._new_ranges.get(range_id) or self._read(model.Range, range_id)

@@ -15,35 +15,14 @@ from tracelake._errors import DamageError
 from tracelake.results import Finding
 from tracelake.storage import Entry, KeyValueStore, ObjectStore
 from tracelake.storage.verify import check_records, object_finding, whole_records
-from tracelake.versions.branch_store import (
-    ANSWERS,
-    BRANCHES,
-    COLLECTOR,
-    MAIN,
-    REQUESTS,
-    STAGED,
-    TAGS,
-    path_in,
-    staged_layers,
-    token_of,
-)
-from tracelake.versions.model import (
-    EPOCH_UNSET,
-    TRANSACTION,
-    BranchRecord,
-    Commit,
-    FileAt,
-    Reference,
-    Tag,
-    from_bytes,
-)
+from tracelake.versions import branch_store, model
 from tracelake.versions.protocol import pending_tokens
 from tracelake.versions.repository import Repository
 from tracelake.versions.tree import COMMITS, path_of
 
-EntriesOf = Callable[[Repository, str], dict[str, Reference]]
+EntriesOf = Callable[[Repository, str], dict[str, model.Reference]]
 """Function that returns the relevant entries of a commit."""
-NamesT = TypeVar("NamesT", BranchRecord, Tag)
+NamesT = TypeVar("NamesT", model.BranchRecord, model.Tag)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +31,8 @@ class CheckedCommit:
 
     transaction: int | None
     """None for a commit of another kind, such as a write to a user's table."""
-    commit: Commit
-    entries: dict[str, Reference]
+    commit: model.Commit
+    entries: dict[str, model.Reference]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +40,9 @@ class Named:
     """A named thing, such as a branch or a request, that refers to files."""
 
     what: str
-    files: tuple[FileAt, ...]
+    files: tuple[model.FileAt, ...]
     """One file; for a staged entry also its lower layers, newest first."""
-    epoch: int = EPOCH_UNSET
+    epoch: int = model.EPOCH_UNSET
     """For a staged entry, the epoch of its branch. A file that might be collected by that epoch is unacknowledged if
     it is missing."""
 
@@ -106,12 +85,12 @@ def check_history(
     except DamageError as error:
         return commits, [Finding("damaged", "commit", "branch main", str(error))]
     while following is not None:
-        path = path_of(Commit, following)
+        path = path_of(model.Commit, following)
         try:
             commit = repository.commit(following)
         except DamageError as error:
             return commits, [*findings, object_finding(objects, "commit", path, error)]
-        number = commit.metadata.get(TRANSACTION)
+        number = commit.metadata.get(model.TRANSACTION)
         transaction = None if number is None else int(number)
         if transaction is not None:
             numbers.append(transaction)
@@ -135,43 +114,51 @@ def _check_numbers(head: str, numbers: list[int], transactions: int) -> list[Fin
 def read_records(key_value: KeyValueStore) -> CheckedRecords:
     """Read all records of branches, tags, requests and staged entries; the history check reports `main`."""
     records = CheckedRecords()
-    branches = whole_records(key_value.scan, BRANCHES, records.findings)
-    records.findings = [it for it in records.findings if it.path != f"{BRANCHES}/{MAIN}"]
-    tags = whole_records(key_value.scan, TAGS, records.findings)
-    staged = whole_records(key_value.scan, STAGED, records.findings)
-    whole_records(key_value.notes, REQUESTS, records.findings)
-    records.findings += check_records(key_value, (ANSWERS, COLLECTOR))
+    branches = whole_records(key_value.scan, branch_store.BRANCHES, records.findings)
+    records.findings = [
+        it for it in records.findings if it.path != f"{branch_store.BRANCHES}/{branch_store.MAIN}"
+    ]
+    tags = whole_records(key_value.scan, branch_store.TAGS, records.findings)
+    staged = whole_records(key_value.scan, branch_store.STAGED, records.findings)
+    whole_records(key_value.notes, branch_store.REQUESTS, records.findings)
+    records.findings += check_records(key_value, (branch_store.ANSWERS, branch_store.COLLECTOR))
     for entry in tags:
-        if (tag := _decoded(entry, Tag)) is not None:
+        if (tag := _decoded(entry, model.Tag)) is not None:
             records.heads.append(tag.commit)
-    waiting: dict[str, tuple[str, BranchRecord]] = {}
+    waiting: dict[str, tuple[str, model.BranchRecord]] = {}
     for entry in branches:
-        if (branch := _decoded(entry, BranchRecord)) is not None:
+        if (branch := _decoded(entry, model.BranchRecord)) is not None:
             records.heads.append(branch.head)
             waiting |= dict.fromkeys(pending_tokens(branch), (entry.key, branch))
     for entry in staged:
-        _add_staged(records, entry, waiting.get(token_of(entry.key)))
+        _add_staged(records, entry, waiting.get(branch_store.token_of(entry.key)))
     return records
 
 
 def _decoded(entry: Entry, kind: type[NamesT]) -> NamesT | None:
     try:
-        return from_bytes(kind, entry.value, entry.key)
+        return model.from_bytes(kind, entry.value, entry.key)
     except DamageError:
         return None
 
 
-def _add_staged(records: CheckedRecords, entry: Entry, waiting: tuple[str, BranchRecord] | None) -> None:
+def _add_staged(
+    records: CheckedRecords, entry: Entry, waiting: tuple[str, model.BranchRecord] | None
+) -> None:
     """Add a staged entry that names a file and is still pending on a branch.
 
     Committed entries are skipped: their files may have been copied since, and collected.
     """
     try:
-        layers = staged_layers(entry)
+        layers = branch_store.staged_layers(entry)
     except DamageError as error:
-        records.findings.append(Finding("damaged", "record", f"{STAGED}/{entry.key}", str(error)))
+        records.findings.append(
+            Finding("damaged", "record", f"{branch_store.STAGED}/{entry.key}", str(error))
+        )
         return
-    files = tuple(layer for layer in layers if isinstance(layer, FileAt))
+    files = tuple(layer for layer in layers if isinstance(layer, model.FileAt))
     if waiting is not None and len(files) == len(layers):
         name, branch = waiting
-        records.staged.append(Named(f"{path_in(entry.key)}, staged on branch {name},", files, branch.epoch))
+        records.staged.append(
+            Named(f"{branch_store.path_in(entry.key)}, staged on branch {name},", files, branch.epoch)
+        )

@@ -19,8 +19,8 @@ from tracelake.tracking.store import TrackingStore
             "traces of this lake",
             TraceSearch.search,
             rewrite(
-                "a(b, _1(_2)).c(d._ == self._, *_3.e(d), _4.f.g(list(h)), *(_5(_6) for _6 in _7))",
-                "a(b, _1(_2)).c(*_3.e(_4), _4.f.g(list(h)), *(_5(_6) for _6 in _7))",
+                "a(_8, _1(_2)).c(d._ == self._, *_3.e(d), _4.f.g(list(h)), *(_5(_6) for _6 in _7))",
+                "a(_8, _1(_2)).c(*_3.e(_4), _4.f.g(list(h)), *(_5(_6) for _6 in _7))",
             ),
         ),
         Mutation("tags of the trace", TraceSearch._tag, rewrite("(_1, _, _2, _3)", "(_1, _2, _3)")),

@@ -29,17 +29,7 @@ from tracelake.formats import decode, encode
 from tracelake.journal.store import OutputReceipt, PartitionOffsets
 from tracelake.limits import KAFKA_MESSAGE_MAX_BYTES, KAFKA_TRANSACTION_MAX_S, KAFKA_WAIT_S
 from tracelake.limits.input import MIB
-from tracelake.pipeline.kafka_client import (
-    SCHEME,
-    PartitionName,
-    address_of,
-    admin_of,
-    as_storage_error,
-    client_config,
-    code_of,
-    library,
-    new_client,
-)
+from tracelake.pipeline import kafka_client
 from tracelake.pipeline.outputs.external import (
     Content,
     KeyedOutput,
@@ -160,7 +150,7 @@ class KafkaSink:
     def __init__(self, output_id: str, url: str) -> None:
         """Create a sink. Raises UsageError if the address is invalid or the client is not installed."""
         self._id = output_id
-        self._address = address_of(url)
+        self._address = kafka_client.address_of(url)
         self._markers = f"tracelake-{output_id}"
         self._cluster = Cluster(self._address.servers)
         self._producer: Any = None
@@ -176,7 +166,7 @@ class KafkaSink:
         # without permission to read the limit, do not rely on compression
         self._was_refused |= allowed is None
         self._max_bytes = KAFKA_BATCH_MAX_BYTES if allowed is None else allowed
-        self._producer = new_client(library().Producer, self._config())
+        self._producer = kafka_client.new_client(kafka_client.library().Producer, self._config())
         with self._failing("cannot begin to write"):
             self._producer.init_transactions(KAFKA_WAIT_S)
         # Read the marker only now. Until a writer is fenced, its Kafka transaction may still be committed.
@@ -246,7 +236,7 @@ class KafkaSink:
 
         After such an error the client still calls back for each message, and Python raises a SystemError each time.
         """
-        kafka = library()
+        kafka = kafka_client.library()
         try:
             return serve(within_s)
         except SystemError as error:
@@ -260,7 +250,7 @@ class KafkaSink:
     def _delivered(self, error: Any, message: Any) -> None:
         if error is None and message.topic() == self._address.topic:
             self._offsets.add(message.partition(), message.offset())
-        if error is not None and error.code() == library().KafkaError.MSG_SIZE_TOO_LARGE:
+        if error is not None and error.code() == kafka_client.library().KafkaError.MSG_SIZE_TOO_LARGE:
             self._was_refused = True
 
     def _produce(self, topic: str, value: bytes, headers: list[tuple[str, bytes]]) -> None:
@@ -278,19 +268,19 @@ class KafkaSink:
                 return
 
     def _make_marker_topic(self) -> None:
-        kafka = library()
+        kafka = kafka_client.library()
         topic = kafka.admin.NewTopic(self._markers, 1, config={"cleanup.policy": "compact"})
         with self._failing("the topic of its markers cannot be created"):
-            admin = admin_of(self._address.servers)  # must outlive the request
+            admin = kafka_client.admin_of(self._address.servers)  # must outlive the request
             future = admin.create_topics([topic], request_timeout=KAFKA_WAIT_S)[self._markers]
             try:
                 future.result(2 * KAFKA_WAIT_S)
             except kafka.KafkaException as error:
-                if code_of(error) != kafka.KafkaError.TOPIC_ALREADY_EXISTS:
+                if kafka_client.code_of(error) != kafka.KafkaError.TOPIC_ALREADY_EXISTS:
                     raise
 
     def _last_marker(self) -> Marker | None:
-        name = PartitionName("", self._markers, "", 0)
+        name = kafka_client.PartitionName("", self._markers, "", 0)
         ends = self._cluster.ends([name])[name]
         start = max(ends.low, ends.end - _KAFKA_MARKERS_READ)
         while True:
@@ -302,7 +292,7 @@ class KafkaSink:
 
     def _config(self) -> dict[str, Any]:
         largest = KAFKA_MESSAGE_MAX_BYTES + KAFKA_MESSAGE_OVERHEAD_BYTES
-        return client_config(
+        return kafka_client.client_config(
             self._address.servers,
             **{
                 "transactional.id": f"tracelake-{self._id}",
@@ -315,7 +305,9 @@ class KafkaSink:
         )
 
     def _failing(self, what: str) -> Any:
-        return as_storage_error(f"Kafka topic {self._address.topic} at {self._address.servers}: {what}")
+        return kafka_client.as_storage_error(
+            f"Kafka topic {self._address.topic} at {self._address.servers}: {what}"
+        )
 
 
 class OutputRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -414,7 +406,7 @@ class AddedOutputs:
 def _sink(record: OutputRecord) -> Sink:
     """Return the sink of an output. Raises UsageError if `to` names neither a topic nor an importable factory of
     sinks."""
-    if record.to.startswith(f"{SCHEME}://"):
+    if record.to.startswith(f"{kafka_client.SCHEME}://"):
         return KafkaSink(record.id, record.to)
     try:
         make = pkgutil.resolve_name(record.to)

@@ -26,35 +26,9 @@ from tracelake.journal.store import IngestedFiles
 from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX, KAFKA_WAIT_S
 from tracelake.limits.input import MIB
 from tracelake.otlp.framing import LOG_MAGIC, log_frame, removed_frame
-from tracelake.pipeline import protocol
-from tracelake.pipeline.kafka_client import (
-    FORMAT_VERSION,
-    ClusterRecord,
-    PartitionName,
-    PartitionPosition,
-    address_of,
-    admin_of,
-    as_storage_error,
-    client_config,
-    code_of,
-    is_range,
-    library,
-    name_of,
-    new_client,
-)
+from tracelake.pipeline import kafka_client, protocol
 from tracelake.pipeline.protocol import Offsets, mean_after, united
-from tracelake.pipeline.sources.base import (
-    QUARANTINE,
-    GoneInput,
-    Input,
-    Known,
-    Lag,
-    NewInputs,
-    QuarantinedIndex,
-    QuarantinedPaths,
-    Verdict,
-    may_pass,
-)
+from tracelake.pipeline.sources import base
 from tracelake.replicas.replica import BacklogEntry
 from tracelake.scratch import scratch_directory
 from tracelake.storage import ABSENT, Done, Entry, KeyValueStore, ObjectStore
@@ -96,67 +70,74 @@ class Cluster:
 
     def __init__(self, servers: str) -> None:
         self.servers = servers
-        admin_of(servers)  # rejects invalid settings now
+        kafka_client.admin_of(servers)  # rejects invalid settings now
 
     def id(self) -> str:
         """Return the cluster's id."""
-        with as_storage_error(f"Kafka at {self.servers}"):
-            admin = admin_of(self.servers)  # must outlive the request
+        with kafka_client.as_storage_error(f"Kafka at {self.servers}"):
+            admin = kafka_client.admin_of(self.servers)  # must outlive the request
             described = admin.describe_cluster(request_timeout=KAFKA_WAIT_S).result(2 * KAFKA_WAIT_S)
         return quote(str(described.cluster_id), safe="")
 
-    def partitions(self, cluster_id: str, topic: str) -> list[PartitionName]:
+    def partitions(self, cluster_id: str, topic: str) -> list[kafka_client.PartitionName]:
         """Return the partitions of a topic. Raises NotFoundError if the topic does not exist."""
-        kafka = library()
+        kafka = kafka_client.library()
         topics = kafka.TopicCollection([topic])
-        with as_storage_error(f"Kafka topic {topic} at {self.servers}"):
+        with kafka_client.as_storage_error(f"Kafka topic {topic} at {self.servers}"):
             try:
-                admin = admin_of(self.servers)
+                admin = kafka_client.admin_of(self.servers)
                 future = admin.describe_topics(topics, request_timeout=KAFKA_WAIT_S)[topic]
                 described = future.result(2 * KAFKA_WAIT_S)
             except kafka.KafkaException as error:
-                if code_of(error) == kafka.KafkaError.UNKNOWN_TOPIC_OR_PART:
+                if kafka_client.code_of(error) == kafka.KafkaError.UNKNOWN_TOPIC_OR_PART:
                     raise NotFoundError(f"Kafka at {self.servers} has no topic {topic}") from error
                 raise
         topic_id = str(described.topic_id).replace("/", "_").replace("+", "-")  # in Kafka's own notation
-        return [PartitionName(cluster_id, topic, topic_id, each.id) for each in described.partitions]
+        return [
+            kafka_client.PartitionName(cluster_id, topic, topic_id, each.id) for each in described.partitions
+        ]
 
-    def ends(self, names: Iterable[PartitionName]) -> dict[PartitionName, Ends]:
+    def ends(self, names: Iterable[kafka_client.PartitionName]) -> dict[kafka_client.PartitionName, Ends]:
         """Return the offset bounds of partitions. An unfinished Kafka transaction, and all after it, is excluded."""
         names = list(names)
-        spec = library().admin.OffsetSpec
+        spec = kafka_client.library().admin.OffsetSpec
         first, last = self._offsets(names, spec.earliest()), self._offsets(names, spec.latest())
         return {name: Ends(first[name], last[name]) for name in names}
 
-    def low(self, name: PartitionName) -> int:
+    def low(self, name: kafka_client.PartitionName) -> int:
         """Return the first offset that a partition still has. Raises NotFoundError if its topic is gone."""
         if name not in self.partitions(name.cluster, name.topic):
             raise NotFoundError(
                 f"{name} (id {name.topic_id}) no longer exists at Kafka at {self.servers}: it was deleted "
                 "or created again"
             )
-        return self._offsets([name], library().admin.OffsetSpec.earliest())[name]
+        return self._offsets([name], kafka_client.library().admin.OffsetSpec.earliest())[name]
 
     def message_max_bytes(self, topic: str) -> int | None:
         """Return the size limit of a message batch of a topic, None if this client lacks the permission to read it."""
-        kafka = library()
+        kafka = kafka_client.library()
         code = kafka.KafkaError
         resource = kafka.admin.ConfigResource(kafka.admin.ConfigResource.Type.TOPIC, topic)
-        with as_storage_error(f"Kafka topic {topic} at {self.servers}"):
-            admin = admin_of(self.servers)
+        with kafka_client.as_storage_error(f"Kafka topic {topic} at {self.servers}"):
+            admin = kafka_client.admin_of(self.servers)
             try:
                 futures = admin.describe_configs([resource], request_timeout=KAFKA_WAIT_S)
                 return int(futures[resource].result(2 * KAFKA_WAIT_S)["max.message.bytes"].value)
             except kafka.KafkaException as error:
-                if code_of(error) in (code.TOPIC_AUTHORIZATION_FAILED, code.CLUSTER_AUTHORIZATION_FAILED):
+                if kafka_client.code_of(error) in (
+                    code.TOPIC_AUTHORIZATION_FAILED,
+                    code.CLUSTER_AUTHORIZATION_FAILED,
+                ):
                     return None
                 raise
 
-    def _offsets(self, names: list[PartitionName], spec: Any) -> dict[PartitionName, int]:
-        kafka = library()
+    def _offsets(
+        self, names: list[kafka_client.PartitionName], spec: Any
+    ) -> dict[kafka_client.PartitionName, int]:
+        kafka = kafka_client.library()
         specs = {kafka.TopicPartition(name.topic, name.partition): spec for name in names}
-        with as_storage_error(f"Kafka at {self.servers}"):
-            admin = admin_of(self.servers)
+        with kafka_client.as_storage_error(f"Kafka at {self.servers}"):
+            admin = kafka_client.admin_of(self.servers)
             futures: Mapping[Any, Any] = admin.list_offsets(
                 specs,
                 isolation_level=kafka.IsolationLevel.READ_COMMITTED,
@@ -168,7 +149,7 @@ class Cluster:
             }
         return {name: by_number[name.topic, name.partition] for name in names}
 
-    def frames(self, name: PartitionName, start: int, stop: int) -> Iterator[bytes]:
+    def frames(self, name: kafka_client.PartitionName, start: int, stop: int) -> Iterator[bytes]:
         """Yield a range as a file in the format of `otlp/framing.py`: its committed messages, and markers for removed
         ones.
 
@@ -196,7 +177,9 @@ class Cluster:
             if position == before and self.low(name) <= position:
                 raise StorageError(f"{name} of Kafka at {self.servers} does not give offset {position}")
 
-    def messages(self, name: PartitionName, start: int, stop: int) -> Iterator[tuple[int, bytes | None]]:
+    def messages(
+        self, name: kafka_client.PartitionName, start: int, stop: int
+    ) -> Iterator[tuple[int, bytes | None]]:
         """Yield offset and value of committed messages, and finally (stop, None). Skipped offsets have no message.
 
         If the broker removes the next message in the meantime, the iteration ends early. Raises DamageError for a
@@ -206,14 +189,14 @@ class Cluster:
             yield offset, value
 
     def records(
-        self, name: PartitionName, start: int, stop: int
+        self, name: kafka_client.PartitionName, start: int, stop: int
     ) -> Iterator[tuple[int, bytes | None, bytes | None]]:
         """Yield offset, key and value, like `messages`."""
-        kafka = library()
+        kafka = kafka_client.library()
         code = kafka.KafkaError
         moves = _Moves()
-        consumer = new_client(kafka.Consumer, _consumer_config(self.servers, moves))
-        with closing(consumer), as_storage_error(f"{name} of Kafka at {self.servers}"):
+        consumer = kafka_client.new_client(kafka.Consumer, _consumer_config(self.servers, moves))
+        with closing(consumer), kafka_client.as_storage_error(f"{name} of Kafka at {self.servers}"):
             consumer.assign([kafka.TopicPartition(name.topic, name.partition, start)])
             moved_s = time.monotonic()
             while True:
@@ -246,7 +229,7 @@ class Cluster:
                     raise TimeoutError
 
 
-def _lost(name: PartitionName, start: int, stop: int) -> str:
+def _lost(name: kafka_client.PartitionName, start: int, stop: int) -> str:
     return (
         f"Kafka's retention deleted offsets {start} to {stop - 1} of {name} before they were read: they are "
         "lost. The rest of the topic is ingested. Give the topic a longer retention, and discard these with "
@@ -274,7 +257,7 @@ class _Moves:
 
 
 def _consumer_config(servers: str, moves: _Moves) -> dict[str, Any]:
-    return client_config(
+    return kafka_client.client_config(
         servers,
         **{
             "group.id": "tracelake",  # required by the client; it neither joins the group nor commits to it
@@ -294,7 +277,7 @@ def _consumer_config(servers: str, moves: _Moves) -> dict[str, Any]:
 
 def remember_cluster(objects: ObjectStore, cluster_id: str, servers: str) -> None:
     """Record the address of a cluster for tasks."""
-    objects.put(f"{CLUSTERS}{cluster_id}.json", encode(ClusterRecord(servers)))
+    objects.put(f"{CLUSTERS}{cluster_id}.json", encode(kafka_client.ClusterRecord(servers)))
 
 
 def cluster_of(objects: ObjectStore, cluster_id: str) -> Cluster:
@@ -306,7 +289,7 @@ def cluster_of(objects: ObjectStore, cluster_id: str) -> Cluster:
         raise StorageError(
             f"{path} is missing, and the journal references topics of that cluster. Watch one of them again."
         ) from error
-    return Cluster(decode(ClusterRecord, data, path, FORMAT_VERSION).servers)
+    return Cluster(decode(kafka_client.ClusterRecord, data, path, kafka_client.FORMAT_VERSION).servers)
 
 
 PARTITION: Final = "kafka"
@@ -319,34 +302,38 @@ class ConsumerOffsets:
         self._store = store
         self._partition = f"{PARTITION}/{pipeline}"
 
-    def find(self, name: PartitionName) -> PartitionPosition | None:
+    def find(self, name: kafka_client.PartitionName) -> kafka_client.PartitionPosition | None:
         """Return the taken offsets of a partition, None if it was never polled."""
         entry = self._store.get(self._partition, name.key())
         return None if entry is None else self._decode(entry)
 
-    def begin(self, name: PartitionName, low: int) -> PartitionPosition:
+    def begin(self, name: kafka_client.PartitionName, low: int) -> kafka_client.PartitionPosition:
         """Record the first available offset of a partition at its first poll, and return the ranges that are taken.
 
         Offsets below the first one count as taken. If Kafka deletes later ones before they are read, that is an error.
         A second call changes nothing.
         """
-        return self._change(name, lambda standing: standing or PartitionPosition(united([(0, low)])))
+        return self._change(
+            name, lambda standing: standing or kafka_client.PartitionPosition(united([(0, low)]))
+        )
 
-    def take(self, name: PartitionName, ranges: Iterable[Offsets], size_bytes: int = 0) -> None:
+    def take(self, name: kafka_client.PartitionName, ranges: Iterable[Offsets], size_bytes: int = 0) -> None:
         """Record ranges as taken. Idempotent, and in any order."""
         new = united(ranges)
         messages = sum(stop - start for start, stop in new)
 
-        def decide(standing: PartitionPosition | None) -> PartitionPosition:
-            before = standing or PartitionPosition(())
+        def decide(standing: kafka_client.PartitionPosition | None) -> kafka_client.PartitionPosition:
+            before = standing or kafka_client.PartitionPosition(())
             mean = mean_after(before.mean_bytes, size_bytes, messages) if size_bytes else before.mean_bytes
-            return PartitionPosition(united([*before.taken, *new]), mean)
+            return kafka_client.PartitionPosition(united([*before.taken, *new]), mean)
 
         self._change(name, decide)
 
     def _change(
-        self, name: PartitionName, decide: Callable[[PartitionPosition | None], PartitionPosition]
-    ) -> PartitionPosition:
+        self,
+        name: kafka_client.PartitionName,
+        decide: Callable[[kafka_client.PartitionPosition | None], kafka_client.PartitionPosition],
+    ) -> kafka_client.PartitionPosition:
         """Apply a decision by a conditional write. If it was applied and the reply was lost, repeating it changes
         little."""
         for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
@@ -363,8 +350,13 @@ class ConsumerOffsets:
             "were lost to other writers. Try again."
         )
 
-    def _decode(self, entry: Entry) -> PartitionPosition:
-        return decode(PartitionPosition, entry.value, f"record {self._partition}/{entry.key}", FORMAT_VERSION)
+    def _decode(self, entry: Entry) -> kafka_client.PartitionPosition:
+        return decode(
+            kafka_client.PartitionPosition,
+            entry.value,
+            f"record {self._partition}/{entry.key}",
+            kafka_client.FORMAT_VERSION,
+        )
 
 
 KAFKA: Final = "kafka"
@@ -382,44 +374,46 @@ class KafkaSource:
 
     def measured_bytes(self, path: str) -> int:
         """Return the estimated size of a range."""
-        name, start, stop = name_of(path)
-        with may_pass():
+        name, start, stop = kafka_client.name_of(path)
+        with base.may_pass():
             position = self._positions.find(name)
         return _about_bytes(stop - start, None if position is None else position.mean_bytes)
 
     def judge(
-        self, item: Input, quarantined: QuarantinedIndex
-    ) -> NewInputs | Known | QuarantinedPaths | GoneInput:
+        self, item: base.Input, quarantined: base.QuarantinedIndex
+    ) -> base.NewInputs | base.Known | base.QuarantinedPaths | base.GoneInput:
         """See `Source`. If offsets of a range were taken or quarantined after the poll, the next poll cuts the range
         anew."""
         suspect = quarantined.by_path.get((item.source, item.path))
         if suspect is not None:
-            return QuarantinedPaths(suspect)
-        name, start, stop = name_of(item.path)
+            return base.QuarantinedPaths(suspect)
+        name, start, stop = kafka_client.name_of(item.path)
         position = self._positions.find(name)
         ingested = () if position is None else position.taken
         begin = name.path(start, stop).rpartition("/")[0] + "/"
         ranges = (
-            name_of(path)
+            kafka_client.name_of(path)
             for source, path in chain(quarantined.by_path, quarantined.open_inputs)
             if source == KAFKA and path.startswith(begin)
         )
         suspects = [(first, last) for _, first, last in ranges]
         busy = (*ingested, *protocol.blocking_ranges(ingested, suspects))
-        return GoneInput() if protocol.has_any(busy, start, stop) else NewInputs()
+        return base.GoneInput() if protocol.has_any(busy, start, stop) else base.NewInputs()
 
-    def judge_all(self, items: Sequence[Input], quarantined: QuarantinedIndex) -> Iterator[Verdict]:
+    def judge_all(
+        self, items: Sequence[base.Input], quarantined: base.QuarantinedIndex
+    ) -> Iterator[base.Verdict]:
         """See `Source`."""
         return (self.judge(item, quarantined) for item in items)
 
     def ack(self, inputs: Sequence[RecordedInput]) -> None:
         """Record ranges as taken. Ranges with unreadable messages are first copied to quarantine."""
-        by_partition: dict[PartitionName, list[tuple[int, int]]] = defaultdict(list)
-        read_bytes: dict[PartitionName, int] = defaultdict(int)
+        by_partition: dict[kafka_client.PartitionName, list[tuple[int, int]]] = defaultdict(list)
+        read_bytes: dict[kafka_client.PartitionName, int] = defaultdict(int)
         for each in inputs:
             if each.damaged:
                 self._keep(each.path, each.size_bytes)
-            name, start, stop = name_of(each.path)
+            name, start, stop = kafka_client.name_of(each.path)
             by_partition[name].append((start, stop))
             read_bytes[name] += each.size_bytes
         for name, ranges in by_partition.items():
@@ -431,7 +425,7 @@ class KafkaSource:
         With `unread`, it is the whole range, without asking the broker. If the cluster does not answer, raises
         StorageError; a later run retries after a growing backoff.
         """
-        name, start, stop = name_of(path)
+        name, start, stop = kafka_client.name_of(path)
         position = self._positions.find(name)
         if position is not None and protocol.has_any(position.taken, start, start + 1):
             return  # discarded before
@@ -444,18 +438,18 @@ class KafkaSource:
     def is_committed(self, path: str, size_bytes: int, sha256: str) -> bool:
         """See `Source`."""
         del size_bytes, sha256  # names of ranges are never reused
-        name, start, stop = name_of(path)
+        name, start, stop = kafka_client.name_of(path)
         position = self._positions.find(name)
         return position is not None and protocol.has_all(position.taken, start, stop)
 
     def _keep(self, path: str, size_bytes: int) -> None:
         with scratch_directory("quarantine") as folder, suppress(NotFoundError):
-            with self._asking(name_of(path)[0].cluster):
+            with self._asking(kafka_client.name_of(path)[0].cluster):
                 try:
                     copy = Path(fetch_range(self._objects, path, size_bytes, folder))
                 except OSError as error:
                     raise StorageError(f"{path} cannot be copied to quarantine: {error}") from error
-            self._objects.create(QUARANTINE + path, copy.read_bytes())
+            self._objects.create(base.QUARANTINE + path, copy.read_bytes())
 
     @contextmanager
     def _asking(self, cluster: str) -> Iterator[None]:
@@ -475,10 +469,10 @@ class KafkaSource:
 def fetch_range(objects: ObjectStore, path: str, size_bytes: int, folder: Path) -> str:
     """Write a range to a local file. See `Fetch`. The exact size is known only afterwards."""
     del size_bytes
-    name, start, stop = name_of(path)
+    name, start, stop = kafka_client.name_of(path)
     descriptor, copy = tempfile.mkstemp(dir=folder)
     try:
-        with os.fdopen(descriptor, "wb") as file, may_pass():
+        with os.fdopen(descriptor, "wb") as file, base.may_pass():
             for frame in cluster_of(objects, name.cluster).frames(name, start, stop):
                 file.write(frame)
     except BaseException:
@@ -495,13 +489,13 @@ class KafkaWatch:
 
     def __init__(self, objects: ObjectStore, ingested: IngestedFiles, url: str) -> None:
         """Watch a topic, which may not exist yet. Raises UsageError if the URL is invalid."""
-        self._address = address_of(url)
+        self._address = kafka_client.address_of(url)
         self._objects = objects
         self._positions = ConsumerOffsets(ingested.store, ingested.pipeline)
         self._cluster = Cluster(self._address.servers)
         self._cluster_id: str | None = None
         self._since: dict[str, float] = {}  # first time a range was seen
-        self._lag: Lag | None = None
+        self._lag: base.Lag | None = None
 
     def look(self, suspects: Collection[str], *, continuous: bool) -> list[BacklogEntry]:
         """See `Watch`."""
@@ -509,9 +503,9 @@ class KafkaWatch:
             names = self._cluster.partitions(self._known_cluster(), self._address.topic)
         except NotFoundError as error:
             raise StorageError(f"{error}; the next poll retries") from error
-        quarantined: dict[PartitionName, list[tuple[int, int]]] = defaultdict(list)
-        for path in filter(is_range, suspects):
-            name, start, stop = name_of(path)
+        quarantined: dict[kafka_client.PartitionName, list[tuple[int, int]]] = defaultdict(list)
+        for path in filter(kafka_client.is_range, suspects):
+            name, start, stop = kafka_client.name_of(path)
             quarantined[name].append((start, stop))
         waiting = []
         messages = 0
@@ -521,12 +515,19 @@ class KafkaWatch:
             )
             waiting += pending
             messages += pending_messages
-        self._lag = Lag(messages, "messages", None, min((each.since_s for each in waiting), default=None))
+        self._lag = base.Lag(
+            messages, "messages", None, min((each.since_s for each in waiting), default=None)
+        )
         self._since = {each.path: each.since_s for each in waiting}
         return waiting
 
     def _of_partition(
-        self, name: PartitionName, ends: Ends, quarantined: Sequence[tuple[int, int]], *, continuous: bool
+        self,
+        name: kafka_client.PartitionName,
+        ends: Ends,
+        quarantined: Sequence[tuple[int, int]],
+        *,
+        continuous: bool,
     ) -> tuple[list[BacklogEntry], int]:
         """Return pending ranges, and the total number of pending messages."""
         position = self._positions.find(name) or self._positions.begin(name, ends.low)
@@ -549,7 +550,7 @@ class KafkaWatch:
     def took(self, paths: Iterable[str]) -> None:
         """Do nothing, because the lake records taken offsets."""
 
-    def lag(self) -> Lag | None:
+    def lag(self) -> base.Lag | None:
         """See `Watch`."""
         return self._lag
 
@@ -565,10 +566,10 @@ def _about_bytes(messages: int, mean_bytes: float | None) -> int:
     return messages if mean_bytes is None else int(messages * mean_bytes)
 
 
-def find_topics(objects: ObjectStore, url: str) -> list[Input]:
+def find_topics(objects: ObjectStore, url: str) -> list[base.Input]:
     """Raise UsageError: a topic has no end, so it can only be watched. See `Find`."""
     del objects
-    address_of(url)
+    kafka_client.address_of(url)
     raise UsageError(
         "a Kafka topic cannot be ingested, only watched: `tracelake pipeline run --watch URL`, with "
         "--once for its current messages."

@@ -28,52 +28,14 @@ from urllib.parse import unquote
 import xxhash
 
 from tracelake._errors import DamageError, LimitError, NotFoundError, StorageError, TracelakeError, UsageError
-from tracelake.journal.model import (
-    DELETIONS,
-    SEGMENT_SHA256_CHARS,
-    QuarantinedInput,
-    ReadRange,
-    Segment,
-    WholeFile,
-)
+from tracelake.journal import model
 from tracelake.journal.store import IngestedFiles
 from tracelake.limits import OBJECTS_FOUND_MAX
 from tracelake.otlp.decode import fingerprint
 from tracelake.pipeline.kafka_client import SCHEME, to_offset_range
-from tracelake.pipeline.sources.base import (
-    UNKNOWN_SIZE,
-    ContentDedup,
-    Input,
-    Kind,
-    Lag,
-    QuarantinedIndex,
-    Source,
-    Watch,
-    may_pass,
-)
+from tracelake.pipeline.sources import base, files, server_inputs
 from tracelake.pipeline.sources.deletions import DeletionSource, fetch_request
-from tracelake.pipeline.sources.files import (
-    ARCHIVED,
-    FILES,
-    FileSource,
-    FileWatch,
-    KeyPattern,
-    fetch_file,
-    find_files,
-    is_pattern,
-)
 from tracelake.pipeline.sources.kafka import KAFKA, KafkaSource, KafkaWatch, fetch_range, find_topics
-from tracelake.pipeline.sources.server_inputs import (
-    INBOX,
-    OUTBOX,
-    InboxSource,
-    InboxWatch,
-    OutboxSource,
-    OutboxWatch,
-    fetch_row,
-    fetch_rows,
-    fetch_segment,
-)
 from tracelake.replicas.replica import BacklogEntry
 from tracelake.scratch import scratch_directory
 from tracelake.storage import ObjectStore
@@ -88,7 +50,7 @@ WATCHED_OBJECTS_AT_ONCE: Final = 1_000
 BUCKETS: Final = "buckets"
 
 
-class BucketSource(ContentDedup):
+class BucketSource(base.ContentDedup):
     """Objects, identified by URL. See `Source`."""
 
     def __init__(self, objects: ObjectStore, ingested: IngestedFiles) -> None:
@@ -113,7 +75,7 @@ class _Address:
     def size_bytes(self) -> int:
         """Return the present size of the object, 0 if it does not exist. Raises OSError if the bucket cannot be
         read."""
-        with may_pass():
+        with base.may_pass():
             info = self.objects.head(self.key)
         return 0 if info is None else info.size_bytes
 
@@ -122,7 +84,7 @@ class _Address:
 
         Raises NotFoundError if the object does not exist, and OSError if the bucket cannot be read.
         """
-        with may_pass():
+        with base.may_pass():
             now_bytes, blocks = self.objects.read(self.key)
             if now_bytes == size_bytes:
                 yield from blocks
@@ -130,7 +92,7 @@ class _Address:
 
 def _address(path: str) -> _Address:
     """Return the address of an input. Raises OSError if this machine cannot access the bucket."""
-    with may_pass():
+    with base.may_pass():
         return _Address(path)
 
 
@@ -158,30 +120,30 @@ def fetch_object(objects: ObjectStore, path: str, size_bytes: int, folder: Path)
     return copy
 
 
-def find_objects(objects: ObjectStore, pattern: str) -> list[Input]:
+def find_objects(objects: ObjectStore, pattern: str) -> list[base.Input]:
     """Return the objects that a pattern names. See `Find`. An object whose key equals the pattern takes precedence.
 
     A prefix without wildcards that is not an object stands for the archive repository below it.
     """
     address = _Address(pattern)
     own = _OfTheLake(objects, pattern, address)
-    if not is_pattern(address.key):
+    if not files.is_pattern(address.key):
         size_bytes = _size_or_unknown(address)
-        archived = [] if size_bytes else _matches(_Address(f"{pattern}/{ARCHIVED}"), own, pattern)
+        archived = [] if size_bytes else _matches(_Address(f"{pattern}/{files.ARCHIVED}"), own, pattern)
         # A missing object is an ordinary input: it is reported, and the good ones are ingested.
-        return archived or [Input(BUCKETS, pattern, size_bytes)]
+        return archived or [base.Input(BUCKETS, pattern, size_bytes)]
     matches = _matches(address, own, pattern)
     if not matches:
         raise UsageError(f"no object matches {pattern!r}. Quote the pattern, and check bucket and prefix.")
     return matches
 
 
-def _matches(address: _Address, own: _OfTheLake, pattern: str) -> list[Input]:
-    matches: list[Input] = []
+def _matches(address: _Address, own: _OfTheLake, pattern: str) -> list[base.Input]:
+    matches: list[base.Input] = []
     for item in _listed(address, own):
         if item.key == address.key:
-            return [Input(BUCKETS, pattern, item.size_bytes)]
-        matches.append(Input(BUCKETS, f"{address.bucket}/{item.key}", item.size_bytes))
+            return [base.Input(BUCKETS, pattern, item.size_bytes)]
+        matches.append(base.Input(BUCKETS, f"{address.bucket}/{item.key}", item.size_bytes))
         if len(matches) > OBJECTS_FOUND_MAX:
             raise LimitError(
                 f"{pattern!r} matches more than OBJECTS_FOUND_MAX = {OBJECTS_FOUND_MAX} objects; use several "
@@ -194,7 +156,7 @@ def _size_or_unknown(address: _Address) -> int:
     try:
         return address.size_bytes()
     except OSError:
-        return UNKNOWN_SIZE
+        return base.UNKNOWN_SIZE
 
 
 class _OfTheLake:
@@ -207,7 +169,7 @@ class _OfTheLake:
         self._beginnings = (
             tuple({f"{name}/" if name else "" for name in (folder, unquote(folder))}) if is_here else ()
         )
-        if self.has(KeyPattern(address.key).prefix if is_pattern(address.key) else address.key):
+        if self.has(files.KeyPattern(address.key).prefix if files.is_pattern(address.key) else address.key):
             raise UsageError(
                 f"{pattern!r} is inside the lake, {objects.url}, which cannot contain inputs. Put inputs "
                 "elsewhere."
@@ -224,8 +186,10 @@ def _listed(address: _Address, own: _OfTheLake) -> Iterator[ForeignObject]:
     Empty objects are skipped, because tools mark directories with them. A pattern without wildcards names an object, or
     the archive repository below that prefix.
     """
-    pattern = KeyPattern(address.key if is_pattern(address.key) else f"{address.key.rstrip('/')}/{ARCHIVED}")
-    prefix = pattern.prefix if is_pattern(address.key) else address.key
+    pattern = files.KeyPattern(
+        address.key if files.is_pattern(address.key) else f"{address.key.rstrip('/')}/{files.ARCHIVED}"
+    )
+    prefix = pattern.prefix if files.is_pattern(address.key) else address.key
     for item in address.objects.list(prefix):
         is_meant = item.key == address.key or pattern.matches(item.key)
         if is_meant and item.size_bytes and not own.has(item.key):
@@ -250,7 +214,7 @@ class BucketWatch:
         self._processed: set[_Mark] = set()
         self._shown: dict[str, _Mark] = {}
         self._next_s = 0.0
-        self._lag: Lag | None = None
+        self._lag: base.Lag | None = None
 
     def look(self, suspects: Collection[str] = (), *, continuous: bool = False) -> list[BacklogEntry]:
         """Return new and replaced objects, oldest first. See `Watch`. With `continuous`, the list may be partial."""
@@ -277,12 +241,12 @@ class BucketWatch:
         """See `Watch`."""
         self._processed.update(self._shown[path] for path in paths if path in self._shown)
 
-    def lag(self) -> Lag | None:
+    def lag(self) -> base.Lag | None:
         """See `Watch`."""
         return self._lag
 
 
-_Listing: TypeAlias = tuple[set[_Mark], list[tuple[_Mark, BacklogEntry]], Lag]
+_Listing: TypeAlias = tuple[set[_Mark], list[tuple[_Mark, BacklogEntry]], base.Lag]
 """Objects that were taken and still exist, new objects, and the total backlog."""
 
 
@@ -303,7 +267,7 @@ def _list_new(address: _Address, own: _OfTheLake, processed: Collection[_Mark], 
 
     oldest = heapq.nsmallest(at_once, new(), key=lambda entry: entry[1].since_s)
     since_s = oldest[0][1].since_s if oldest else None
-    return still, oldest, Lag(count, "objects", size_bytes, since_s)
+    return still, oldest, base.Lag(count, "objects", size_bytes, since_s)
 
 
 INPUTS_FETCHED_AT_ONCE: Final = 16
@@ -311,49 +275,49 @@ INPUTS_FETCHED_AT_ONCE: Final = 16
 
 
 KINDS: Final = {
-    INBOX: Kind(
-        fetch_segment,
-        Segment,
-        InboxSource,
-        lambda objects, _known, _pattern: InboxWatch(objects),
-        sha256_chars=SEGMENT_SHA256_CHARS,
+    server_inputs.INBOX: base.Kind(
+        server_inputs.fetch_segment,
+        model.Segment,
+        server_inputs.InboxSource,
+        lambda objects, _known, _pattern: server_inputs.InboxWatch(objects),
+        sha256_chars=model.SEGMENT_SHA256_CHARS,
         is_far=lambda objects, path: objects.local_path(path) is None,
     ),
-    OUTBOX: Kind(
-        fetch_row,
-        Segment,
-        OutboxSource,
-        lambda objects, _known, _pattern: OutboxWatch(objects),
-        sha256_chars=SEGMENT_SHA256_CHARS,
+    server_inputs.OUTBOX: base.Kind(
+        server_inputs.fetch_row,
+        model.Segment,
+        server_inputs.OutboxSource,
+        lambda objects, _known, _pattern: server_inputs.OutboxWatch(objects),
+        sha256_chars=model.SEGMENT_SHA256_CHARS,
         is_far=lambda _objects, _path: True,
-        fetch_many=fetch_rows,
+        fetch_many=server_inputs.fetch_rows,
     ),
-    FILES: Kind(
-        fetch_file,
-        WholeFile,
-        FileSource,
-        lambda _objects, _known, pattern: FileWatch(pattern),
-        find_files,
+    files.FILES: base.Kind(
+        files.fetch_file,
+        model.WholeFile,
+        files.FileSource,
+        lambda _objects, _known, pattern: files.FileWatch(pattern),
+        files.find_files,
         ("", "file"),
     ),
-    BUCKETS: Kind(
+    BUCKETS: base.Kind(
         fetch_object,
-        WholeFile,
+        model.WholeFile,
         BucketSource,
         lambda objects, _known, pattern: BucketWatch(objects, pattern),
         find_objects,
         FOREIGN_SCHEMES,
         is_far=lambda _objects, _path: True,
     ),
-    DELETIONS: Kind(
+    model.DELETIONS: base.Kind(
         fetch_request,
-        Segment,
+        model.Segment,
         DeletionSource,
         None,
-        sha256_chars=SEGMENT_SHA256_CHARS,
+        sha256_chars=model.SEGMENT_SHA256_CHARS,
         is_far=lambda objects, path: objects.local_path(path) is None,
     ),
-    KAFKA: Kind(
+    KAFKA: base.Kind(
         fetch_range,
         to_offset_range,
         KafkaSource,
@@ -366,9 +330,9 @@ KINDS: Final = {
 }
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
-OWN: Final = (INBOX, OUTBOX)
+OWN: Final = (server_inputs.INBOX, server_inputs.OUTBOX)
 """Sources that every lake has. They contain input that servers acknowledged."""
-OBJECTS_OF_THE_LAKE: Final = INBOX
+OBJECTS_OF_THE_LAKE: Final = server_inputs.INBOX
 """Source that can read any object of the lake, such as the control input that tests whether tasks work."""
 
 
@@ -378,14 +342,14 @@ class SourceRegistry:
     def __init__(self, objects: ObjectStore, ingested: IngestedFiles) -> None:
         self._sources = {name: kind.open(objects, ingested) for name, kind in KINDS.items()}
 
-    def __getitem__(self, name: str) -> Source:
+    def __getitem__(self, name: str) -> base.Source:
         """Return a source by name. Raises DamageError if this release knows no source of that name."""
         _kind(name)
         return self._sources[name]
 
     def index_quarantined(
-        self, suspects: Iterable[QuarantinedInput], open_inputs: Set[tuple[str, str]] = frozenset()
-    ) -> QuarantinedIndex:
+        self, suspects: Iterable[model.QuarantinedInput], open_inputs: Set[tuple[str, str]] = frozenset()
+    ) -> base.QuarantinedIndex:
         """Index quarantined inputs for lookups by sources."""
         by_path, by_content = {}, {}
         for suspect in suspects:
@@ -393,7 +357,7 @@ class SourceRegistry:
             if suspect.source in KINDS and not self[suspect.source].is_ours:
                 by_content[suspect.size_bytes, suspect.sha256] = suspect
         sizes = frozenset(size_bytes for size_bytes, _ in by_content)
-        return QuarantinedIndex(by_path, by_content, sizes, open_inputs)
+        return base.QuarantinedIndex(by_path, by_content, sizes, open_inputs)
 
 
 def fetch(objects: ObjectStore, source: str, path: str, size_bytes: int, folder: Path) -> str:
@@ -402,7 +366,7 @@ def fetch(objects: ObjectStore, source: str, path: str, size_bytes: int, folder:
 
 
 def fetch_all(
-    objects: ObjectStore, inputs: Sequence[Input], folder: Path
+    objects: ObjectStore, inputs: Sequence[base.Input], folder: Path
 ) -> Generator[Callable[[], str], None, None]:
     """Yield for each input, in order, a function that returns its local file, or raises like `fetch`.
 
@@ -429,7 +393,7 @@ def fetch_all(
         yield from prefetched
 
 
-def _brought(objects: ObjectStore, inputs: Sequence[Input], folder: Path) -> dict[tuple[str, str], str]:
+def _brought(objects: ObjectStore, inputs: Sequence[base.Input], folder: Path) -> dict[tuple[str, str], str]:
     """Return local files, by source and path, of inputs that are cheap to fetch together."""
     brought: dict[tuple[str, str], str] = {}
     for source in {item.source for item in inputs} if len(inputs) > 1 else ():
@@ -439,7 +403,7 @@ def _brought(objects: ObjectStore, inputs: Sequence[Input], folder: Path) -> dic
     return brought
 
 
-def to_range(source: str, path: str, **fields: Any) -> ReadRange:
+def to_range(source: str, path: str, **fields: Any) -> model.ReadRange:
     """Return the journal record of an input that was read."""
     kind = _kind(source)
     return kind.to_range(path=path, **fields | {"sha256": fields["sha256"][: kind.sha256_chars]})
@@ -466,12 +430,12 @@ def content_of(objects: ObjectStore, source: str, path: str, size_bytes: int) ->
             return 0, ""
 
 
-def find(objects: ObjectStore, patterns: Iterable[str]) -> list[Input]:
+def find(objects: ObjectStore, patterns: Iterable[str]) -> list[base.Input]:
     """Return the inputs that names and patterns name, each once, in the order given.
 
     Raises UsageError if a pattern names nothing, StorageError if a source cannot be read now.
     """
-    inputs: dict[tuple[str, str], Input] = {}
+    inputs: dict[tuple[str, str], base.Input] = {}
     for pattern in patterns:
         finds = KINDS[source_of(pattern)].find
         assert finds is not None, "a source with a scheme has inputs that a user can name"
@@ -482,17 +446,17 @@ def find(objects: ObjectStore, patterns: Iterable[str]) -> list[Input]:
     return list(inputs.values())
 
 
-def own_watches(objects: ObjectStore, ingested: IngestedFiles) -> list[Watch]:
+def own_watches(objects: ObjectStore, ingested: IngestedFiles) -> list[base.Watch]:
     """Return the watches of the sources that every lake has."""
     return [_watch(source, objects, ingested, "") for source in OWN]
 
 
-def watch_of(objects: ObjectStore, ingested: IngestedFiles, pattern: str) -> Watch:
+def watch_of(objects: ObjectStore, ingested: IngestedFiles, pattern: str) -> base.Watch:
     """Return a watch for a user's pattern. Raises UsageError if the pattern names nothing that can be watched."""
     return _watch(source_of(pattern), objects, ingested, pattern)
 
 
-def _watch(source: str, objects: ObjectStore, ingested: IngestedFiles, pattern: str) -> Watch:
+def _watch(source: str, objects: ObjectStore, ingested: IngestedFiles, pattern: str) -> base.Watch:
     watch = KINDS[source].watch
     assert watch is not None, "users cannot name deletion requests, and no pipeline polls them"
     return watch(objects, ingested, pattern)
@@ -509,7 +473,7 @@ def source_of(pattern: str) -> str:
     raise UsageError(f"input cannot be read from {scheme}://. Give a path, or one of {schemes}.")
 
 
-def _kind(source: str) -> Kind:
+def _kind(source: str) -> base.Kind:
     """Return the functions of a source. Raises DamageError if this release knows no source of that name."""
     if source not in KINDS:
         raise DamageError(
