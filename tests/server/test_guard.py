@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import product
 from typing import Any, get_args
 
 import anyio
@@ -410,8 +411,8 @@ def test_a_page_without_a_name_is_not_ours(store: FaultyStore) -> None:
     with closing(Inbox(store, ack_timeout_s=HANG_S)) as inbox:
         guarded = make(store, inbox, allowed=Allowed(["*"]))
         cookie = f"{guard.COOKIE}={guarded.tokens['admin']}"
-        for host in ({}, {"Host": ""}):
-            headers = {"Origin": "null", "Cookie": cookie} | host
+        for host, origin in product(({}, {"Host": ""}), ("null", "http://")):
+            headers = {"Origin": origin, "Cookie": cookie} | host
             assert _raw_status(guarded.app, "/api/v1/branches", headers) == 403
 
 

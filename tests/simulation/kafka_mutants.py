@@ -3,11 +3,13 @@ J14)."""
 
 from __future__ import annotations
 
+import uuid
 from typing import Final
 
 from tests.mutants.mutation import Mutation, drop, rewrite
 from tests.simulation.kafka import KafkaScenario
 from tests.simulation.mutants import Mutant
+from tracelake.pipeline.outputs.configured import KafkaSink
 from tracelake.pipeline.outputs.external import KeyedOutput
 from tracelake.pipeline.protocol import is_to_be_written
 from tracelake.pipeline.sources.kafka import Cluster, ConsumerOffsets, KafkaSource, KafkaWatch
@@ -30,9 +32,42 @@ def _mutant(broken: Mutation, faults: Faults, random_max: int = 12, first_seed: 
     return Mutant(name, scenario, faults, None, random_max, first_seed=first_seed, words=(broken,))
 
 
+def _begin_again(sink: KafkaSink) -> None:
+    sink._producer.commit_transaction(1)
+    sink._producer.begin_transaction()
+
+
 KAFKA_MUTANTS = [
     _mutant(Mutation("what is there is written again", is_to_be_written, rewrite("a > b", "True")), KILLS),
     _mutant(Mutation("a failure leaves the marker known", KeyedOutput._write, drop("_ = None")), LOST),
+    _mutant(
+        Mutation(
+            "nobody is fenced",
+            KafkaSink._config,
+            rewrite(
+                "_1(_2, **{_3: _4, _5: _6, _7: _8, _9: _10, _11: _12, _13: _14})",
+                "_1(_2, **{_3: name(), _5: _6, _7: _8, _9: _10, _11: _12, _13: _14})",
+                name=lambda: uuid.uuid4().hex,
+            ),
+        ),
+        KILLS,
+    ),
+    _mutant(
+        Mutation(
+            "the marker is read before others are fenced",
+            KafkaSink.fence,
+            rewrite("with _1: ...\nself.a = self.b()", "self.a = self.b()\nwith _1: ..."),
+        ),
+        KILLS,
+    ),
+    _mutant(
+        Mutation(
+            "rows and marker are two transactions",
+            KafkaSink.write,
+            rewrite("self.a(self.b, c(d), e)", "again(self)\nself.a(self.b, c(d), e)", again=_begin_again),
+        ),
+        KILLS,
+    ),
     _mutant(
         Mutation(
             "what is lost is passed over",

@@ -10,6 +10,7 @@ from tests.simulation.mutants import Mutant
 from tests.simulation.trimming import QuarantineTrimmingScenario, TrimmingScenario
 from tracelake.journal.protocol import floor_above
 from tracelake.journal.store import Journal, _follow, check_transactions, trim
+from tracelake.pipeline.driver import _DriverRun
 from tracelake.pipeline.publish import Outputs
 from tracelake.testing import Faults, Scenario
 
@@ -35,6 +36,10 @@ def _mutant(
 
 def _late_reads() -> Scenario:
     return TrimmingScenario("reads")
+
+
+def _forget(run: _DriverRun) -> None:
+    run._read = None
 
 
 TRIMMING_MUTANTS = [
@@ -72,6 +77,14 @@ TRIMMING_MUTANTS = [
     ),
     _mutant(
         Mutation("more is erased than is below", trim, rewrite("_1(_2)\n_3(_2)", "_1(_2)\n_3(_2 + 1)")), 60
+    ),
+    _mutant(
+        Mutation(
+            "who is late leaves what it has read",
+            _DriverRun._passed,
+            rewrite("self.a()", "forget(self)", forget=_forget),
+        ),
+        60,
     ),
     _mutant(
         Mutation(

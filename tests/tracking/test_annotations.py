@@ -13,6 +13,7 @@ from tracelake.archive.service import delete_traces, restore_trace
 from tracelake.archive.store import ArchiveStore
 from tracelake.tracking.annotations import Annotations
 from tracelake.tracking.mlflow_search import TraceSearch
+from tracelake.tracking.outbox import Uncommitted
 from tracelake.tracking.store import TrackingStore
 
 
@@ -105,6 +106,23 @@ def check_searches(store: TrackingStore) -> None:
     for filter, of in (("tags.team IS NULL", search), ("timestamp_ms > " + 19 * "9", search)):
         with pytest.raises(QueryError):
             of(["0"], filter, 1, (), token)
+
+
+def check_workspaces(store: TrackingStore) -> None:
+    """Check that reads of a workspace find none of another's spans and experiments, even in a shared trace."""
+    store.write([request((1, 1), workspace="a"), request((1, 2), (2, 3), workspace="b")])
+    for workspace in ("a", "b"):
+        Annotations(store).create_experiment(f"of {workspace}", workspace)
+    assert store.ids_that_begin(trace_id(0)[:31], 9, "a") == [trace_id(1)]
+    assert Uncommitted(store).received_spans(trace_id(1), "a") == 1
+    assert [each.name for each in Annotations(store, "a").experiments()] == ["of a"]
+    search = TraceSearch(store, "a").search
+    assert [len(search(["0"], f"span.name = 'span {span}'").rows) for span in (1, 2, 3)] == [1, 0, 0]
+
+
+def test_a_workspace_reads_its_own(store: TrackingStore) -> None:
+    """See `check_workspaces`."""
+    check_workspaces(store)
 
 
 def test_mlflows_searches_on_both_databases(store: TrackingStore) -> None:

@@ -2,16 +2,79 @@
 
 from __future__ import annotations
 
+import base64
+import json
+from collections.abc import Callable
 from functools import partial
 from typing import Any
+from unittest import mock
 
 import pytest
+from joserfc.jwk import OctKey
 
 from tests.access import test_id_token
-from tests.mutants.mutation import Mutation, assert_caught, rewrite, rule_of
+from tests.mutants.mutation import Edit, Mutation, assert_caught, rewrite, rule_of
 from tracelake.access import oidc
 
+CLAIMS = "_1(a=_2, b=_3, c=_4, d=_5, e=_6, f=_7, g=_7, h=_7)"
+"""Call with the rules of time, issuer, audience, nonce, subject, end and start."""
+
+
+def _claims(changed: str) -> Edit:
+    return rewrite(CLAIMS, f"_1(a=_2, b=_3, {changed})")
+
+
+def _unverified(token: str) -> dict[str, Any]:
+    payload = token.split(".")[1]
+    return dict(json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4))))
+
+
+def _wrong(name: str) -> Callable[[], None]:
+    return partial(test_id_token.test_wrong_claims_count_for_nothing, test_id_token.WRONG[name])
+
+
+CHECKED = {
+    "the issuer is ours": ("c=_7, d=_5, e=_6, f=_7, g=_7, h=_7", "issuer"),
+    "an issuer is required": ("d=_5, e=_6, f=_7, g=_7, h=_7", "no issuer"),
+    "the audience is ours": ("c=_4, d=_7, e=_6, f=_7, g=_7, h=_7", "audience"),
+    "an audience is required": ("c=_4, e=_6, f=_7, g=_7, h=_7", "audience"),
+    "the nonce is of this sign-in": ("c=_4, d=_5, e=_7, f=_7, g=_7, h=_7", "nonce"),
+    "the start is required": ("c=_4, d=_5, e=_6, f=_7, g=_7", "no time"),
+}
+
 MUTANTS = [
+    *(
+        (Mutation(rule, oidc._check, _claims(changed)), _wrong(name))
+        for rule, (changed, name) in CHECKED.items()
+    ),
+    (
+        Mutation("the nonce is text", oidc._check, rewrite("not isinstance(_1, _)", "False")),
+        _wrong("nonce list"),
+    ),
+    (Mutation("a subject is printed", oidc._check, rewrite("_1 or _", "_1 or False")), _wrong("not printed")),
+    (Mutation("a token is short", oidc.verified_claims, rewrite("_ > _", "False")), _wrong("huge")),
+    (
+        Mutation(
+            "a signature is verified",
+            oidc.verified_claims,
+            rewrite("_1(a, _2, b=_3).c", "(_2, _3) and unverified(a)", unverified=_unverified),
+        ),
+        test_id_token.check_forgeries,
+    ),
+    (
+        Mutation(
+            "a key is for its algorithm",
+            oidc._key_of,
+            rewrite("_1 and _2 and _3 and _", "_1 and _2 and _3 and True"),
+        ),
+        test_id_token.test_keys_that_cannot_be_the_right_one,
+    ),
+    (
+        Mutation(
+            "a key is for its kind", oidc._key_of, rewrite("_ and _1 and _2 and _3", "_1 and _2 and _3")
+        ),
+        test_id_token.test_keys_that_cannot_be_the_right_one,
+    ),
     (
         Mutation("keys are of the kind of the algorithm", oidc._key_of, rewrite("_(_) == _._", "True")),
         test_id_token.test_keys_that_cannot_be_the_right_one,
@@ -71,3 +134,14 @@ MUTANTS = [
 def test_broken_rules_are_caught(broken: Mutation, check: Any) -> None:
     """Each broken check of a token is caught."""
     assert_caught(broken, check)
+
+
+@pytest.mark.filterwarnings("ignore::joserfc.errors.SecurityWarning")
+def test_a_public_key_as_a_secret_is_caught() -> None:
+    """The check fails if HMAC is accepted, and the provider's keys may be secrets."""
+    with (
+        mock.patch.dict(oidc.ALGORITHMS, {"HS256": OctKey}),
+        mock.patch.object(oidc, "_PUBLIC", (*oidc._PUBLIC, "k")),
+        pytest.raises(pytest.fail.Exception),
+    ):
+        test_id_token.check_forgeries()

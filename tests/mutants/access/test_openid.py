@@ -33,6 +33,18 @@ from tracelake.access.oidc import OpenId, check_back, decide_admission, discover
             test_openid.check_coming_back,
         ),
         (
+            Mutation("a code is bounded", check_back, rewrite("not 0 < _1 <= _", "not _1")),
+            test_openid.check_coming_back,
+        ),
+        (
+            Mutation("a fragment is no provider", oidc.check_url, rewrite("_1 or _2 or _", "_1 or _2")),
+            test_openid.check_settings,
+        ),
+        (
+            Mutation("an address has its own proof", oidc.joined, rewrite("not (_ and _1)", "True")),
+            test_openid.check_addresses,
+        ),
+        (
             Mutation("what came out is asked for", check_back, rewrite("if a: ...", "if False: ...")),
             test_openid.check_coming_back,
         ),
@@ -68,6 +80,12 @@ def test_broken_rules_are_caught(broken: Mutation, check: Any) -> None:
     [
         Mutation("sessions end", sessions.Sessions.begin, rewrite("_1 * _2", "10 * _1 * _2")),
         Mutation("what is over is removed", sessions.Sessions._make_room, rewrite("_1()._", "_1().get")),
+        Mutation(
+            "only its token ends a session",
+            sessions.Sessions.of,
+            rewrite("_(a(b) if b else None, c, _1)", "a(b) if b else None"),
+        ),
+        Mutation("an API key is no session", sessions.Sessions.revoke, rewrite("_1.a is not None", "True")),
     ],
     ids=rule_of,
 )

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 
 import pytest
+from sqlalchemy import Connection
 
 from tests.archive import test_lock_order
 from tests.archive.test_lock_order import store
 from tests.mutants.mutation import Mutation, assert_caught, drop, rewrite, rule_of
 from tests.tracking.requests import request
 from tracelake.archive.store import ArchiveRows, ArchiveStore
-from tracelake.tracking.outbox import Outbox
+from tracelake.tracking.outbox import Outbox, keep
 from tracelake.tracking.schema import outbox as outbox_rows
 from tracelake.tracking.schema import trace_info
 from tracelake.tracking.store import TrackingStore
+
+
+def _rows_first(archive: ArchiveStore, connection: Connection, trace_ids: Collection[str]) -> None:
+    keep(connection, archive.lake, trace_ids)
 
 
 @pytest.mark.parametrize(
@@ -25,7 +30,12 @@ from tracelake.tracking.store import TrackingStore
             "archivers lock traces by id",
             ArchiveRows._infos,
             rewrite("_1(_._)", "_1(desc())", desc=trace_info.c.trace_id.desc),
-        )
+        ),
+        Mutation(
+            "who trims locks traces by id",
+            Outbox._locked,
+            rewrite("_1.a(_2._).b()", "_1.a(desc()).b()", desc=trace_info.c.trace_id.desc),
+        ),
     ],
     ids=rule_of,
 )
@@ -72,9 +82,31 @@ def test_who_trims_and_who_deletes_lock_traces_first_and_then_rows_by_number(sto
             ),
             None,
         ),
+        (
+            Mutation(
+                "who deletes locks rows by number",
+                keep,
+                rewrite("_1.a(_2._).b()", "_1.a(desc()).b()", desc=outbox_rows.c.sequence.desc),
+            ),
+            None,
+        ),
+        (
+            Mutation(
+                "who deletes locks traces before rows",
+                ArchiveStore.delete,
+                rewrite("a = self.b(c, d)", "rows(self, c, d)\na = self.b(c, d)", rows=_rows_first),
+            ),
+            test_lock_order.LOCATION,
+        ),
     )
     for broken, location in deletes_first:
         assert_caught(broken, partial(check, outbox.trim, location, is_first=False))
+    trims = Mutation(
+        "who trims locks traces before rows",
+        Outbox._trim,
+        rewrite("a = self.b(c, d, _1)\nself.e(c, d)", "self.e(c, d)\na = self.b(c, d, _1)"),
+    )
+    assert_caught(trims, partial(check, outbox.trim, test_lock_order.LOCATION, is_first=True))
     gives_up = Mutation(
         "who gives up locks traces before rows", Outbox.give_up, rewrite("_\n_1 = _2", "_2\n_1 = _2")
     )

@@ -19,6 +19,12 @@ from tracelake.server.audit import AuditWriter
     ("broken", "check"),
     [
         (
+            Mutation(
+                "a change is in the audit before it is made", AuditWriter.begin, drop("await _.a(_1, _2)")
+            ),
+            test_auditing.check_before,
+        ),
+        (
             Mutation("it is known what came of it", AuditWriter.end, rewrite("_._", "str")),
             test_auditing.check_some_routes,
         ),

@@ -9,6 +9,7 @@ import pytest
 from tests.mutants.mutation import Mutation, assert_caught, drop, rewrite, rule_of
 from tests.server import test_key_ring
 from tests.server.test_key_ring import _slow_clock
+from tracelake.access.sessions import Sessions
 from tracelake.server.key_ring import KeyRing
 
 
@@ -34,6 +35,14 @@ from tracelake.server.key_ring import KeyRing
         (
             Mutation("a lake that has keys has them", KeyRing.forget, drop("_ = True")),
             test_key_ring.check_the_first_key,
+        ),
+        (
+            Mutation(
+                "one session is read",
+                Sessions.of,
+                rewrite("self.a().b(_, _1)", "every(self) and None", every=Sessions.whole_records),
+            ),
+            test_key_ring.check_sign_out,
         ),
     ],
     ids=rule_of,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from unittest import mock
 
 import pytest
 
@@ -39,3 +40,9 @@ def test_broken_rules_are_caught(broken: Mutation, check: Callable[[], None]) ->
     """The checks fail if any rule is removed."""
     assert http_policy.ANY == "*"
     assert_caught(broken, check)
+
+
+def test_another_spelling_of_a_port_is_caught() -> None:
+    """The check fails if a site's usual port is another port."""
+    with mock.patch.object(http_policy, "_USUAL_PORTS", {}), pytest.raises(AssertionError):
+        test_names.check_settings()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from unittest import mock
 
 import pytest
 
@@ -45,3 +46,9 @@ from tracelake.server import access
 def test_broken_rules_are_caught(site: Site, broken: Mutation, check: Callable[[Site], None]) -> None:
     """The checks fail if any rule of the sign-in is removed."""
     assert_caught(broken, lambda: check(site))
+
+
+def test_a_way_to_another_site_is_caught(site: Site) -> None:
+    """The check fails if a sign-in may redirect to any address."""
+    with mock.patch.object(access, "safe_redirect", str), pytest.raises(AssertionError):
+        test_sign_in.test_the_way_leads_nowhere_else(site, "//evil.example")

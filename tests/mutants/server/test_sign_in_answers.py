@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
+import httpx
 import pytest
 
 from tests.mutants.mutation import Mutation, assert_caught, rewrite, rule_of
@@ -104,3 +108,13 @@ def test_broken_rules_of_asking_are_caught(
 ) -> None:
     """The checks fail if any rule is removed."""
     assert_caught(broken, lambda: check(told, answers, monkeypatch))
+
+
+def test_a_redirect_of_the_provider_is_caught(told: Site, answers: test_sign_in_answers.Answers) -> None:
+    """The check fails if the server follows redirects of the provider."""
+    follows = partial(httpx.AsyncClient, follow_redirects=True)
+    with (
+        mock.patch.object(access, "httpx", SimpleNamespace(**vars(httpx) | {"AsyncClient": follows})),
+        pytest.raises((AssertionError, pytest.fail.Exception)),
+    ):
+        test_sign_in_answers.check_bad_answers(told, answers)

@@ -105,6 +105,18 @@ def test_an_experiment_is_made_with_tags_that_its_key_may_set(
         ),
         (Mutation("infos", store.TrackingStore.infos, rewrite("_ is None", "True")), test_walls.OF_MLFLOW),
         (
+            Mutation("changes", test_walls.SAYS._check_own, rewrite("_1 or not any(_)", "_1")),
+            test_walls.OF_MLFLOW,
+        ),
+        (
+            Mutation(
+                "searches of experiments",
+                mlflow_search.ExperimentSearch.__init__,
+                rewrite("if a is not None: ...", "pass"),
+            ),
+            test_walls.OF_MLFLOW,
+        ),
+        (
             Mutation("ids", lake_annotations.LakeAnnotations._resolve, rewrite("a(b, c)", "b")),
             test_walls.OF_MLFLOW,
         ),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Callable
+from unittest import mock
 
 import pytest
 
@@ -46,3 +48,9 @@ CASES: list[tuple[Mutation, Callable[[], None]]] = [
 def test_broken_rules_are_caught(broken: Mutation, check: Callable[[], None]) -> None:
     """Each broken rule is caught."""
     assert_caught(broken, check)
+
+
+def test_a_place_that_a_group_may_write_is_caught() -> None:
+    """The check fails if a group may write to the directory."""
+    with mock.patch.object(spark, "_OTHERS", stat.S_IWOTH), pytest.raises(AssertionError):
+        test_sockets.check_folder()

@@ -7,7 +7,9 @@ import pytest
 from tests.mutants.mutation import Mutation, assert_caught, rewrite, rule_of
 from tests.tracking import test_annotations
 from tracelake.tracking import mlflow_search
+from tracelake.tracking.annotations import Annotations
 from tracelake.tracking.mlflow_search import TraceSearch
+from tracelake.tracking.outbox import Uncommitted
 from tracelake.tracking.store import TrackingStore
 
 
@@ -52,3 +54,19 @@ def test_searches_see_names_that_were_set_and_what_has_not_ended(
     assert_caught(
         broken, lambda: test_annotations.test_searches_see_names_that_were_set_and_what_has_not_ended(store)
     )
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        Mutation("ids", TrackingStore.ids_that_begin, rewrite("if a is not None: ...", "pass")),
+        Mutation("numbers of spans", Uncommitted.received_spans, rewrite("a is not None", "False")),
+        Mutation("experiments", Annotations.experiments, rewrite("_1 if _ else _2", "_1")),
+        Mutation("names of spans", TraceSearch._holds, rewrite("(_1, _2, *_)", "(_1, _2)")),
+        Mutation("traces", TraceSearch._workspace_condition, rewrite("_ is None", "True")),
+    ],
+    ids=rule_of,
+)
+def test_a_workspace_reads_its_own(broken: Mutation, store: TrackingStore) -> None:
+    """The check fails for each statement that reads rows of all workspaces."""
+    assert_caught(broken, lambda: test_annotations.check_workspaces(store))

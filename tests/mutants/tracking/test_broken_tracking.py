@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -47,6 +48,14 @@ MUTANTS: list[tuple[Mutation, test_broken_tracking.Check]] = [
             rewrite("_1(_2).a(*_(_3))", "_1(_2).a(in_object(_3))", in_object=outbox.c.sequence.in_),
         ),
         test_broken_tracking.check_lakes,
+    ),
+    (
+        Mutation(
+            "only other archives refuse late spans",
+            TrackingStore._refused,
+            rewrite("_(_1, _).a(_2)", "like(_2)", like=trace_info.c.archive_location.like),
+        ),
+        test_broken_tracking.check_late,
     ),
     (
         Mutation("traces of what is given up say so", Outbox.give_up, rewrite("_._(_._, _)", "None")),
@@ -139,3 +148,35 @@ def _held(
 
     run("whole")
     assert_caught(broken, lambda: run("broken"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "wrong", "check"),
+    [
+        (
+            Outbox,
+            "_of",
+            lambda self, some: (outbox.c.lake == self._lake, outbox.c.sequence <= max(some)),
+            test_broken_tracking.check_numbers,
+        ),
+        (
+            Outbox,
+            "_locked_rows",
+            lambda _self, _connection, some: list(some),
+            test_broken_tracking.check_given_up,
+        ),
+    ],
+    ids=["rows are trimmed one by one", "traces say so once"],
+)
+def test_each_condition_of_rows_counts(
+    kind: type, name: str, wrong: object, check: test_broken_tracking.Check, tmp_path: Path
+) -> None:
+    """The check fails if a statement chooses other rows."""
+    with (
+        closing(TrackingDatabase(f"sqlite://{tmp_path}/broken.db")) as database,
+        mock.patch.object(kind, name, wrong),
+    ):
+        migrate(database)
+        store = TrackingStore(database, "lake-a")
+        with pytest.raises((AssertionError, pytest.fail.Exception)):
+            check(store, tmp_path)

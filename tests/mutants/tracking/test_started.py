@@ -167,7 +167,11 @@ def test_what_a_constraint_refuses_is_no_fault_of_the_server(
 
 @pytest.mark.parametrize(
     "broken",
-    [Mutation("nobody changes it", Annotations._check_own, rewrite("_ and _1", "False and _1"))],
+    [
+        Mutation("nobody changes it", Annotations._check_own, rewrite("_ and _1", "False and _1")),
+        Mutation("nobody reads it", Annotations._experiments, rewrite("self.a is not None", "False")),
+        Mutation("nobody asks it", ExperimentSearch._holds, rewrite("self.a is not None", "False")),
+    ],
     ids=rule_of,
 )
 def test_the_experiment_that_all_share_is_of_no_workspace(broken: Mutation, store: TrackingStore) -> None:
