@@ -91,7 +91,7 @@ def told(runner: TaskRunner, work_bytes: int) -> Told:
 
 
 USUAL = (niceness(), niceness())
-LOW = (NICENESS, NICENESS)
+LOW = (USUAL[0] + NICENESS, USUAL[0] + NICENESS)
 LARGE = limits.NEAR_WORK_MAX_BYTES + 1
 
 
