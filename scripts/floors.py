@@ -34,6 +34,7 @@ FLOORS: Final[tuple[dict[str, str], ...]] = (
         "tracking": "tracking store, outbox and inbox of servers",
         "access": "API keys, sessions, audit log, quotas",
         "replicas": "status of pipeline replicas",
+        "erasure": "erasures: requests, decisions, masked traces",
         "testing": "simulated stores, crashes and schedules; public",
     },
     {

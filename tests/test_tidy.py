@@ -36,6 +36,7 @@ SMALL_OR_SINGLE = {
                 *(
                     "archive",
                     "datasets",
+                    "erasure",
                     "lake",
                     "maintenance",
                     "query",

@@ -8,8 +8,9 @@ from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from tracelake._errors import ExpiredError, UsageError
+from tracelake._errors import DamageError, ExpiredError, UsageError
 from tracelake._settings import load_settings
+from tracelake.erasure.store import ErasureStore
 from tracelake.location import CONFIG, Location, in_memory
 from tracelake.storage import IsolatingObjectStore, KeyValueStore, ObjectStore
 from tracelake.tasks.runners import InProcess, SizedRunner, TaskRunner
@@ -40,6 +41,7 @@ class LakeContext:
         self.stores = location.stores
         self.config = location.config
         self.repository = Repository(self.key_value, self.objects)
+        self.erasures = ErasureStore(self.key_value, self.objects)
         self._spark: TaskRunner | None = None
         self._view: tuple[str | None, CommitView] | None = None
         if self.in_memory:
@@ -106,11 +108,11 @@ class LakeContext:
         """Open a commit for reading, by branch, commit id or a prefix of one. Raises RefNotFoundError."""
         from tracelake.tables.view import CommitView, named_by
 
-        head = self.commit_of(at)
+        head, masked = self.commit_of(at), self.erasures.masked()
         view = self._view
-        if view is None or view[0] != head or view[1].is_old:
+        if view is None or view[0] != head or view[1].is_old or view[1].masked.number != masked.number:
             entries = named_by(self.repository, head)
-            view = head, CommitView(entries, self.stores, self.config.buckets, head, self._index)
+            view = head, CommitView(entries, self.stores, self.config.buckets, head, self._index, masked)
             self._view = view
         return view[1]  # not self._view, because another thread may have changed it
 
@@ -123,6 +125,10 @@ class LakeContext:
             if self._view is not None and self._view[1] is view:
                 self._view = None
             return read(self.view(at))
+        except DamageError:
+            if self.erasures.masked().number == view.masked.number:
+                raise
+            return read(self.view(at))  # an erasure has deleted the view's parts
 
     def forget_view(self) -> None:
         """Drop the cached view, so that the next read opens the newest commit."""

@@ -137,6 +137,28 @@ class GcReport:
 
 
 @dataclass(frozen=True, slots=True)
+class ErasureReport:
+    """An erasure: its selection, its state, and what was removed where."""
+
+    id: str
+    criterion: str
+    """`trace`, `session`, `user` or `where`."""
+    value: str
+    """The selected value; a salted hash once the erasure is finished."""
+    state: str
+    """`open`, or `finished`. Readers hide the traces in both states."""
+    step: str | None
+    """What an open erasure does next, or waits for."""
+    traces: int
+    requested: str
+    finished: str | None
+    removed: dict[str, int]
+    """Removed rows, documents, objects and bytes, by place."""
+    not_removed: tuple[str, ...]
+    """Places in the lake that may still have bytes of the traces, and places that it cannot reach."""
+
+
+@dataclass(frozen=True, slots=True)
 class IngestReport:
     """Result of an ingest. If `open_transaction` is set, that transaction contains the last input and accepts more
     until it is committed."""

@@ -96,6 +96,7 @@ class HotSearch:
         self._parts = HotIndex(opened)
         self._searched_s = -math.inf
         self._kept: dict[tuple[str | None, tuple[HotPart, ...]], UncommittedRows] = {}
+        self._masked_number = 0
 
     def search(self, token: PageToken | None, request: BothTiersSearch) -> SearchResults:
         """Search the head of `main` and the outbox; for a page, search the commit and outbox rows of the first page."""
@@ -241,7 +242,10 @@ class HotSearch:
         are hidden."""
         parts = snapshot.parts
         key = view.commit_id, parts
+        masked = view.masked
         with self._lock:
+            if self._masked_number != masked.number:  # cached rows may be of traces that were erased since
+                self._kept, self._masked_number = {}, masked.number
             if (newer := self._kept.get(key)) is not None:
                 return newer
         indexes = [part.index for part in parts if part.index is not None]
@@ -259,6 +263,8 @@ class HotSearch:
         run_names = named_runs(runs_of(sequences, limits.UNCOMMITTED_RUN_GAP_MAX, snapshot.apart))
         if any(part.is_sifted for part in parts):
             run_names = f"{_SIFTED}{run_names}"
+        is_masked = pc.is_in(claims["trace_id"], pa.array(sorted(masked.trace_ids), pa.string()))
+        committed = np.concatenate([committed, claims[ROW_ID.name].filter(is_masked).to_numpy()])
         # Later pages keep the rows of the first, even if some have left the outbox.
         page_token = page or self._signed(view.commit_id, run_names, name)
         newer = UncommittedRows(indexes, np.concatenate([hidden, committed]), page_token)

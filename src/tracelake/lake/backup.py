@@ -32,6 +32,7 @@ from tracelake.access.audit import check_access
 from tracelake.archive.verify import check_archive, check_tables, spans_of_archived
 from tracelake.context import LakeContext
 from tracelake.datasets.files import verify_files
+from tracelake.erasure.store import ErasureStore
 from tracelake.formats import encode
 from tracelake.journal.model import Step, inputs_of
 from tracelake.journal.quarantine import QuarantineStore
@@ -138,7 +139,8 @@ class Verifier:
         quarantined, lost = check_quarantine(key_value, objects)
         self._findings += lost
         spans = tables[TABLE_SPANS.name]
-        self._findings += check_counts(commits, steps, spans)
+        erased = ErasureStore(key_value, objects).erased_rows()
+        self._findings += check_counts(commits, steps, spans, erased)
         index, findings = check_index(objects, commits, spans, self._buckets)
         self._findings += findings
         for name in sorted({*written, *table_names(objects)}):

@@ -20,6 +20,7 @@ from tracelake.results import (
     BranchInfo,
     CommitInfo,
     EntryChange,
+    ErasureReport,
     InboxInfo,
     IndexInfo,
     IngestReport,
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from tracelake.hot.tier import HotTier
     from tracelake.lake.annotations import LakeAnnotations
     from tracelake.lake.datasets import Datasets
+    from tracelake.lake.erasure import Erasures
     from tracelake.lake.explicit_transactions import Transactions
     from tracelake.lake.maintenance import Maintenance
     from tracelake.lake.reads import LakeReads, MatchingTraces, WorkspaceLake
@@ -141,6 +143,13 @@ class Lake:
         return Maintenance(self._opened)
 
     @_Component
+    def erasures(self) -> Erasures:
+        """Erasures of traces: reports, and their continuation."""
+        from tracelake.lake.erasure import Erasures
+
+        return Erasures(self._opened, self.hot)
+
+    @_Component
     def quarantine(self) -> Quarantine:
         """Quarantined inputs."""
         from tracelake.lake.sources import Quarantine
@@ -230,6 +239,17 @@ class Lake:
         from tracelake.lake.retention import Retention
 
         return Retention(self._opened, self.hot)
+
+    def erase(
+        self,
+        *,
+        trace: str | None = None,
+        session: str | None = None,
+        user: str | None = None,
+        where: str | None = None,
+    ) -> ErasureReport:
+        """Erase whole traces from every commit, and return the report. See `Erasures.erase`."""
+        return self.erasures.erase(trace=trace, session=session, user=user, where=where)
 
     def ingest(
         self,

@@ -178,6 +178,8 @@ class WorkspaceLake:
     create_branch = _WholeLakeOnly()
     create_table = _WholeLakeOnly()
     datasets = _WholeLakeOnly()
+    erase = _WholeLakeOnly()
+    erasures = _WholeLakeOnly()
     delete_branch = _WholeLakeOnly()
     delete_tag = _WholeLakeOnly()
     diff = _WholeLakeOnly()

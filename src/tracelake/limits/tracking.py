@@ -28,6 +28,9 @@ TAGGED_TRACES_MAX: Final = 10_000
 """Traces that a tag filter may select. Beyond: it is refused; add more tags."""
 EXPERIMENTS_SHOWN_MAX: Final = 1_000
 """Experiments in a list, the newest. Beyond: others can be opened by id and name."""
+ERASED_IDS_S: Final = 90 * 86_400.0
+"""Time for which the lake refuses late spans of an erased trace, by a salted hash of its id, and keeps the list of
+erased trace ids for `tracelake erase verify`. Beyond: it forgets both, and a late span is stored as any other."""
 TRACKING_PREVIEW_MAX_CHARS: Final = 1_000
 """Input and output of a trace in lists. Beyond: they are truncated; the spans keep them whole."""
 TRACKING_BUSY_TIMEOUT_S: Final = 10.0

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
 from itertools import pairwise
-from typing import TypeVar
+from types import MappingProxyType
+from typing import Final, TypeVar
 
 from tracelake._errors import DamageError, UsageError
 from tracelake.formats import decode
@@ -58,10 +59,17 @@ def check_quarantine(
     return tuple(map(shown, suspects)), missing
 
 
+_NOTHING_ERASED: Final[Mapping[int, int]] = MappingProxyType({})
+
+
 def check_counts(
-    commits: list[CheckedCommit], steps: Mapping[int, Step], spans: ShardCheck
+    commits: list[CheckedCommit],
+    steps: Mapping[int, Step],
+    spans: ShardCheck,
+    erased: Mapping[int, int] = _NOTHING_ERASED,
 ) -> Iterator[Finding]:
-    """Compare the spans that each transaction read with the counts in its batch and commit."""
+    """Compare the spans that each transaction read with the counts in its batch and commit. `erased` are the rows that
+    erasures removed, by transaction."""
     counted = {batch.lower: batch.counts for batch in spans.batches if batch.counts}
     for committed in commits:
         t, metadata = committed.transaction, committed.commit.metadata
@@ -77,11 +85,12 @@ def check_counts(
         rows = spans.inserted(t)
         if rows is None:
             continue
-        if rows == 0 and recorded_counts["new"] + recorded_counts["replaced"]:
+        erased_rows, expected = erased.get(t, 0), recorded_counts["new"] + recorded_counts["replaced"]
+        if rows + erased_rows == 0 and expected:
             detail = f"table spans has no batch of it, and its commit says {recorded_counts}"
             yield Finding("missing", "batch", f"transaction {t}", detail)
         elif (
-            rows != recorded_counts["new"] + recorded_counts["replaced"]
+            not rows <= expected <= rows + erased_rows  # an open erasure may have removed some of them
             or {name: counted.get(t, recorded_counts)[name] for name in recorded_counts} != recorded_counts
         ):
             detail = f"it has {rows} rows and counted {counted.get(t)}, and its commit says {recorded_counts}"

@@ -81,6 +81,13 @@ def document_text(row: Mapping[str, Any]) -> list[str]:
     return [text for text in texts if text]
 
 
+def texts_to_show(row: Mapping[str, Any]) -> list[str]:
+    """Return the texts of a row in order of preference for an excerpt. If no text matches the query, the excerpt comes
+    from the first."""
+    texts = (row[column] for column in ("output", "input", "status_message", "name"))
+    return [*(text for text in texts if text), *document_text(row)]
+
+
 def texts_of(batch: pa.RecordBatch) -> tuple[Column, Numbers]:
     """Return the texts of `document_text` for each row of a batch, as (texts, firsts).
 

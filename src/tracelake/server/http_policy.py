@@ -143,6 +143,7 @@ RULES: Final[tuple[tuple[tuple[str, ...], str, Need], ...]] = (
     (_GET, f"{KEYS}*", "admin"),
     (_GET, f"{SESSIONS}*", "admin"),
     (_GET, AUDIT, "admin"),
+    (_GET, "/api/v1/erasures*", "admin"),
     (_GET, "/api/*", "read"),
     (("POST", "DELETE"), "/api/v1/traces/*", "annotate"),
     (("POST",), "/traces/*", "annotate"),

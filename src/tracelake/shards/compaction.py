@@ -477,10 +477,21 @@ class Collector:
     """Garbage collector of one shard. Any number may work on the same shard at once."""
 
     def __init__(
-        self, shard: Shard, key_value: KeyValueStore, objects: ObjectStore, machine: str | None = None
+        self,
+        shard: Shard,
+        key_value: KeyValueStore,
+        objects: ObjectStore,
+        machine: str | None = None,
+        *,
+        ignore_leases: bool = False,
     ) -> None:
         """Create a collector; `machine` identifies the steady clock of `time.monotonic`, by default that of this
-        machine."""
+        machine.
+
+        With `ignore_leases`, replaced objects are deleted even if a reader has a lease on them, because they contain
+        erased rows. The reader gets an error, and opens a newer state.
+        """
+        self._ignore_leases = ignore_leases
         self._shard = shard
         self._key_value = key_value
         self._objects = objects
@@ -496,7 +507,7 @@ class Collector:
         with Lease(self._shard, self._key_value) as lease:  # so that live objects stay during the collection
             state = lease.state
             # Safety: the leases of others are read after the state, never before (see `leases`).
-            current_leases = leases(name, self._key_value)
+            current_leases = {} if self._ignore_leases else leases(name, self._key_value)
             unreferenced = collectable(
                 state, [current_leases[key] for key in current_leases if key not in ended]
             )

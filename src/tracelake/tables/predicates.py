@@ -271,7 +271,7 @@ class Layout:
     def with_keys(self, parts: Iterable[Part], keys: Sequence[str]) -> list[Part]:
         """Return the parts that may have rows with these keys. The table must be bucketed by a single column."""
         (column,) = self.bucketed_by
-        return self._with(parts, [Comparison(column, "in", tuple(keys))])
+        return self._with(parts, [Comparison(column, "in", tuple(keys))]) if keys else []
 
     def _with(self, parts: Iterable[Part], comparisons: Sequence[Comparison]) -> list[Part]:
         wanted = self._wanted_buckets(comparisons)

@@ -96,6 +96,8 @@ class Scan:
     snapshot: Snapshot
     changed: Changed | None = None
     """The changed rows to read instead of the current rows, if set."""
+    masked: frozenset[str] = frozenset()
+    """Traces of open erasures. Their rows are not read."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -107,6 +109,10 @@ class Scan:
     def is_empty(self) -> bool:
         """Return whether the scan has no parts, and therefore no rows."""
         return not self._parts
+
+    def hiding(self, masked: frozenset[str]) -> Scan:
+        """Return a scan without the rows of masked traces. Its number of rows is unknown without reading."""
+        return replace(self, masked=masked, snapshot=replace(self.snapshot, rows=None)) if masked else self
 
     def where(self, condition: str | None) -> Scan:
         """Return a scan of only those parts that may have rows that match a condition. The rows are not filtered
@@ -203,7 +209,7 @@ class Scan:
         Raises DamageError if a part is missing or altered, and LimitError if the rows exceed `max_bytes`.
         """
         (key,) = self.layout.bucketed_by
-        wanted = sorted(set(keys))
+        wanted = sorted(set(keys) - self.masked)
         scan = self.of_parts(self.layout.with_keys(self._parts, wanted))
         if not scan.is_empty:
             scan.check(files)
@@ -242,8 +248,10 @@ class Scan:
         check_parts(files, self.snapshot.retractions)
         if self.changed is None:
             names = [*self.layout.schema.names, *further]
-            return rows_sql(self.snapshot, files.file, names, self.layout.schema, self.layout.added)
-        return changes_sql(self.snapshot, files.file, self.layout, self.changed)
+            rows = rows_sql(self.snapshot, files.file, names, self.layout.schema, self.layout.added)
+        else:
+            rows = changes_sql(self.snapshot, files.file, self.layout, self.changed)
+        return f"select * from ({rows}) where {not_masked(self.masked)}" if self.masked else rows
 
     def files_of(self, files: LocalFiles) -> list[str]:
         """Return the files that the query of `sql` reads."""
@@ -270,6 +278,16 @@ class Scan:
         query += f" order by {order(order_by)}" if order_by else ""
         query += f" limit {int(limit)}" if limit is not None else ""
         return query
+
+
+def of_traces_sql(trace_ids: Iterable[str]) -> str:
+    """Return the SQL condition for rows of the given traces, of which there is at least one."""
+    return f"trace_id in ({', '.join(map(literal, sorted(trace_ids)))})"
+
+
+def not_masked(masked: frozenset[str]) -> str:
+    """Return the SQL condition for rows of traces that no open erasure hides."""
+    return f"not {of_traces_sql(masked)}" if masked else "true"
 
 
 def _only(rows: pa.Table, row_ids: RowIds | None) -> pa.Table:
@@ -519,12 +537,12 @@ class TableRows:
         """
         snapshot = self.scan.snapshot
         if all(part.as_of >= snapshot.as_of for part in parts):
-            return np.array([], np.int64)
+            return self._masked()
         history = [*snapshot.history, *self._swallowed(parts)]
         with self.files.in_use():
             check_parts(self.files, (*snapshot.retractions, *history))
             id_arrays = [*retracted(snapshot, self.files.file).values(), *map(self._retracted_in, history)]
-        ids = np.concatenate(id_arrays) if id_arrays else np.array([], np.int64)
+        ids = np.concatenate([*id_arrays, self._masked()])
         return np.unique(ids[ids < first_row_id(snapshot.as_of + 1)])
 
     def live(self) -> RowIds:
@@ -532,9 +550,26 @@ class TableRows:
         scan = self.scan
         with self.files.in_use(), connection() as db:
             scan.check(self.files)
-            rows = rows_sql(scan.snapshot, self.files.file, [ROW_ID.name], scan.schema)
-            ids = db.sql(rows).to_arrow_table()[ROW_ID.name].to_numpy()
+            rows = scan.sql(self.files, [ROW_ID.name])
+            ids = db.sql(f"select {ROW_ID.name} from ({rows})").to_arrow_table()[ROW_ID.name].to_numpy()
         return np.sort(ids)
+
+    def _masked(self) -> RowIds:
+        """Return the ids of all rows of traces that an open erasure hides, including replaced rows."""
+        scan, snapshot = self.scan, self.scan.snapshot
+        row_ids = [np.array([], np.int64)]
+        if not scan.masked:
+            return row_ids[0]
+        with self.files.in_use(), connection() as db:
+            # History has a further column, so it is read by a separate query.
+            for stored in (snapshot.parts, (*snapshot.history, *(part for _, part in snapshot.swallowed))):
+                parts = scan.layout.with_keys(stored, sorted(scan.masked))
+                if parts:
+                    check_parts(self.files, parts)
+                    source = parquet(parts, self.files.file, scan.schema, scan.layout.added)
+                    query = f"select {ROW_ID.name} from {source} where {of_traces_sql(scan.masked)}"
+                    row_ids.append(db.sql(query).to_arrow_table()[ROW_ID.name].to_numpy())
+        return np.concatenate(row_ids)
 
     def _swallowed(self, parts: Sequence[PartRef]) -> Iterator[Part]:
         """Yield the parts of history that may have rows of these index parts."""

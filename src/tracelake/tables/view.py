@@ -21,12 +21,13 @@ import pyarrow.compute as pc
 from msgspec.structs import replace
 
 from tracelake._errors import LimitError, NotFoundError, QueryError, TableNotFoundError, UsageError
+from tracelake.erasure.store import NOTHING_MASKED, MaskedTraces
 from tracelake.limits import LEASE_S, SEARCH_HITS_MAX, TRACE_ROWS_MAX_BYTES
 from tracelake.otlp.schema import SPANS, TRANSACTION_FIELD
 from tracelake.results import IndexInfo, Row, TableInfo, Trace
 from tracelake.search.analyzers import Analyzer, hint_of, of_fingerprint
 from tracelake.search.build import UnpublishedPart, WithUnpublished, no_index
-from tracelake.search.documents import document_text
+from tracelake.search.documents import document_text, texts_to_show
 from tracelake.search.facets import RawFacet
 from tracelake.search.finalize import read_manifest, read_parts
 from tracelake.search.model import BUILD_ANEW, Manifest, RowIds, manifest_path
@@ -270,13 +271,6 @@ def texts_of(
     return [text for row in both for text in document_text(row)]
 
 
-def texts_to_show(row: Row) -> list[str]:
-    """Return the texts of a row in order of preference for an excerpt. If no text matches the query, the excerpt comes
-    from the first."""
-    texts = (row[column] for column in ("output", "input", "status_message", "name"))
-    return [*(text for text in texts if text), *document_text(row)]
-
-
 _TRACE_ID: Final = re.compile(r"[0-9a-f]{6,32}")
 _TOLD_COLUMNS: Final = (
     "service",
@@ -304,9 +298,10 @@ class CommitView:
         buckets: int,
         commit_id: str | None,
         index: OpenIndex,
+        masked: MaskedTraces = NOTHING_MASKED,
     ) -> None:
-        self._stores = stores
-        self._buckets = buckets
+        self.masked = masked
+        self._stores, self._buckets = stores, buckets
         self._entries = entries
         url = stores.objects.url
         self.commit_id = commit_id
@@ -323,6 +318,7 @@ class CommitView:
 
     def _open(self, name: str) -> Table:
         scan = Scan(self._stores.objects.url, self._stores.copies, self.layout(name), self._snapshot(name))
+        scan = scan.hiding(self.masked.trace_ids) if name in BUILT_IN else scan
         return Table(name, scan, self._origin, self._leases)
 
     def layout(self, name: str) -> Layout:
@@ -578,7 +574,11 @@ class CommitView:
     def completions(self, typed: str, workspace: str | None = None) -> list[str]:
         """Return completions of a partly typed query."""
         searcher = self.open_searcher()
-        return [] if searcher is None else searcher.completions(typed, workspace)
+        completed = [] if searcher is None else searcher.completions(typed, workspace)
+        # The terms of the index include those of masked traces, so only names of fields are completed.
+        return (
+            [each for each in completed if each.endswith((":", ">"))] if self.masked.trace_ids else completed
+        )
 
     def open_index(self) -> None:
         """Open the parts of the index, if there is one, so that the first search does not wait for them."""

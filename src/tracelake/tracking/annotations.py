@@ -27,6 +27,7 @@ from sqlalchemy.sql.elements import ColumnElement
 from tracelake import limits
 from tracelake._errors import LimitError, NotFoundError, UsageError
 from tracelake.tracking.database import at_once
+from tracelake.tracking.erasure import ERASED, erased_among
 from tracelake.tracking.schema import (
     DEFAULT_EXPERIMENT,
     DEFAULT_WORKSPACE,
@@ -493,7 +494,7 @@ class ClientTraceInfo:
     """Client-sent information on the traces of one lake. Threads may share it; each call is one transaction."""
 
     def __init__(self, store: TrackingStore) -> None:
-        self._database, self._lake = store.database, store.lake
+        self._database, self._lake, self._lake_id = store.database, store.lake, store.lake_id
         self._insert = store.database.insert
 
     def start(self, trace_id: str, trace: StartedTrace) -> None:
@@ -515,6 +516,8 @@ class ClientTraceInfo:
             .values(db_payload_generation=trace_info.c.db_payload_generation + 1, updated_ns=time.time_ns())
         )
         with self._database.writing() as connection:
+            if erased_among(connection, self._lake, self._lake_id, [trace_id]):
+                raise UsageError(f"trace {trace_id}: {ERASED}")
             connection.execute(advanced)  # A3: an archive pass that is copying the trace checks it again
             self._set(connection, trace_tags, {"trace_id": trace_id, "workspace": FOR_ALL}, tags)
             self._set(connection, trace_metadata, {"trace_id": trace_id}, metadata)

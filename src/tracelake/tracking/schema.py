@@ -41,6 +41,8 @@ INCOMPLETE: Final = "INCOMPLETE_TRACE"
 """Mark of a trace whose spans the tables may permanently lack, because an outbox row was discarded or damaged."""
 DELETED_KEY: Final = "tracelake.deleted_ns"
 """Tombstone of a deleted trace, as a metadata key. It applies while the trace has no row in `trace_info`."""
+ERASED_KEY: Final = "tracelake.erased_until_ns"
+"""Refusal of an erased trace, as a metadata key. The row has the salted hash of the trace's id in place of the id."""
 RESTORED_SEQUENCE: Final = 0
 """Sequence of the part that a restore creates. No outbox row has it, because the tables have the archived spans."""
 DEFAULT_EXPERIMENT: Final = "0"

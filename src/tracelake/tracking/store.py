@@ -24,6 +24,7 @@ from tracelake._errors import BackPressureError, DamageError, UsageError
 from tracelake.otlp.framing import Format, segment_of_frames_bytes, write_segment
 from tracelake.otlp.partition import COLUMNS, TraceSpans
 from tracelake.tracking.database import TrackingDatabase, at_once
+from tracelake.tracking.erasure import ERASED, erased_among
 from tracelake.tracking.schema import (
     ARCHIVE_REPO,
     DEFAULT_EXPERIMENT,
@@ -186,14 +187,15 @@ def span_rows(lake: int, trace_id: str, sequence: int, write: TraceWrite) -> lis
     return rows
 
 
-def refusals(
-    requests: Sequence[TracedRequest], refused: Collection[str], reason: str
-) -> list[RefusedSpans | None]:
-    """Return each request's refused spans, or None."""
-    spans = [
-        sum(len(r.traces[trace_id].rows) for trace_id in refused if trace_id in r.traces) for r in requests
-    ]
-    return [RefusedSpans(count, reason) if count else None for count in spans]
+def refusals(requests: Sequence[TracedRequest], refused: Mapping[str, str]) -> list[RefusedSpans | None]:
+    """Return each request's refused spans with the reasons, or None. `refused` maps traces to reasons."""
+    of_requests: list[RefusedSpans | None] = []
+    for each in requests:
+        its = [trace_id for trace_id in refused if trace_id in each.traces]
+        count = sum(len(each.traces[trace_id].rows) for trace_id in its)
+        reasons = "; ".join(dict.fromkeys(refused[trace_id] for trace_id in its))
+        of_requests.append(RefusedSpans(count, reasons) if count else None)
+    return of_requests
 
 
 def _state(root: tuple[Any, ...] | None) -> str:
@@ -311,11 +313,15 @@ class TrackingStore:
         segment = b"" if in_parts else _segment(requests)
         now_ns = time.time_ns()
         with self.database.writing() as connection:
-            hot = self._tell(connection, writes, now_ns, TRACKING_STORE)
-            refused = self._refused(connection, [trace_id for trace_id in writes if trace_id not in hot])
+            # Safety: checked in the transaction that stores the spans, and again by the eraser after its refusal.
+            refused = dict.fromkeys(erased_among(connection, self.lake, self.lake_id, writes), ERASED)
+            allowed = {trace_id: write for trace_id, write in writes.items() if trace_id not in refused}
+            hot = self._tell(connection, allowed, now_ns, TRACKING_STORE) if allowed else set[str]()
+            archived = self._refused(connection, [trace_id for trace_id in allowed if trace_id not in hot])
+            refused |= dict.fromkeys(archived, ARCHIVED)
             accepted = {trace_id: write for trace_id, write in writes.items() if trace_id not in refused}
             if not accepted:
-                return refusals(requests, refused, ARCHIVED)
+                return refusals(requests, refused)
             if late := {trace_id: write for trace_id, write in accepted.items() if trace_id not in hot}:
                 self._tell(connection, late, now_ns, ARCHIVE_REPO)
             if refused and not in_parts:
@@ -342,7 +348,7 @@ class TrackingStore:
             self._experiments = {DEFAULT_EXPERIMENT}
         self._experiments |= new
         self._waiting = (self._waiting or 0) + 1
-        return refusals(requests, refused, ARCHIVED)
+        return refusals(requests, refused)
 
     def traces(self, trace_ids: Collection[str]) -> dict[str, HotTrace]:
         """Return the given traces by id; unknown ones are left out. Raises DamageError if a part is unreadable."""

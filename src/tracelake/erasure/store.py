@@ -1,0 +1,125 @@
+"""Durable records of erasures, and the masked traces that every reader of a lake hides."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from tracelake._errors import ContentionError, NotFoundError
+from tracelake.erasure.model import (
+    ErasureRecord,
+    Mask,
+    MaskEntry,
+    TraceIds,
+    erasure_of,
+    mask_of,
+    to_bytes,
+    trace_ids_of,
+)
+from tracelake.erasure.protocol import with_entry, without_entry
+from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX
+from tracelake.storage import ABSENT, Done, KeyValueStore, ObjectStore, settle
+
+PARTITION: Final = "erasures"
+_MASKS: Final = "erasure-mask"
+_KEY: Final = "mask"
+FOLDER: Final = "erasures/"
+
+
+@dataclass(frozen=True, slots=True)
+class MaskedTraces:
+    """Traces that readers hide, and the number of the mask. Finished erasures are not in it."""
+
+    number: int = 0
+    trace_ids: frozenset[str] = frozenset()
+
+
+NOTHING_MASKED: Final = MaskedTraces()
+
+
+class ErasureStore:
+    """Erasures of one lake. Threads may share it, and so may processes."""
+
+    def __init__(self, key_value: KeyValueStore, objects: ObjectStore) -> None:
+        self._key_value = key_value
+        self._objects = objects
+        self._lock = threading.Lock()
+        self._masked = NOTHING_MASKED
+        self._ids: dict[str, frozenset[str]] = {}
+        """Trace ids by object, which never changes."""
+
+    def masked(self) -> MaskedTraces:
+        """Return the traces that readers hide now. It reads one small record."""
+        entry = self._key_value.get(_MASKS, _KEY)
+        if entry is None:
+            return NOTHING_MASKED
+        mask = mask_of(entry.value)
+        with self._lock:
+            if mask.number != self._masked.number:
+                ids = {each.path: self._ids.get(each.path) or self.ids(each.path) for each in mask.entries}
+                self._ids = ids
+                self._masked = MaskedTraces(mask.number, frozenset[str]().union(*ids.values()))
+            return self._masked
+
+    def masking(self) -> set[str]:
+        """Return the ids of the erasures whose traces readers hide."""
+        entry = self._key_value.get(_MASKS, _KEY)
+        return set() if entry is None else {each.id for each in mask_of(entry.value).entries}
+
+    def ids(self, path: str) -> frozenset[str]:
+        """Return the trace ids in an object. Raises NotFoundError if the object is missing."""
+        return frozenset(trace_ids_of(self._objects.get(path), path))
+
+    def put_ids(self, erasure_id: str, trace_ids: frozenset[str]) -> str:
+        """Write the trace ids of an erasure, and return the object's path. Equal ids have the same path."""
+        data = to_bytes(TraceIds(tuple(sorted(trace_ids))))
+        path = f"{FOLDER}{erasure_id}/{hashlib.sha256(data).hexdigest()}.json"
+        self._objects.put(path, data)
+        return path
+
+    def mask(self, erasure_id: str, path: str) -> None:
+        """Hide the traces of an erasure from readers. This is the point at which it is accepted."""
+        self._change(lambda mask: with_entry(mask, MaskEntry(erasure_id, path)))
+
+    def unmask(self, erasure_id: str) -> None:
+        """Stop hiding the traces of a finished erasure."""
+        self._change(lambda mask: without_entry(mask, erasure_id))
+
+    def _change(self, change: Callable[[Mask], Mask]) -> None:
+        for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
+            entry = self._key_value.get(_MASKS, _KEY)
+            mask = Mask() if entry is None else mask_of(entry.value)
+            changed = change(mask)
+            if changed == mask:
+                return
+            expected = ABSENT if entry is None else entry.version
+            outcome = self._key_value.set_if(_MASKS, _KEY, to_bytes(changed), expected)
+            if isinstance(settle(self._key_value, _MASKS, _KEY, outcome, is_mine=lambda _: False), Done):
+                return
+        raise ContentionError("the mask of erased traces lost too many conditional writes; try again.")
+
+    def get(self, erasure_id: str) -> ErasureRecord:
+        """Return the record of an erasure. Raises NotFoundError for an unknown id."""
+        entry = self._key_value.get(PARTITION, erasure_id)
+        if entry is None:
+            raise NotFoundError(f"no erasure {erasure_id!r}; `tracelake erase list` shows all.")
+        return erasure_of(entry.value, erasure_id)
+
+    def put(self, record: ErasureRecord) -> None:
+        """Write the record of an erasure."""
+        self._key_value.set(PARTITION, record.id, to_bytes(record))
+
+    def erased_rows(self) -> Counter[int]:
+        """Return the number of rows of table `spans` that erasures removed, by transaction."""
+        rows = Counter[int]()
+        for record in self.all():
+            rows.update({int(t): count for t, count in record.transactions.items()})
+        return rows
+
+    def all(self) -> list[ErasureRecord]:
+        """Return all erasures by id, finished ones too."""
+        return [erasure_of(entry.value, entry.key) for entry in self._key_value.scan(PARTITION)]

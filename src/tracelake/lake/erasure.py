@@ -1,0 +1,396 @@
+"""Erasure of traces from a lake: `lake.erase` and `lake.erasures`.
+
+A request is durable before it returns, and from then on no reader finds the traces. Their bytes are removed in steps.
+Any process may take the next step, and a step may run twice (see `erasure.protocol`).
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+import uuid
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final, assert_never
+
+from msgspec.structs import replace
+
+from tracelake._errors import UsageError
+from tracelake.archive.lake_tables import open_archive
+from tracelake.context import LakeContext
+from tracelake.erasure.model import Criterion, ErasureRecord
+from tracelake.erasure.protocol import ErasureStep, Observation, next_step
+from tracelake.hot.tier import HotTier
+from tracelake.indexing.redaction import IndexRedactor
+from tracelake.journal.store import Journal
+from tracelake.lake.maintenance import Maintenance
+from tracelake.pipeline.outputs.builtin import upper_of
+from tracelake.results import ErasureReport
+from tracelake.shards.compaction import Collector
+from tracelake.shards.rows import literal
+from tracelake.tables.builtin import BUILT_IN, TABLE_SPANS
+from tracelake.tables.redaction import TableRedactor
+from tracelake.tracking.erasure import ErasedTraces, erased_hash, scrub, scrub_sqlite
+from tracelake.tracking.ingest_queue import PREFIX as INBOX
+from tracelake.versions.branch_store import MAIN
+
+_TRACE_ID: Final = re.compile("[0-9a-f]{32}")
+_SQLITE: Final = "sqlite://"
+_COLLECTIONS: Final = 3
+"""Collections after which every object that no state names is deleted."""
+OUT_OF_REACH: Final = (
+    "files, topics and archives that the traces were ingested from",
+    "outputs, such as Kafka topics, that already received the rows",
+    "exports, backups and copies of the lake's storage or databases",
+    "caches of index and table parts on other machines, which drop unused copies by themselves",
+    "quarantined input, and sources that deliver the traces again",
+    "ids of dataset examples in the history of commits",
+    "tables that users wrote",
+)
+"""Places that an erasure does not reach."""
+
+
+@dataclass(frozen=True, slots=True)
+class ErasedSelection:
+    """The traces that a request selects."""
+
+    criterion: Criterion
+    value: str
+
+    @classmethod
+    def of(
+        cls, *, trace: str | None, session: str | None, user: str | None, where: str | None
+    ) -> ErasedSelection:
+        """Return the selection of a request. Raises UsageError unless one valid criterion is given."""
+        criteria: dict[Criterion, str | None] = {
+            "trace": trace,
+            "session": session,
+            "user": user,
+            "where": where,
+        }
+        selections = [cls(criterion, value) for criterion, value in criteria.items() if value is not None]
+        if len(selections) != 1:
+            raise UsageError("name what to erase: one of trace, session, user or where.")
+        (selection,) = selections
+        if not selection.value.strip():
+            raise UsageError(f"{selection.criterion} is empty; name what to erase.")
+        if selection.criterion == "trace":
+            selection = cls("trace", selection.value.lower())
+            if not _TRACE_ID.fullmatch(selection.value):
+                raise UsageError(f"{trace!r} is not a trace id; give all 32 hex digits.")
+        return selection
+
+    @property
+    def condition(self) -> str:
+        """The DuckDB condition on table `spans` for this selection."""
+        match self.criterion:
+            case "trace":
+                return f"trace_id = {literal(self.value)}"
+            case "session":
+                return f"session_id = {literal(self.value)}"
+            case "user":
+                return f"user_id = {literal(self.value)}"
+            case "where":
+                return self.value
+            case _:
+                assert_never(self.criterion)
+
+
+class Erasures:
+    """Erasures of a lake: `lake.erasures`."""
+
+    def __init__(self, opened: LakeContext, hot: HotTier) -> None:
+        self._opened = opened
+        self._hot = hot
+        self._store = opened.erasures
+        self._redactors = {
+            name: TableRedactor(table, opened.config.buckets, opened.key_value, opened.objects)
+            for name, table in BUILT_IN.items()
+        }
+        self._spans = self._redactors[TABLE_SPANS.name]
+        self._index: dict[str, IndexRedactor] = {}
+
+    def erase(
+        self,
+        *,
+        trace: str | None = None,
+        session: str | None = None,
+        user: str | None = None,
+        where: str | None = None,
+    ) -> ErasureReport:
+        """Erase traces from the whole lake, in all workspaces and at every commit, and return the report.
+
+        From then on, no reader finds them, and the server refuses late spans of them. The call also removes their
+        bytes, unless the pipeline has not committed all earlier input yet. A later call of `run` continues then.
+
+        Args:
+            trace: a trace id.
+            session: a session id; all traces with a span of it.
+            user: a user id; all traces with a span of it.
+            where: a DuckDB condition on table `spans`; all traces with a row, of any commit, that matches.
+
+        Raises UsageError unless exactly one of these is given, and QueryError if DuckDB refuses the condition.
+        """
+        accepted = self.request(trace=trace, session=session, user=user, where=where)
+        (report,) = self.run(accepted.id)
+        return report
+
+    def request(
+        self,
+        *,
+        trace: str | None = None,
+        session: str | None = None,
+        user: str | None = None,
+        where: str | None = None,
+    ) -> ErasureReport:
+        """Accept an erasure, and hide the traces from all readers. Arguments and errors as in `erase`."""
+        selection = ErasedSelection.of(trace=trace, session=session, user=user, where=where)
+        trace_ids = frozenset(self._resolve(selection))
+        erasure_id = uuid.uuid4().hex[:16]
+        record = ErasureRecord(
+            id=erasure_id,
+            criterion=selection.criterion,
+            value=selection.value,
+            requested=_now(),
+            traces=len(trace_ids),
+            path=self._store.put_ids(erasure_id, trace_ids),
+        )
+        # Record before mask: a mask without a record would hide traces for ever.
+        self._store.put(record)
+        self._store.mask(erasure_id, record.path)
+        self._opened.forget_view()
+        self._delete_tracking(record)
+        return self.get(erasure_id)
+
+    def get(self, erasure_id: str) -> ErasureReport:
+        """Return the report of an erasure. Raises NotFoundError for an unknown id."""
+        return self._report(self._store.get(erasure_id))
+
+    def all(self) -> list[ErasureReport]:
+        """Return the reports of all erasures, the newest first."""
+        records = sorted(self._store.all(), key=lambda record: record.requested, reverse=True)
+        return [self._report(record) for record in records]
+
+    def run(self, erasure_id: str | None = None) -> list[ErasureReport]:
+        """Carry out open erasures as far as possible now: one, or all. Return their reports.
+
+        An erasure waits if the pipeline has not committed all input from before the request. Run it again then.
+        Raises NotFoundError for an unknown id.
+        """
+        records = [self._store.get(erasure_id)] if erasure_id is not None else self._store.all()
+        masking = self._store.masking()
+        is_due = {each.id for each in records if each.state == "open" or each.id in masking}
+        return [self._run(each) for each in records if erasure_id is not None or each.id in is_due]
+
+    def _run(self, record: ErasureRecord) -> ErasureReport:
+        if record.state == "finished":
+            self._store.unmask(record.id)  # a crash may have come between record and mask
+            return self._report(record)
+        self._store.mask(record.id, record.path)
+        take: dict[ErasureStep, Callable[[ErasureRecord], ErasureRecord]] = {
+            ErasureStep.TRACKING: self._delete_tracking,
+            ErasureStep.RESOLVE: self._apply_criterion,
+            ErasureStep.TABLES: self._rewrite_tables,
+            ErasureStep.INDEX: self._rewrite_index,
+            ErasureStep.COLLECT: self._collect,
+            ErasureStep.FINISH: self._finish,
+        }
+        while record.state == "open":
+            if not record.barrier:
+                record = self._with_barrier(record)
+            before, step = record, next_step(self._observe(record))
+            if step not in take:
+                break
+            record = take[step](record)
+            if record == before:
+                break  # other processes are in the way; the next call continues
+        return self._report(record)
+
+    def _apply_criterion(self, record: ErasureRecord) -> ErasureRecord:
+        """Add traces that matched after the request, because their input was not committed then."""
+        trace_ids = self._store.ids(record.path)
+        matching = trace_ids | self._resolve(ErasedSelection(record.criterion, record.value))
+        path = self._store.put_ids(record.id, matching)
+        self._store.mask(record.id, path)
+        return self._put(
+            replace(
+                record,
+                path=path,
+                traces=len(matching),
+                is_resolved=True,
+                barrier=record.barrier
+                if matching == trace_ids
+                else {},  # spans of the new traces may be pending
+                # The value is no longer needed, and it may be a person's name.
+                value=f"sha256:{erased_hash(self._opened.config.id, record.value)}",
+            )
+        )
+
+    def _rewrite_tables(self, record: ErasureRecord) -> ErasureRecord:
+        trace_ids = self._store.ids(record.path)
+        planned = dict(record.transactions)
+        for t, rows in self._spans.rows_by_transaction(trace_ids).items():
+            planned[str(t)] = max(rows, planned.get(str(t), 0))
+        # Before the first replaced part: an eraser that continues after a crash must collect it.
+        record = self._put(replace(record, is_collected=False, transactions=planned))
+        for redactor in self._redactors.values():
+            result = redactor.rewrite(trace_ids, upper_of(self._opened.repository))
+            counts = {"table rows": result.rows, "table parts": result.parts, "bytes": result.size_bytes}
+            record = _removed(record, **counts)
+        return self._put(record)
+
+    def _rewrite_index(self, record: ErasureRecord) -> ErasureRecord:
+        record = self._put(replace(record, is_collected=False))
+        result = self._index_of(record).rewrite(self._store.ids(record.path))
+        counts = {
+            "index documents": result.documents,
+            "index parts": result.parts,
+            "bytes": result.size_bytes,
+        }
+        return self._put(_removed(record, **counts))
+
+    def _collect(self, record: ErasureRecord) -> ErasureRecord:
+        """Delete the objects that no state names, also those that readers with a lease may still read."""
+        opened, maintenance = self._opened, Maintenance(self._opened)
+        for _ in range(_COLLECTIONS):
+            for name in BUILT_IN:
+                shard = opened.shard(name)
+                Collector(shard, opened.key_value, opened.objects, ignore_leases=True).retired()
+            maintenance.gc(epoch_min_s=0)
+        if self._hot.store is not None:
+            scrub(self._hot.store.database)
+        records = opened.location.records_url
+        if records.startswith(_SQLITE):
+            with closing(sqlite3.connect(records.removeprefix(_SQLITE), isolation_level=None)) as connection:
+                scrub_sqlite(connection)
+        return self._put(replace(record, is_collected=True))
+
+    def _finish(self, record: ErasureRecord) -> ErasureRecord:
+        record = self._put(replace(record, state="finished", finished=_now()))
+        self._store.unmask(record.id)
+        self._index.pop(record.id, None)
+        self._opened.forget_view()
+        return record
+
+    def _observe(self, record: ErasureRecord) -> Observation:
+        """Look where data of the traces is left, up to the first place that has some."""
+        trace_ids = self._store.ids(record.path)
+        store = self._hot.store
+        tracking = 0 if store is None else self._tracking().count(trace_ids)
+        waiting = 0 if tracking else self._waiting(record)
+        is_free = not tracking and not waiting and record.is_resolved
+        rows = sum(each.count(trace_ids) for each in self._redactors.values()) if is_free else 0
+        documents = self._index_of(record).count(trace_ids) if is_free and not rows else 0
+        return Observation(tracking, waiting, rows, documents, 0, record.is_resolved, record.is_collected)
+
+    def _resolve(self, selection: ErasedSelection) -> set[str]:
+        if selection.criterion == "trace":
+            return {selection.value}
+        matching = {str(each) for each in self._uncommitted(selection)}
+        for table, redactor in self._redactors.items():
+            # A user's session or user may be only in the row of its trace.
+            if table == TABLE_SPANS.name or selection.criterion != "where":
+                matching |= redactor.traces_matching(selection.condition)
+        return matching
+
+    def _uncommitted(self, selection: ErasedSelection) -> set[str]:
+        """Return the matching traces that are not committed yet."""
+        if self._hot.store is None:
+            return set()
+        if selection.criterion == "session":
+            return self._tracking().traces_of(session=selection.value)
+        if selection.criterion == "user":
+            return self._tracking().traces_of(user=selection.value)
+        newer = self._hot.newer().tables
+        if not newer:
+            return set()
+        query = f"select distinct trace_id from spans where ({selection.condition}\n)"
+        table = self._opened.read(MAIN, lambda view: view.sql(query, newer=newer))
+        return {str(each) for each in table["trace_id"].to_pylist()}
+
+    def _tracking(self) -> ErasedTraces:
+        store = self._hot.required_store()
+        return ErasedTraces(store.database, store.lake, store.lake_id)
+
+    def _delete_tracking(self, record: ErasureRecord) -> ErasureRecord:
+        """Refuse late spans of the traces, then delete their rows, payloads and archive objects."""
+        if self._hot.store is None:
+            return record
+        trace_ids, tracking = self._store.ids(record.path), self._tracking()
+        tracking.refuse(trace_ids)
+        before = tracking.count(trace_ids)
+        archive = open_archive(self._opened)
+        archive.delete(sorted(trace_ids))
+        tracking.delete(trace_ids)
+        return self._put(_removed(record, **{"tracking rows": before - tracking.count(trace_ids)}))
+
+    def _with_barrier(self, record: ErasureRecord) -> ErasureRecord:
+        """Record the newest input that may contain spans of the traces."""
+        barrier = {"journal": self._last_transaction()}
+        if self._hot.store is not None:
+            barrier["outbox"] = self._tracking().newest_outbox_row()
+        segments = self._opened.objects.list(INBOX)
+        barrier["inbox_ms"] = int(max((info.modified_s for info in segments), default=0.0) * 1000)
+        return self._put(replace(record, barrier=barrier))
+
+    def _last_transaction(self) -> int:
+        """Return the last transaction of which the journal has input, or the last committed one."""
+        journal, upper = Journal(self._opened.key_value, "main"), upper_of(self._opened.repository)
+        last = upper - 1
+        while journal.read(last + 1).step is not None:
+            last += 1
+        return last
+
+    def _waiting(self, record: ErasureRecord) -> int:
+        """Count the input from before the request that is not committed."""
+        barrier = record.barrier
+        waiting = max(0, barrier["journal"] + 1 - upper_of(self._opened.repository))
+        if "outbox" in barrier and self._hot.store is not None:
+            waiting += self._tracking().pending_until(barrier["outbox"])
+        segments = self._opened.objects.list(INBOX)
+        return waiting + sum(int(info.modified_s * 1000) <= barrier["inbox_ms"] for info in segments)
+
+    def _index_of(self, record: ErasureRecord) -> IndexRedactor:
+        if record.id not in self._index:
+            self._index[record.id] = IndexRedactor(self._opened.objects, self._opened.repository.epoch())
+        return self._index[record.id]
+
+    def _put(self, record: ErasureRecord) -> ErasureRecord:
+        self._store.put(record)
+        return record
+
+    def _report(self, record: ErasureRecord) -> ErasureReport:
+        step = None
+        if record.state == "open":
+            step = (
+                "wait for `tracelake erase run`"
+                if not record.barrier
+                else next_step(self._observe(record)).value
+            )
+        return ErasureReport(
+            id=record.id,
+            criterion=record.criterion,
+            value=record.value,
+            state=record.state,
+            step=step,
+            traces=record.traces,
+            requested=record.requested,
+            finished=record.finished,
+            removed=record.removed,
+            not_removed=OUT_OF_REACH,
+        )
+
+
+def _removed(record: ErasureRecord, **counts: int) -> ErasureRecord:
+    """Add counts to the removed data of a record."""
+    removed = dict(record.removed)
+    for place, count in counts.items():
+        if count:
+            removed[place] = removed.get(place, 0) + count
+    return replace(record, removed=removed)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
