@@ -126,9 +126,11 @@ class LakeContext:
                 self._view = None
             return read(self.view(at))
         except DamageError:
-            if self.erasures.masked().number == view.masked.number:
+            masked = self.erasures.masked()
+            if not masked.trace_ids and masked.number == view.masked.number:
                 raise
-            return read(self.view(at))  # an erasure has deleted the view's parts
+            self._view = None
+            return read(self.view(at))  # perhaps an erasure has deleted the view's parts
 
     def forget_view(self) -> None:
         """Drop the cached view, so that the next read opens the newest commit."""

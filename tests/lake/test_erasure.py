@@ -5,12 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from opentelemetry.proto.trace.v1 import trace_pb2 as pb
 
 import tracelake
-from tests.tracking.requests import request, trace_id
+from tests.tracking.requests import payload, request, trace_id
 from tracelake._errors import NotFoundError, UsageError
+from tracelake.otlp.partition import take_apart
 from tracelake.pipeline.continuous import InboxPipeline
-from tracelake.tracking.store import TrackingStore
+from tracelake.tracking.store import TracedRequest, TrackingStore
 
 SECRET = "quetzalcoatl"
 OTHER = "ordinary"
@@ -45,8 +47,9 @@ def _without(everything: dict[str, object], erased: str) -> dict[str, object]:
 
 
 def _objects_with(lake: tracelake.Lake, text: bytes) -> list[str]:
-    place = Path(lake.place)
-    return [str(path) for path in place.rglob("*") if path.is_file() and text in path.read_bytes()]
+    places = (Path(lake.place), lake._opened.stores.cache)
+    files = [path for place in places for path in place.rglob("*") if path.is_file()]
+    return [str(path) for path in files if text in path.read_bytes()]
 
 
 def test_no_reader_sees_an_erased_trace(
@@ -113,6 +116,66 @@ def test_late_spans_of_an_erased_trace_are_refused(lake: tracelake.Lake, store: 
     assert refused is not None
     assert (refused.spans, "erased" in refused.reason) == (1, True)
     assert lake.hot.infos([trace_id(1), trace_id(2)]).keys() == {trace_id(2)}
+
+
+def test_examples_of_an_erased_trace_are_gone(
+    lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline
+) -> None:
+    """No dataset has an example of an erased trace, at any commit, and no file has its text."""
+    _fill(store, pipeline)
+    dataset = lake.datasets.create("evaluation", message="create")
+    dataset.add(where="true", message="add")
+    before, commit = {example.id: example for example in dataset.examples()}, lake.log()[0].id
+    report = lake.erasures.request(trace=trace_id(1))
+    others = {key: each for key, each in before.items() if each.provenance.trace_id != trace_id(1)}
+    assert 0 < len(others) < len(before)
+    for _ in range(2):
+        for at in ("main", commit):
+            assert {each.id: each for each in lake.datasets.get("evaluation", at).examples()} == others
+        (report,) = lake.erasures.run(report.id)
+    assert report.state == "finished"
+    assert report.removed["dataset examples"] == len(before) - len(others)
+    assert _objects_with(lake, SECRET.encode()) == []
+    assert lake.verify().findings == ()
+
+
+def test_the_traces_of_a_user_are_erased_before_and_after_their_commit(
+    lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline
+) -> None:
+    """All traces with a span of the user are erased: committed ones, and pending ones."""
+    users = (("alice", 1), ("bob", 2), ("alice", 3))
+    for name, number in users[:2]:
+        store.write([_of_user(name, number)])
+    pipeline.run_once()
+    store.write([_of_user(*users[2])])
+    assert lake.erase(user="alice").state == "open"
+    assert [hit.trace_id for hit in lake.search("*")] == [trace_id(2)]
+    pipeline.run_once()
+    (report,) = lake.erasures.run()
+    assert (report.state, report.traces) == ("finished", 2)
+    assert [hit.trace_id for hit in lake.search("*")] == [trace_id(2)]
+    assert _objects_with(lake, b"alice") == []
+    assert report.value.startswith("sha256:")
+
+
+def test_traces_that_match_a_condition_are_erased(
+    lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline
+) -> None:
+    """A condition selects whole traces, by any version of their spans."""
+    _fill(store, pipeline)
+    report = lake.erase(
+        where=f"input = '{SECRET}' and span_id = '{1:016x}'"
+    )  # a version that another one replaced
+    assert (report.state, report.traces) == ("finished", 1)
+    assert {hit.trace_id for hit in lake.search("*")} == {trace_id(2), trace_id(3)}
+
+
+def _of_user(name: str, number: int) -> TracedRequest:
+    body = pb.TracesData.FromString(payload((number, 1), text=OTHER))
+    span = body.resource_spans[0].scope_spans[0].spans[0]
+    span.attributes.add(key="user.id").value.string_value = name
+    data = body.SerializeToString()
+    return TracedRequest("protobuf", data, take_apart("protobuf", data))
 
 
 @pytest.mark.parametrize("wrong", [{}, {"trace": "12"}, {"user": " "}, {"user": "a", "session": "b"}])

@@ -120,7 +120,7 @@ def may(role: str, method: str, path: str) -> bool:
     if path.startswith("/add-to-dataset"):
         return role == "annotate"
     if method == "GET" or path.endswith(("mlflow/traces/search", "mlflow/experiments/search")):
-        return not path.startswith("/api/v1/keys")
+        return not path.startswith(("/api/v1/keys", "/api/v1/erasures"))
     return (
         role == "annotate"
         and ("/mlflow/" in path or "/assessments" in path or "/datasets" in path)

@@ -28,9 +28,11 @@ from tracelake.datasets.model import (
     example_path,
     examples_of,
     spec_path,
+    trace_of,
     written_id,
 )
 from tracelake.datasets.proposal import COPIED, SpanReader, propose, read_span
+from tracelake.erasure.store import ErasureStore
 from tracelake.limits import DATASET_ADD_DEFAULT, DATASET_ADD_MAX, PAGE_ROWS_DEFAULT, SEARCH_HITS_MAX
 from tracelake.otlp.conventions import WORKSPACE_DEFAULT
 from tracelake.results import (
@@ -180,6 +182,7 @@ class Dataset:
         objects: ObjectStore,
         view: Callable[[str], CommitView],
         spans: SpanReader,
+        erasures: ErasureStore,
     ) -> None:
         self.name = name
         self.at = at
@@ -187,10 +190,17 @@ class Dataset:
         self._objects = objects
         self._view = view
         self._spans = spans
+        self._erasures = erasures
 
     def __repr__(self) -> str:
         """Return the name and the version."""
         return f"Dataset({self.name!r}, at={self.at!r})"
+
+    def _at(self, at: str) -> Dataset:
+        """Return the dataset at another version."""
+        return Dataset(
+            self.name, at, self._repository, self._objects, self._view, self._spans, self._erasures
+        )
 
     @property
     def description(self) -> str:
@@ -367,9 +377,11 @@ class Dataset:
         """Return one example, staged or committed. Raises NotFoundError if it does not exist."""
         path = example_path(self.name, identity)
         entry = self._find([path]).get(path)
-        if not isinstance(entry, FileAt):
+        is_masked = trace_of(identity) in self._erasures.masked().trace_ids
+        files = [entry] if isinstance(entry, FileAt) and not is_masked else []
+        data = next(read_files(self._objects, files, self._erasures.is_file_erased), None)
+        if data is None:
             raise self._no_example(identity)
-        (data,) = read_files(self._objects, [entry])
         return model.from_bytes(Example, data, f"example {identity} of dataset {self.name}")
 
     def update(
@@ -412,10 +424,8 @@ class Dataset:
     def diff(self, before: str, limit: int | None = None) -> list[ExampleChange]:
         """Return the examples that differ between version `before` and this one, in order of id. Staged changes do not
         count."""
-        earlier = Dataset(self.name, before, self._repository, self._objects, self._view, self._spans)
-        changes = diff(
-            self._repository, self._objects, self.name, earlier._commit() or "", self._commit() or ""
-        )
+        commits = (self._at(before)._commit() or "", self._commit() or "")
+        changes = diff(self._repository, self._objects, self._erasures, self.name, *commits)
         return list(islice(changes, limit))
 
     def versions(self, limit: int = PAGE_ROWS_DEFAULT) -> list[CommitInfo]:
@@ -488,8 +498,13 @@ class Dataset:
             entries = self._repository.uncommitted(self.at, start, stop).items()
         elif head := self._commit():
             entries = self._repository.scan(head, start, stop)
-        files = (entry for _, entry in entries if isinstance(entry, FileAt))
-        for data in read_files(self._objects, files):
+        masked = self._erasures.masked().trace_ids
+        files = (
+            entry
+            for path, entry in entries
+            if isinstance(entry, FileAt) and trace_of(path.rpartition("/")[2]) not in masked
+        )
+        for data in read_files(self._objects, files, self._erasures.is_file_erased):
             yield model.from_bytes(Example, data, f"an example of dataset {self.name}")
 
     def to_arrow(self) -> pa.Table:
@@ -517,9 +532,7 @@ class Dataset:
         """
         kind = format_of(path, format)
         commit = self._commit()
-        pinned = Dataset(
-            self.name, commit or self.at, self._repository, self._objects, self._view, self._spans
-        )
+        pinned = self._at(commit or self.at)
         count = write(pinned.examples(), Path(path), kind)
         return ExportReport(self.name, commit, os.fspath(path), kind, count, Path(path).stat().st_size)
 

@@ -11,11 +11,12 @@ from itertools import islice
 from typing import Any, Final
 
 from tracelake.datasets.files import read_files
-from tracelake.datasets.model import Example, example_id, examples_of, from_bytes, spec_path
+from tracelake.datasets.model import Example, example_id, examples_of, from_bytes, spec_path, trace_of
+from tracelake.erasure.store import ErasureStore
 from tracelake.limits import EXAMPLES_COMPARED_MAX
 from tracelake.results import CommitInfo, Row, is_server_side
 from tracelake.storage import ObjectStore
-from tracelake.versions.model import FileAt
+from tracelake.versions.model import FileAt, Reference
 from tracelake.versions.repository import Repository
 
 _COMMITS_SEARCHED: Final = 200
@@ -55,22 +56,34 @@ class ExampleChange:
 
 
 def diff(
-    repository: Repository, objects: ObjectStore, name: str, before: str, after: str
+    repository: Repository,
+    objects: ObjectStore,
+    erasures: ErasureStore,
+    name: str,
+    before: str,
+    after: str,
 ) -> Iterator[ExampleChange]:
-    """Yield the examples of a dataset that differ between two commits, in order of id. An empty commit has none."""
+    """Yield the examples of a dataset that differ between two commits, in order of id, without erased ones. An empty
+    commit has none."""
     start, stop = examples_of(name)
+    masked = erasures.masked().trace_ids
+
+    def read(file: Reference | None) -> Example | None:
+        files = [file] if isinstance(file, FileAt) else []
+        data = next(read_files(objects, files, erasures.is_file_erased), None)
+        return None if data is None else from_bytes(Example, data, f"an example of dataset {name}")
+
     for change in repository.diff(before, after):
         if change.path >= stop:
             return
         if change.path < start:
             continue
-        sides = [
-            from_bytes(Example, next(read_files(objects, [file])), f"an example of dataset {name}")
-            if isinstance(file, FileAt)
-            else None
-            for file in (change.before, change.after)
-        ]
-        yield ExampleChange(change.path.rpartition("/")[2], *sides)
+        identity = change.path.rpartition("/")[2]
+        if trace_of(identity) in masked:
+            continue
+        sides = read(change.before), read(change.after)
+        if sides != (None, None):
+            yield ExampleChange(identity, *sides)
 
 
 def versions(repository: Repository, name: str, head: str, limit: int) -> list[CommitInfo]:

@@ -11,22 +11,23 @@ from __future__ import annotations
 import hashlib
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
-from typing import Final, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
 from tracelake._errors import DamageError, ExpiredError, NotFoundError, UsageError
 from tracelake._settings import find_committer
+from tracelake.datasets.model import Example, from_bytes
 from tracelake.results import Finding
 from tracelake.storage import ObjectStore
 from tracelake.storage.verify import object_finding
 from tracelake.versions.model import Commit, FileAt
 from tracelake.versions.protocol import is_fresh
 from tracelake.versions.repository import Repository
-from tracelake.versions.tree import file_path, path_of
+from tracelake.versions.tree import FILES, file_path, path_of
 from tracelake.versions.verify import Named
 
 _FILES_AT_ONCE: Final = 16
@@ -69,9 +70,46 @@ def read_file(objects: ObjectStore, file: FileAt) -> bytes:
     return data
 
 
-def read_files(objects: ObjectStore, files: Iterable[FileAt]) -> Iterator[bytes]:
-    """Yield the bytes of files in order, reading several in parallel with few in memory."""
-    return at_once(partial(read_file, objects), files)
+IsErased: TypeAlias = Callable[[str], bool]
+"""Function that returns whether a file was erased, by the checksum of its bytes."""
+
+
+def read_files(
+    objects: ObjectStore, files: Iterable[FileAt], is_erased: IsErased = lambda _: False
+) -> Iterator[bytes]:
+    """Yield the bytes of files in order, reading several in parallel with few in memory. Erased files are left out."""
+
+    def read(file: FileAt) -> bytes | None:
+        try:
+            return read_file(objects, file)
+        except DamageError as error:
+            if isinstance(error.__cause__, NotFoundError) and is_erased(file.sha256):
+                return None
+            raise
+
+    return (data for data in at_once(read, files) if data is not None)
+
+
+def files_of_traces(
+    objects: ObjectStore, trace_ids: Collection[str], clean: set[str]
+) -> Iterator[tuple[str, str]]:
+    """Yield the paths and checksums of files with examples of traces, of any commit. Adds all other files to `clean`,
+    and does not read the files in it."""
+    for info in list(objects.list(FILES)):
+        if info.path in clean:
+            continue
+        try:
+            data = objects.get(info.path)
+            example = from_bytes(Example, data, info.path)
+        except NotFoundError:
+            continue
+        except DamageError:  # it is of another kind
+            clean.add(info.path)
+            continue
+        if example.provenance.trace_id in trace_ids:
+            yield info.path, hashlib.sha256(data).hexdigest()
+        else:
+            clean.add(info.path)
 
 
 def at_once(read: Callable[[ItemT], ResultT], items: Iterable[ItemT]) -> Iterator[ResultT]:
@@ -176,12 +214,17 @@ class CheckedFile:
 
 
 def verify_files(
-    repository: Repository, objects: ObjectStore, heads: Iterable[str], staged: Iterable[Named]
+    repository: Repository,
+    objects: ObjectStore,
+    heads: Iterable[str],
+    staged: Iterable[Named],
+    is_erased: IsErased = lambda _: False,
 ) -> Iterator[CheckedFile]:
-    """Yield each file referenced by staged entries or by commits that lead to `heads`, and each unreadable commit."""
+    """Yield each file referenced by staged entries or by commits that lead to `heads`, and each unreadable commit.
+    Erased files may be missing."""
 
     def check(holder: Named | CheckedFile) -> list[CheckedFile]:
-        return [holder] if isinstance(holder, CheckedFile) else list(_check(objects, holder))
+        return [holder] if isinstance(holder, CheckedFile) else list(_check(objects, holder, is_erased))
 
     visited: set[str] = set()
     # Evaluated lazily, after all committed files were seen.
@@ -190,7 +233,7 @@ def verify_files(
         yield from checked
 
 
-def _check(objects: ObjectStore, holder: Named) -> Iterator[CheckedFile]:
+def _check(objects: ObjectStore, holder: Named, is_erased: IsErased) -> Iterator[CheckedFile]:
     """Read files up to the first that exists. A staged file may have been collected before it was acknowledged."""
     problem: CheckedFile | None = None
     for file in holder.files:
@@ -201,6 +244,8 @@ def _check(objects: ObjectStore, holder: Named) -> Iterator[CheckedFile]:
         except DamageError as error:
             finding = object_finding(objects, "file", path, f"{holder.what} names it: {error}")
             is_missing = finding.kind == "missing"
+            if is_missing and is_erased(file.sha256):
+                continue
             if not is_missing or is_fresh(file, holder.epoch):
                 problem = CheckedFile("file", 0, finding)
             if not is_missing:

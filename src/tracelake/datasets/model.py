@@ -139,6 +139,11 @@ def example_id(trace_id: str, span_id: str, workspace: str, is_server: bool) -> 
     )
 
 
+def trace_of(identity: str) -> str:
+    """Return the trace of an example, from the example's id."""
+    return identity.partition("-")[0]
+
+
 def spec_path(name: str) -> str:
     """Return the entry path of a dataset's specification."""
     return f"{DATASETS}/{name}/{_SPEC}"

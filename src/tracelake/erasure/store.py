@@ -25,6 +25,7 @@ from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX
 from tracelake.storage import ABSENT, Done, KeyValueStore, ObjectStore, settle
 
 PARTITION: Final = "erasures"
+_FILES: Final = "erased-files"
 _MASKS: Final = "erasure-mask"
 _KEY: Final = "mask"
 FOLDER: Final = "erasures/"
@@ -102,6 +103,14 @@ class ErasureStore:
                 return
         raise ContentionError("the mask of erased traces lost too many conditional writes; try again.")
 
+    def erase_file(self, sha256: str) -> None:
+        """Record that a file was erased, before it is deleted."""
+        self._key_value.set(_FILES, sha256, b"{}")
+
+    def is_file_erased(self, sha256: str) -> bool:
+        """Return whether a file, by the checksum of its bytes, was erased."""
+        return self._key_value.get(_FILES, sha256) is not None
+
     def get(self, erasure_id: str) -> ErasureRecord:
         """Return the record of an erasure. Raises NotFoundError for an unknown id."""
         entry = self._key_value.get(PARTITION, erasure_id)
@@ -109,9 +118,22 @@ class ErasureStore:
             raise NotFoundError(f"no erasure {erasure_id!r}; `tracelake erase list` shows all.")
         return erasure_of(entry.value, erasure_id)
 
-    def put(self, record: ErasureRecord) -> None:
-        """Write the record of an erasure."""
+    def add(self, record: ErasureRecord) -> None:
+        """Write the record of a new erasure."""
         self._key_value.set(PARTITION, record.id, to_bytes(record))
+
+    def swap(self, before: ErasureRecord, after: ErasureRecord) -> None:
+        """Replace the record of an erasure. Raises ContentionError if another process has changed it."""
+        entry = self._key_value.get(PARTITION, before.id)
+        if entry is not None and erasure_of(entry.value, before.id) == before:
+            value = to_bytes(after)
+            outcome = self._key_value.set_if(PARTITION, before.id, value, entry.version)
+            settled = settle(
+                self._key_value, PARTITION, before.id, outcome, is_mine=lambda there: there.value == value
+            )
+            if isinstance(settled, Done):
+                return
+        raise ContentionError(f"another process continues erasure {before.id}.")
 
     def erased_rows(self) -> Counter[int]:
         """Return the number of rows of table `spans` that erasures removed, by transaction."""

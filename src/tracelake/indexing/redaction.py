@@ -70,6 +70,10 @@ class IndexRedactor:
                     self._clean.add(part.path)
         return documents
 
+    def checksums(self) -> set[str]:
+        """Return the checksums of all parts that a manifest names."""
+        return {part.sha256 for part, _ in self._parts().values()}
+
     def rewrite(self, trace_ids: Collection[str]) -> RedactedIndex:
         """Rewrite the parts with documents of these traces, and replace them in all manifests."""
         result = RedactedIndex()

@@ -247,7 +247,10 @@ class Verifier:
         """Read the files of all branches and tags, and staged ones; return their number and bytes."""
         files = size_bytes = 0
         reported = {finding.path for finding in self._findings}
-        for checked in verify_files(self._repository, self._objects, records.heads, records.staged):
+        is_erased = ErasureStore(self._key_value, self._objects).is_file_erased
+        for checked in verify_files(
+            self._repository, self._objects, records.heads, records.staged, is_erased
+        ):
             files += checked.what == "file"
             size_bytes += checked.size_bytes
             progress(Progress("verifying", files, 0, "files"))

@@ -121,9 +121,8 @@ class Datasets:
             return ""
 
     def _dataset(self, name: str, at: str) -> Dataset:
-        return Dataset(
-            name, at, self._opened.repository, self._opened.objects, self._opened.view, self._spans
-        )
+        opened = self._opened
+        return Dataset(name, at, opened.repository, opened.objects, opened.view, self._spans, opened.erasures)
 
     def _names(self, head: str) -> Iterator[str]:
         """Yield the names of a commit's datasets. After each name, the scan skips the examples of that dataset."""

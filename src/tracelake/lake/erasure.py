@@ -9,17 +9,21 @@ from __future__ import annotations
 import re
 import sqlite3
 import uuid
+from collections import defaultdict
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Final, assert_never
+from pathlib import Path
+from typing import Any, Final, assert_never
+from urllib.parse import unquote
 
 from msgspec.structs import replace
 
-from tracelake._errors import UsageError
+from tracelake._errors import ContentionError, UsageError
 from tracelake.archive.lake_tables import open_archive
 from tracelake.context import LakeContext
+from tracelake.datasets.files import files_of_traces
 from tracelake.erasure.model import Criterion, ErasureRecord
 from tracelake.erasure.protocol import ErasureStep, Observation, next_step
 from tracelake.hot.tier import HotTier
@@ -28,6 +32,7 @@ from tracelake.journal.store import Journal
 from tracelake.lake.maintenance import Maintenance
 from tracelake.pipeline.outputs.builtin import upper_of
 from tracelake.results import ErasureReport
+from tracelake.scratch import delete_directory
 from tracelake.shards.compaction import Collector
 from tracelake.shards.rows import literal
 from tracelake.tables.builtin import BUILT_IN, TABLE_SPANS
@@ -37,6 +42,7 @@ from tracelake.tracking.ingest_queue import PREFIX as INBOX
 from tracelake.versions.branch_store import MAIN
 
 _TRACE_ID: Final = re.compile("[0-9a-f]{32}")
+_CHECKSUM: Final = re.compile("[0-9a-f]{64}")
 _SQLITE: Final = "sqlite://"
 _COLLECTIONS: Final = 3
 """Collections after which every object that no state names is deleted."""
@@ -111,6 +117,7 @@ class Erasures:
         }
         self._spans = self._redactors[TABLE_SPANS.name]
         self._index: dict[str, IndexRedactor] = {}
+        self._clean_files: defaultdict[str, set[str]] = defaultdict(set)
 
     def erase(
         self,
@@ -158,7 +165,7 @@ class Erasures:
             path=self._store.put_ids(erasure_id, trace_ids),
         )
         # Record before mask: a mask without a record would hide traces for ever.
-        self._store.put(record)
+        self._store.add(record)
         self._store.mask(erasure_id, record.path)
         self._opened.forget_view()
         self._delete_tracking(record)
@@ -188,12 +195,14 @@ class Erasures:
         if record.state == "finished":
             self._store.unmask(record.id)  # a crash may have come between record and mask
             return self._report(record)
-        self._store.mask(record.id, record.path)
+        if record.id not in self._store.masking():  # a crash may have come between record and mask
+            self._store.mask(record.id, record.path)
         take: dict[ErasureStep, Callable[[ErasureRecord], ErasureRecord]] = {
             ErasureStep.TRACKING: self._delete_tracking,
             ErasureStep.RESOLVE: self._apply_criterion,
             ErasureStep.TABLES: self._rewrite_tables,
             ErasureStep.INDEX: self._rewrite_index,
+            ErasureStep.DATASETS: self._delete_examples,
             ErasureStep.COLLECT: self._collect,
             ErasureStep.FINISH: self._finish,
         }
@@ -203,7 +212,10 @@ class Erasures:
             before, step = record, next_step(self._observe(record))
             if step not in take:
                 break
-            record = take[step](record)
+            try:
+                record = take[step](record)
+            except ContentionError:  # another process takes this step
+                return self._report(self._store.get(record.id))
             if record == before:
                 break  # other processes are in the way; the next call continues
         return self._report(record)
@@ -214,18 +226,16 @@ class Erasures:
         matching = trace_ids | self._resolve(ErasedSelection(record.criterion, record.value))
         path = self._store.put_ids(record.id, matching)
         self._store.mask(record.id, path)
+        if self._hot.store is not None:
+            self._tracking().refuse(matching)
         return self._put(
-            replace(
-                record,
-                path=path,
-                traces=len(matching),
-                is_resolved=True,
-                barrier=record.barrier
-                if matching == trace_ids
-                else {},  # spans of the new traces may be pending
-                # The value is no longer needed, and it may be a person's name.
-                value=f"sha256:{erased_hash(self._opened.config.id, record.value)}",
-            )
+            record,
+            path=path,
+            traces=len(matching),
+            is_resolved=True,
+            barrier=record.barrier if matching == trace_ids else {},  # spans of the new traces may be pending
+            # The value is no longer needed, and it may be a person's name.
+            value=f"sha256:{erased_hash(self._opened.config.id, record.value)}",
         )
 
     def _rewrite_tables(self, record: ErasureRecord) -> ErasureRecord:
@@ -234,22 +244,31 @@ class Erasures:
         for t, rows in self._spans.rows_by_transaction(trace_ids).items():
             planned[str(t)] = max(rows, planned.get(str(t), 0))
         # Before the first replaced part: an eraser that continues after a crash must collect it.
-        record = self._put(replace(record, is_collected=False, transactions=planned))
+        record = self._put(record, is_collected=False, transactions=planned)
         for redactor in self._redactors.values():
             result = redactor.rewrite(trace_ids, upper_of(self._opened.repository))
             counts = {"table rows": result.rows, "table parts": result.parts, "bytes": result.size_bytes}
-            record = _removed(record, **counts)
-        return self._put(record)
+            record = self._put(record, removed=_removed(record, **counts))
+        return record
 
     def _rewrite_index(self, record: ErasureRecord) -> ErasureRecord:
-        record = self._put(replace(record, is_collected=False))
+        record = self._put(record, is_collected=False)
         result = self._index_of(record).rewrite(self._store.ids(record.path))
         counts = {
             "index documents": result.documents,
             "index parts": result.parts,
             "bytes": result.size_bytes,
         }
-        return self._put(_removed(record, **counts))
+        return self._put(record, removed=_removed(record, **counts))
+
+    def _delete_examples(self, record: ErasureRecord) -> ErasureRecord:
+        """Delete the files of dataset examples. Readers of older commits skip them."""
+        objects, trace_ids = self._opened.objects, self._store.ids(record.path)
+        files = list(files_of_traces(objects, trace_ids, self._clean_files[record.id]))
+        for path, sha256 in files:
+            self._store.erase_file(sha256)
+            objects.delete(path)
+        return self._put(record, removed=_removed(record, **{"dataset examples": len(files)}))
 
     def _collect(self, record: ErasureRecord) -> ErasureRecord:
         """Delete the objects that no state names, also those that readers with a lease may still read."""
@@ -259,16 +278,28 @@ class Erasures:
                 shard = opened.shard(name)
                 Collector(shard, opened.key_value, opened.objects, ignore_leases=True).retired()
             maintenance.gc(epoch_min_s=0)
+        self._purge_caches(record)
         if self._hot.store is not None:
             scrub(self._hot.store.database)
         records = opened.location.records_url
         if records.startswith(_SQLITE):
             with closing(sqlite3.connect(records.removeprefix(_SQLITE), isolation_level=None)) as connection:
                 scrub_sqlite(connection)
-        return self._put(replace(record, is_collected=True))
+        return self._put(record, is_collected=True)
+
+    def _purge_caches(self, record: ErasureRecord) -> None:
+        """Delete this machine's copies of parts that no longer exist."""
+        stores = self._opened.stores
+        current = self._index_of(record).checksums()
+        for place in stores.cache.glob("search/*"):
+            if _CHECKSUM.fullmatch(place.name) and place.name not in current:
+                delete_directory(place)
+        for place in Path(stores.copies).glob("shards%2F*"):
+            if stores.objects.head(unquote(place.name)) is None:
+                place.unlink(missing_ok=True)
 
     def _finish(self, record: ErasureRecord) -> ErasureRecord:
-        record = self._put(replace(record, state="finished", finished=_now()))
+        record = self._put(record, state="finished", finished=_now())
         self._store.unmask(record.id)
         self._index.pop(record.id, None)
         self._opened.forget_view()
@@ -283,7 +314,12 @@ class Erasures:
         is_free = not tracking and not waiting and record.is_resolved
         rows = sum(each.count(trace_ids) for each in self._redactors.values()) if is_free else 0
         documents = self._index_of(record).count(trace_ids) if is_free and not rows else 0
-        return Observation(tracking, waiting, rows, documents, 0, record.is_resolved, record.is_collected)
+        is_free = is_free and not rows and not documents
+        examples = (
+            files_of_traces(self._opened.objects, trace_ids, self._clean_files[record.id]) if is_free else ()
+        )
+        count = sum(1 for _ in examples)
+        return Observation(tracking, waiting, rows, documents, count, record.is_resolved, record.is_collected)
 
     def _resolve(self, selection: ErasedSelection) -> set[str]:
         if selection.criterion == "trace":
@@ -324,7 +360,9 @@ class Erasures:
         archive = open_archive(self._opened)
         archive.delete(sorted(trace_ids))
         tracking.delete(trace_ids)
-        return self._put(_removed(record, **{"tracking rows": before - tracking.count(trace_ids)}))
+        return self._put(
+            record, removed=_removed(record, **{"tracking rows": before - tracking.count(trace_ids)})
+        )
 
     def _with_barrier(self, record: ErasureRecord) -> ErasureRecord:
         """Record the newest input that may contain spans of the traces."""
@@ -333,7 +371,7 @@ class Erasures:
             barrier["outbox"] = self._tracking().newest_outbox_row()
         segments = self._opened.objects.list(INBOX)
         barrier["inbox_ms"] = int(max((info.modified_s for info in segments), default=0.0) * 1000)
-        return self._put(replace(record, barrier=barrier))
+        return self._put(record, barrier=barrier)
 
     def _last_transaction(self) -> int:
         """Return the last transaction of which the journal has input, or the last committed one."""
@@ -357,9 +395,12 @@ class Erasures:
             self._index[record.id] = IndexRedactor(self._opened.objects, self._opened.repository.epoch())
         return self._index[record.id]
 
-    def _put(self, record: ErasureRecord) -> ErasureRecord:
-        self._store.put(record)
-        return record
+    def _put(self, record: ErasureRecord, **changes: Any) -> ErasureRecord:
+        """Change the record, and return it. Raises ContentionError if another process has changed it."""
+        changed = replace(record, **changes)
+        if changed != record:
+            self._store.swap(record, changed)
+        return changed
 
     def _report(self, record: ErasureRecord) -> ErasureReport:
         step = None
@@ -383,13 +424,13 @@ class Erasures:
         )
 
 
-def _removed(record: ErasureRecord, **counts: int) -> ErasureRecord:
-    """Add counts to the removed data of a record."""
+def _removed(record: ErasureRecord, **counts: int) -> dict[str, int]:
+    """Return the removed data of a record, with more counts."""
     removed = dict(record.removed)
     for place, count in counts.items():
         if count:
             removed[place] = removed.get(place, 0) + count
-    return replace(record, removed=removed)
+    return removed
 
 
 def _now() -> str:

@@ -31,6 +31,9 @@ EXPERIMENTS_SHOWN_MAX: Final = 1_000
 ERASED_IDS_S: Final = 90 * 86_400.0
 """Time for which the lake refuses late spans of an erased trace, by a salted hash of its id, and keeps the list of
 erased trace ids for `tracelake erase verify`. Beyond: it forgets both, and a late span is stored as any other."""
+ERASURE_INTERVAL_S: Final = 10.0
+"""Seconds between attempts of a server to continue open erasures. Beyond: `tracelake erase run` continues them at
+once."""
 TRACKING_PREVIEW_MAX_CHARS: Final = 1_000
 """Input and output of a trace in lists. Beyond: they are truncated; the spans keep them whole."""
 TRACKING_BUSY_TIMEOUT_S: Final = 10.0

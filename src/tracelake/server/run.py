@@ -24,6 +24,7 @@ from fastapi import FastAPI
 from tracelake import limits
 from tracelake._errors import TracelakeError, UsageError
 from tracelake.access.oidc import OpenId
+from tracelake.lake.erasure import Erasures
 from tracelake.lake.lake import Lake
 from tracelake.server.app import OtlpDoor, create_app
 from tracelake.server.archive import ArchiveService
@@ -222,6 +223,26 @@ class HotIndexWarmer(PeriodicThread):
         return UNCOMMITTED_AHEAD_TURN_S if is_more else limits.UNCOMMITTED_AHEAD_EVERY_S
 
 
+class ErasureRunner(PeriodicThread):
+    """Background thread that continues open erasures, as a context manager. It logs and retries failures."""
+
+    def __init__(self, erasures: Erasures) -> None:
+        """Create the runner of a lake's erasures."""
+        self._erasures = erasures
+        super().__init__("tracelake-erasures", self._step)
+
+    def _step(self) -> float:
+        try:
+            self._erasures.run()
+        except Exception as error:  # no error may end the thread
+            logger.warning(
+                "an erasure stopped, and will be retried; readers do not see its traces: %s",
+                error,
+                exc_info=None if isinstance(error, TracelakeError | OSError) else error,
+            )
+        return limits.ERASURE_INTERVAL_S
+
+
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -286,6 +307,7 @@ def serve(
         archiving = ArchiveService(lake, archive_interval_s)
         stack.callback(archiving.stop)
         stack.enter_context(HotIndexWarmer(lake.hot.index_newest))
+        stack.enter_context(ErasureRunner(lake.erasures))
         # Closed after the inbox is drained, so that a locked database does not delay draining.
         after_drain = stack.enter_context(ExitStack())
         # Entered last, so it is drained first. A run of the pipeline may take long to finish.
