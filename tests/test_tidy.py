@@ -36,7 +36,6 @@ SMALL_OR_SINGLE = {
                 *(
                     "archive",
                     "datasets",
-                    "erasure",
                     "lake",
                     "maintenance",
                     "query",

@@ -19,7 +19,6 @@ from tracelake._errors import ConflictError, QueryError, TracelakeError
 from tracelake.cli import (
     archive,
     datasets,
-    erasure,
     keys,
     lake,
     maintenance,
@@ -75,7 +74,6 @@ app.add_typer(serve.app)
 app.add_typer(maintenance.app)
 app.add_typer(archive.app)
 app.add_typer(retention.app)
-app.add_typer(erasure.app)
 app.add_typer(versions.app)
 app.add_typer(datasets.app)
 app.add_typer(keys.app)
