@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import html
 import re
+from dataclasses import replace
 from typing import Any
+from unittest import mock
 
 import pytest
 
 from tests.server.client import Client
 from tests.server.fake_lake import FakeLake, span_row
+from tracelake.lake import trace_list
+from tracelake.lake.trace_list import TraceFilter, list_traces, span_values_of
 
 START_NS = 1_760_000_000_000_000_000  # 2025-10-09T08:53:20Z
 MINUTE_NS = 60_000_000_000
@@ -25,7 +29,14 @@ def lake() -> FakeLake:
                 for number in range(1, 5)
             ),
             span_row(
-                3, 2, parent=1, service="bank", status="ERROR", model="gpt-4o", span_id="00000000deadbeef"
+                3,
+                2,
+                parent=1,
+                service="bank",
+                status="ERROR",
+                model="gpt-4o",
+                span_id="00000000deadbeef",
+                type="tool",
             ),
         ]
     )
@@ -43,6 +54,9 @@ def names(client: Client, **parameters: Any) -> list[str]:
     [
         ({"service": "bank"}, "3"),
         ({"model": "gpt-4o"}, "3"),
+        ({"type": "tool"}, "3"),
+        ({"type": "llm"}, ""),
+        ({"order": "cost"}, "4321"),
         ({"status": "error"}, "3"),
         ({"status": "ok"}, "124"),
         ({"max_duration_ms": 1000}, "124"),
@@ -79,6 +93,58 @@ def test_bad_parameters_are_named(client: Client, query: str, message: str) -> N
         response = client.get(f"{path}?{query}")
         assert response.status_code == 400
         assert message in html.unescape(response.text)
+
+
+def test_columns_are_chosen_in_the_address(client: Client) -> None:
+    """The page has the columns of its address, by default those with content; an unknown one is refused by name."""
+    page = client.get("/").text
+    assert "<th>Models</th>" in page
+    assert 'title="gpt-4o">gpt-4o</a>' in page
+    assert "<th>Span types</th>" not in page
+    assert re.search(r'<th class="number">\s*<a[^>]*>\s*Cost', page) is None
+    assert "question 3" in page
+    chosen = client.get("/?columns=types,cost&columns=duration").text
+    assert "<th>Span types</th>" in chosen
+    assert re.search(r'<a class="type-link" href="[^"]*type=tool">', chosen)
+    assert "<th>Models</th>" not in chosen
+    assert "question 3" not in chosen
+    assert 'value="types" checked' in chosen
+    assert '<input type="hidden" name="columns" value="types,cost">' in chosen
+    refused = client.get("/?columns=duration,color")
+    assert refused.status_code == 400
+    assert "unknown column 'color'; the columns are status, duration" in html.unescape(refused.text)
+
+
+def test_tags_of_the_filter_are_removed_one_by_one(client: Client) -> None:
+    """Each tag of the filter is a link to the list without it, and an empty field of the form is no filter."""
+    with mock.patch.object(trace_list, "conditions_of", return_value=([], [])):  # this lake has no tags
+        page = client.get("/?tag=a%3D1&tag=b%3D2&order=oldest").text
+    assert 'href="/?tag=b%3D2&amp;order=oldest" title="Remove this filter"' in page
+    assert client.get("/?tag=").status_code == 200
+
+
+@pytest.mark.parametrize("cost", [float("nan"), float("inf"), -1.0, 1e300, None])
+def test_hostile_costs_are_sorted(cost: float | None) -> None:
+    """Any cost of a sender can be listed by cost, over pages."""
+    lake = FakeLake([span_row(number, 1, cost=cost if number % 2 else number) for number in range(1, 6)])
+    wanted = TraceFilter(order="cost", limit=2)
+    seen: list[str] = []
+    while True:
+        page = list_traces(lake, wanted)
+        seen += [row["trace_id"] for row in page.traces]
+        if page.next_page is None:
+            break
+        wanted = replace(wanted, page=page.next_page)
+    assert sorted(seen) == [f"{number:032x}" for number in range(1, 6)]
+
+
+def test_models_and_types_are_bounded() -> None:
+    """The list shows only a few models of a trace, and cuts their names."""
+    lake = FakeLake([span_row(1, number, model=f"{number:03d}{'x' * 5_000}") for number in range(1, 50)])
+    (values,) = span_values_of(lake, list_traces(lake, TraceFilter()).traces).values()
+    assert len(values["models"]) == 4
+    assert max(map(len, values["models"])) <= 500
+    assert values["types"] == []
 
 
 def test_services_of_all_spans_are_offered(client: Client) -> None:

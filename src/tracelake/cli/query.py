@@ -281,7 +281,7 @@ def search(
     )
 
 
-_TraceOrder: TypeAlias = Literal["newest", "oldest", "longest", "errors", "tokens", "spans"]
+_TraceOrder: TypeAlias = Literal["newest", "oldest", "longest", "errors", "tokens", "spans", "cost"]
 
 
 def _traces(of: dict[str, Any]) -> Iterator[Renderable]:

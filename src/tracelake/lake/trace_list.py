@@ -25,7 +25,7 @@ from tracelake.results import Row
 from tracelake.search.query_values import nanoseconds, period
 from tracelake.tables.page_tokens import Keyset, name_of_search
 
-Order: TypeAlias = Literal["newest", "oldest", "longest", "errors", "tokens", "spans"]
+Order: TypeAlias = Literal["newest", "oldest", "longest", "errors", "tokens", "spans", "cost"]
 # Clients choose both numbers, and the sum may overflow 64 bits.
 TOKENS: Final = "(coalesce(input_tokens, 0)::HUGEINT + coalesce(output_tokens, 0))"
 KEYS: dict[Order, tuple[str, ...]] = {
@@ -36,6 +36,8 @@ KEYS: dict[Order, tuple[str, ...]] = {
     "errors": ("error_count DESC", "start_ns DESC"),
     "tokens": (f"{TOKENS} DESC", "start_ns DESC"),
     "spans": ("span_count DESC", "start_ns DESC"),
+    # In billionths of a dollar, within 64 bits; NaN counts as the largest cost.
+    "cost": ("(least(greatest(coalesce(cost, 0), 0), 9e9) * 1e9)::BIGINT DESC", "start_ns DESC"),
 }
 """Sort keys of each order; trace ids break ties."""
 TRACE_COLUMNS = (
@@ -46,6 +48,8 @@ BUCKETS: Final = 60
 """Intervals of a chart."""
 _PREVIEW_BYTES: Final = 8 * 1024 * 1024
 """Input and output texts that one page of the list reads; longer texts are cut before they are read."""
+_VALUES_SHOWN: Final = 4
+"""Models or types of the spans of a trace that a list shows."""
 _INT64_MAX: Final = (1 << 63) - 1
 
 
@@ -70,6 +74,8 @@ class TraceFilter:
     """A search query that any span matches."""
     model: str | None = None
     """A model of any span."""
+    type: str | None = None
+    """A type of any span, such as `tool`."""
     status: Literal["ok", "error"] | None = None
     max_duration_ms: float | None = None
     last_ns: int | None = None
@@ -97,7 +103,7 @@ class TraceFilter:
             last_ns=_length(last),
             start_ns=_time(start, "start"),
             end_ns=_time(end, "end", is_end=True),
-            tags=tuple(map(_tag, tag)),
+            tags=tuple(_tag(each) for each in tag if each),
             **fields,
         )
 
@@ -226,7 +232,7 @@ def conditions_of(lake: Lake, wanted: TraceFilter, now_ns: int) -> tuple[list[st
     start_ns, end_ns = range_of(wanted, now_ns)
     equal = {"session_id": wanted.session, "user_id": wanted.user}
     conditions = [f"{column} = {literal(value)}" for column, value in equal.items() if value]
-    for column, value in (("service", wanted.service), ("model", wanted.model)):
+    for column, value in (("service", wanted.service), ("model", wanted.model), ("type", wanted.type)):
         if value:
             conditions.append(f"trace_id IN (SELECT trace_id FROM spans WHERE {column} = {literal(value)})")
     if wanted.name:
@@ -347,6 +353,26 @@ def previews_of(lake: Lake, traces: Sequence[Row]) -> dict[str, dict[str, str | 
             "input": cut(preview(row["input"])),
             "output": cut(preview(row["output"], output=True)),
         }
+        for row in table.to_pylist()
+    }
+
+
+def span_values_of(lake: Lake, traces: Sequence[Row]) -> dict[str, dict[str, list[str]]]:
+    """Return the models and types of the spans of traces, by trace id: of each, the first few in alphabetical order."""
+    if not traces:
+        return {}
+    first_ns, last_ns = min(row["start_ns"] for row in traces), max(row["end_ns"] for row in traces)
+    values = ", ".join(
+        f"list_sort(list(DISTINCT left({column}, {limits.LIST_TEXT_MAX_CHARS})) FILTER ({column} IS NOT NULL))"
+        f"[1:{_VALUES_SHOWN}] AS {column}s"
+        for column in ("model", "type")
+    )
+    (table,) = lake.select(
+        f"SELECT trace_id, {values} FROM spans WHERE {_among([row['trace_id'] for row in traces])} "
+        f"AND start_ns BETWEEN {first_ns} AND {max(first_ns, last_ns)} GROUP BY trace_id"
+    )
+    return {
+        row.pop("trace_id"): {name: row[name] or [] for name in ("models", "types")}
         for row in table.to_pylist()
     }
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any, Final, get_args
+from urllib.parse import urlencode
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import RedirectResponse
@@ -31,7 +32,9 @@ from tracelake.lake.trace_list import (
     literal,
     previews_of,
     read_overview,
+    span_values_of,
 )
+from tracelake.results import Row
 from tracelake.search.query_parser import clause_of, written
 from tracelake.server import render
 from tracelake.server.assessments import listed_assessments
@@ -48,6 +51,7 @@ from tracelake.server.routes import (
     render_page,
 )
 from tracelake.server.trace_comparison import comparison_path
+from tracelake.server.trace_page import TYPE_LABELS, shown_tags
 
 PRESETS: Final = (("15m", "15 min"), ("1h", "1 hour"), ("24h", "24 hours"), ("7d", "7 days"), ("", "All"))
 """Time ranges that the pages offer."""
@@ -79,6 +83,7 @@ class _TraceQuery(_GroupQuery):
     """Query parameters of lists of traces."""
 
     name: Text = None
+    type: Text = None
     min_duration_ms: Milliseconds = None
     max_duration_ms: Milliseconds = None
     errors: bool = False
@@ -135,26 +140,70 @@ def overview(lake: RequestLake, wanted: Wanted) -> Response:
     return json_response(asdict(read_overview(lake, wanted)))
 
 
+_COLUMNS: Final = {
+    "status": "Status",
+    "duration": "Duration",
+    "started": "Started",
+    "spans": "Spans",
+    "tokens": "Tokens in / out",
+    "cost": "Cost",
+    "models": "Models",
+    "types": "Span types",
+    "service": "Service",
+    "session": "Session, user",
+    "tags": "Tags",
+    "previews": "Input and output",
+}
+"""Columns of the page of traces, beside the name."""
+_COLUMNS_DEFAULT: Final = tuple(name for name in _COLUMNS if name not in ("types", "tags"))
+
+
+def _columns(
+    columns: Annotated[tuple[str, ...], Query(max_length=limits.FACETS_MAX)] = (),
+) -> tuple[str, ...]:
+    names = tuple(name for text in columns for name in text.split(",") if name)
+    for name in names:
+        if name not in _COLUMNS:
+            quoted = name[: limits.NAME_QUOTED_MAX_CHARS]
+            raise UsageError(f"unknown column {quoted!r}; the columns are {', '.join(_COLUMNS)}")
+    return names
+
+
 @pages.get("/")
-def list_page(lake: RequestLake, request: Request, wanted: Wanted, compare: Text = None) -> Response:
+def list_page(
+    lake: RequestLake,
+    request: Request,
+    wanted: Wanted,
+    columns: Annotated[tuple[str, ...], Depends(_columns)],
+    compare: Text = None,
+) -> Response:
     """Show a page of the list, or redirect to the trace or span with this id."""
     if wanted.query and (address := find_id(lake, wanted.query)) is not None:
         return RedirectResponse(address, 303)
     listing = list_traces(lake, wanted, with_activity=True)
     parameters = request.query_params
+    shown = columns or _COLUMNS_DEFAULT
+    has_values = "models" in shown or "types" in shown
+    values = span_values_of(lake, listing.traces) if has_values else {}
+    if not columns:
+        shown = tuple(name for name in shown if _has_content(name, listing.traces, values))
+    ids = [row["trace_id"] for row in listing.traces]
     return render_page(
         request,
         "traces.html",
         "/api/v1/traces",
         traces=listing.traces,
-        previews=previews_of(lake, listing.traces),
-        assessments=listed_assessments(lake, [row["trace_id"] for row in listing.traces]),
+        columns=shown,
+        all_columns=_COLUMNS,
+        values=values,
+        types=TYPE_LABELS,
+        tags=shown_tags(lake, ids) if "tags" in shown else {},
+        previews=previews_of(lake, listing.traces) if "previews" in shown else {},
+        assessments=listed_assessments(lake, ids),
         not_listed=listing.not_listed,
         wanted=wanted,
         parameters=parameters,
-        is_filtered=any(
-            value for name, value in parameters.items() if name not in ("order", "limit", "compare")
-        ),
+        is_filtered=any(value for name, value in parameters.items() if name not in _NO_FILTERS),
         compare=compare,
         services=column_values(lake, "service"),
         models=column_values(lake, "model"),
@@ -162,9 +211,33 @@ def list_page(lake: RequestLake, request: Request, wanted: Wanted, compare: Text
         presets=presets_of(request),
         chart=None if listing.activity is None else chart(request, listing.activity),
         link=lambda **changed: link(request, **changed),
+        untagged=lambda tag: _without_tag(request, tag),
         previous_url=_previous_url(request, wanted, listing),
         next_url=render.with_page(request, listing.next_page) if listing.next_page else None,
     )
+
+
+_NO_FILTERS: Final = ("order", "limit", "compare", "columns")
+"""Parameters that do not change which traces the list has."""
+
+
+def _has_content(column: str, traces: list[Row], values: Mapping[str, Mapping[str, list[str]]]) -> bool:
+    """Return whether any trace has a value for a column that many lakes have no values for."""
+    match column:
+        case "models":
+            return any(each["models"] for each in values.values())
+        case "cost":
+            return any(row["cost"] is not None for row in traces)
+        case "session":
+            return any(row["session_id"] or row["user_id"] for row in traces)
+    return True
+
+
+def _without_tag(request: Request, tag: str) -> str:
+    """Return the URL of the list without one of its tags."""
+    others = [each for each in request.query_params.multi_items() if each not in (("tag", tag), ("page", ""))]
+    query = urlencode([each for each in others if each[0] not in ("page", "offset")])
+    return f"{request.url.path}?{query}" if query else request.url.path
 
 
 @pages.get("/compare")

@@ -365,11 +365,11 @@ def _url_of_part(span: Row, part: str) -> str | None:
     return None
 
 
-def _shown_tags(lake: Lake, trace_id: str) -> dict[str, str]:
-    """Return the tags of a trace. If tags do not exist or cannot be read, return none, because the trace itself is
-    readable."""
+def shown_tags(lake: Lake, trace_ids: Sequence[str]) -> dict[str, dict[str, str]]:
+    """Return the tags of traces by trace id. If tags do not exist or cannot be read, return none, because the traces
+    themselves are readable."""
     try:
-        return {} if not lake.hot.is_there else lake.annotations.shown_tags([trace_id]).get(trace_id, {})
+        return lake.annotations.shown_tags(trace_ids) if lake.hot.is_there else {}
     except StorageError:
         return {}
 
@@ -406,7 +406,7 @@ def trace_page(
         "trace.html",
         f"/api/v1/traces/{trace.trace_id}",
         trace=trace,
-        tags=_shown_tags(lake, trace.trace_id),
+        tags=shown_tags(lake, [trace.trace_id]).get(trace.trace_id, {}),
         **assessment_context(lake, request, trace.trace_id),
         waterfall=waterfall,
         rows=shown,
