@@ -85,5 +85,8 @@ def test_a_deletion_says_what_stays(tmp_path: Path, capsys: pytest.CaptureFixtur
         assert said in printed.err
     assert run(["archive", "delete", trace_id(1), *where]) == 0
     printed = capsys.readouterr()
-    assert "0 of 1 traces deleted" in printed.out
+    assert (
+        "0 of 1 traces deleted from the hot tier and the archive; tables and search keep their spans."
+        in printed.out
+    )
     assert "Removed from" not in printed.err

@@ -371,7 +371,17 @@ def check_pages(walls: Walls) -> None:
     for who, led in (
         (
             "whole",
-            {"/", "/overview", "/sessions", "/users", "/versions", "/datasets", "/pipeline", "/archive"},
+            {
+                "/",
+                "/overview",
+                "/sessions",
+                "/users",
+                "/versions",
+                "/datasets",
+                "/pipeline",
+                "/archive",
+                "/retention",
+            },
         ),
         ("reads", {"/", "/overview", "/sessions", "/users"}),
     ):
@@ -381,7 +391,7 @@ def check_pages(walls: Walls) -> None:
             answer = client.get(path, headers=key | html)
             nav = answer.text.partition('aria-label="Main">')[2].partition("</nav>")[0]
             assert {link.split('"')[1] for link in nav.split("<a href=")[1:]} == led, (who, path)
-        for path in ("/versions", "/datasets", "/pipeline", "/archive", "/pipeline/1"):
+        for path in ("/versions", "/datasets", "/pipeline", "/archive", "/retention", "/pipeline/1"):
             answer = client.get(path, headers=key | html)
             assert (answer.status_code == 403) == (who == "reads"), (who, path)
             if who == "reads":

@@ -175,7 +175,10 @@ def retry(lake: Lake, traces: TracesArgument) -> dict[str, Any]:
 
 def _deleted(of: dict[str, Any]) -> Iterator[Renderable]:
     yield from map(plain, of["deleted"])
-    yield f"{len(of['deleted'])} of {of['given']} traces deleted."
+    yield (
+        f"{len(of['deleted'])} of {of['given']} traces deleted from the hot tier and the archive; tables and search "
+        "keep their spans."
+    )
 
 
 @command(

@@ -158,15 +158,20 @@ def pipeline_run(
     replicas may run on one lake: give each a name, and see `tracelake pipeline status`. Progress goes to standard
     error. The pipeline retries a failure until its cause is fixed.
     """
+    from tracelake.lake.retention import RetentionLoop
+
     with closing(
         lake.pipeline(replica=replica, watch=watch, master=master, conf=spark_conf(conf))
     ) as pipeline:
         if not once:
             pipeline.start(warm=master is not None, on_namesake=_say_namesake)
-            return {"totals": _run_on(pipeline, interval), "info": pipeline.replica()}
+            with RetentionLoop(lake.retention, "pipeline"):
+                return {"totals": _run_on(pipeline, interval), "info": pipeline.replica()}
         pipeline.start()
         try:
-            return pipeline.run_once()
+            report = pipeline.run_once()
+            RetentionLoop(lake.retention, "pipeline").turn()
+            return report
         except UnreadInputsError as error:
             if error.report is not None:  # the other inputs were ingested
                 print_result(error.report, as_json=as_json, text=ingest_lines)

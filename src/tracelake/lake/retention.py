@@ -7,6 +7,7 @@ both are done, so that any later application finishes what a killed process bega
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import asdict, dataclass, field
@@ -47,6 +48,7 @@ from tracelake.tables.retention import (
     requests,
 )
 from tracelake.tables.view import INDEX_ENTRY, CommitView
+from tracelake.tasks.periodic import PeriodicThread
 from tracelake.tasks.runners import InProcess, OnProgress, TaskRunner, silent
 from tracelake.tracking.database import at_once
 from tracelake.tracking.schema import trace_info
@@ -442,3 +444,35 @@ class Retention:
 
 def _now() -> datetime:
     return datetime.now(UTC)
+
+
+_FIRST_PAUSE_S: Final = 5.0
+_POLL_S: Final = 60.0
+_STOP_MAX_S: Final = 30.0
+_log = logging.getLogger("tracelake.retention")
+
+
+class RetentionLoop(PeriodicThread):
+    """Thread of a server or pipeline that applies the rules once an interval; other processes share the interval."""
+
+    def __init__(self, retention: Retention, by: str) -> None:
+        self._retention = retention
+        self._by = by
+        super().__init__("tracelake-retention", self.turn, _FIRST_PAUSE_S)
+
+    def turn(self) -> float:
+        """Apply the rules if they are due, and log failures; return the seconds until the next check."""
+        try:
+            report = self._retention.apply_when_due(by=self._by, stopping=self.stopping)
+        except (TracelakeError, OSError) as error:
+            _log.warning("the retention rules were not applied, and will be within the hour: %s", error)
+        except Exception:  # noqa: BLE001  the next application tries again
+            _log.exception("the retention rules were not applied because of an internal error")
+        else:
+            if report is not None and report.traces:
+                _log.info("retention deleted %d traces, %d spans", report.traces, report.spans_deleted)
+        return _POLL_S
+
+    def __exit__(self, *_: object) -> None:
+        """Stop after the current transaction, or abandon a scan that takes long; the next application continues."""
+        self.stop(_STOP_MAX_S)

@@ -34,6 +34,7 @@ from tracelake.server import (
     datasets,
     mlflow,
     pipeline,
+    retention,
     search,
     session_page,
     trace_comparison,
@@ -80,6 +81,7 @@ _ROUTERS: Final = (
     *(call_graph.api, call_graph.pages, trace_comparison.api, trace_comparison.pages),
     *(versions.api, versions.pages, datasets.api, datasets.pages),
     *(pipeline.api, pipeline.pages, archive.api, archive.pages),
+    *(retention.api, retention.pages),
     *(mlflow.client_api, access.api, access.pages),
 )
 

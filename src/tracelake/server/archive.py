@@ -597,7 +597,7 @@ def configure(
     return routes.json_response(resolved_retention(lake))
 
 
-def _answer(archiving: ArchiveService, operation: ServerOperation) -> Response:
+def answer_operation(archiving: ArchiveService, operation: ServerOperation) -> Response:
     """Return an operation's result or error; while it runs, return 202 with its URL."""
     try:
         archiving.operations.wait(operation, limits.OPERATION_ANSWER_WAIT_S)
@@ -615,25 +615,27 @@ def _answer(archiving: ArchiveService, operation: ServerOperation) -> Response:
 @api.post("/passes")
 def run(archiving: Archiving, body: routes.JsonBody[NewPass]) -> Response:
     """Archive all due traces in one pass."""
-    return _answer(archiving, archiving.begin_pass(body.experiment, body.older_than, body.max_traces))
+    return answer_operation(
+        archiving, archiving.begin_pass(body.experiment, body.older_than, body.max_traces)
+    )
 
 
 @api.post("/restores")
 def restore(archiving: Archiving, body: routes.JsonBody[SomeTraces]) -> Response:
     """Restore archived traces."""
-    return _answer(archiving, archiving.begin_restore(body.trace_ids))
+    return answer_operation(archiving, archiving.begin_restore(body.trace_ids))
 
 
 @api.post("/deletions")
 def delete(archiving: Archiving, body: routes.JsonBody[SomeTraces]) -> Response:
     """Delete traces from the hot tier and the archive repository."""
-    return _answer(archiving, archiving.begin_deletion(body.trace_ids))
+    return answer_operation(archiving, archiving.begin_deletion(body.trace_ids))
 
 
 @api.post("/sweeps")
 def sweep(archiving: Archiving, body: routes.JsonBody[NewSweep]) -> Response:
     """Delete leftovers of killed passes from the archive repository."""
-    return _answer(archiving, archiving.begin_sweep(body.grace_minutes * 60))
+    return answer_operation(archiving, archiving.begin_sweep(body.grace_minutes * 60))
 
 
 @pages.get("/archive")

@@ -153,7 +153,17 @@ RULES: Final[tuple[tuple[tuple[str, ...], str, Need], ...]] = (
     (_GET, "/", "read"),
     *(
         (_GET, f"/{page}*", "read")
-        for page in ("traces/", "overview", "search", "versions", "diff", "datasets", "pipeline", "archive")
+        for page in (
+            "traces/",
+            "overview",
+            "search",
+            "versions",
+            "diff",
+            "datasets",
+            "pipeline",
+            "archive",
+            "retention",
+        )
     ),
     *((_GET, f"/{page}", "read") for page in ("sessions", "session", "users", "user", "compare")),
     *((_GET, f"/{page}", "read") for page in ("metrics", "readyz", "openapi.json")),

@@ -25,6 +25,7 @@ from tracelake.replicas.protocol import ReplicaStatus
 from tracelake.results import InboxInfo, ReplicaInfo, SetAsideInput, TableInfo
 from tracelake.server.archive import ArchiveService
 from tracelake.server.pipeline_host import PipelineHost
+from tracelake.server.retention import retention_metrics
 
 _SPACE: Final = {
     "hot_traces": "Traces in the tracking store.",
@@ -273,6 +274,7 @@ class _LakeCollector(Collector):
             yield from _of_waiting("inbox", "segments", inbox)
             yield from self._of_hot_tier()
             yield from self._of_index()
+            yield from retention_metrics(self._lake)
             yield _of_quarantine(inputs)
             yield from source_metrics(sources)
             yield _of_outputs(outputs)

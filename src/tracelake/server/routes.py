@@ -222,6 +222,7 @@ ROOMS = (
     ("/datasets", "Datasets"),
     ("/pipeline", "Pipeline"),
     ("/archive", "Archive"),
+    ("/retention", "Retention"),
 )
 
 

@@ -26,6 +26,7 @@ from tracelake._errors import TracelakeError, UsageError
 from tracelake.access.oidc import OpenId
 from tracelake.lake.erasure import Erasures
 from tracelake.lake.lake import Lake
+from tracelake.lake.retention import RetentionLoop
 from tracelake.server.app import OtlpDoor, create_app
 from tracelake.server.archive import ArchiveService
 from tracelake.server.connections import Connection, Handshakes, Renewal, Tls
@@ -304,6 +305,7 @@ def serve(
         if pipeline_host is not None:
             pipeline_host.start()
             stack.callback(pipeline_host.stop)
+            stack.enter_context(RetentionLoop(lake.retention, "server"))
         archiving = ArchiveService(lake, archive_interval_s)
         stack.callback(archiving.stop)
         stack.enter_context(HotIndexWarmer(lake.hot.index_newest))

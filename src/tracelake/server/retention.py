@@ -1,0 +1,199 @@
+"""Retention rules in the JSON API and on a page: list, set, remove, preview and apply them.
+
+An admin key of the whole lake changes the rules and applies them. While rules are applied, `/api/v1/archive/operations`
+shows the progress. The forms of the page work without scripts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Query, Request, Response
+from fastapi.responses import RedirectResponse
+from prometheus_client.core import GaugeMetricFamily, Metric
+from pydantic import Field
+
+from tracelake import limits
+from tracelake._errors import TracelakeError, UsageError
+from tracelake.access.keys import ALL_WORKSPACES
+from tracelake.lake.lake import Lake
+from tracelake.server.archive import BY_REQUEST, Archiving, Result, Tell, answer_operation
+from tracelake.server.audit import tell_object
+from tracelake.server.http_policy import RequestLake, may_send
+from tracelake.server.key_ring import ACTOR, KeyHolder
+from tracelake.server.routes import (
+    FormFields,
+    JsonBody,
+    JsonRoute,
+    NoDetails,
+    RequestModel,
+    Text,
+    json_response,
+    render_page,
+)
+
+OVERVIEW: Final = "/api/v1/retention"
+PAGE: Final = "/retention"
+
+api = APIRouter(prefix=OVERVIEW, route_class=JsonRoute)
+"""JSON API for retention rules."""
+pages = APIRouter(include_in_schema=False)
+"""Page of the retention rules, and its forms."""
+
+_Name = Annotated[str, Field(min_length=1, max_length=limits.TRACKING_NAME_MAX_CHARS)]
+_Condition = Annotated[str, Field(max_length=limits.PARAMETER_MAX_CHARS)]
+Workspace = Annotated[str, Query(min_length=1, max_length=limits.PARAMETER_MAX_CHARS)]
+
+
+class NewRule(RequestModel):
+    """Request body that sets a retention rule."""
+
+    name: _Name
+    age: _Name
+    query: _Condition = ""
+    service: _Condition = ""
+    experiment: _Condition = ""
+    feedback: bool = False
+    priority: int | None = None
+    workspace: _Condition = ALL_WORKSPACES
+
+
+def _author(request: Request) -> str:
+    actor: KeyHolder = request.scope[ACTOR]
+    return actor.name or actor.key_id
+
+
+def retention_overview(lake: Lake) -> dict[str, Any]:
+    """Return the rules in the order in which they decide, and the last periodic application."""
+    run = lake.retention.last_run()
+    last = (
+        None
+        if run is None
+        else {name: getattr(run, name) for name in run.__struct_fields__ if name != "format_version"}
+    )
+    return {"rules": [rule.to_dict() for rule in lake.retention.rules()], "last_run": last}
+
+
+@api.get("")
+def rules(lake: RequestLake) -> Response:
+    """List the retention rules in the order in which they decide, and the last periodic application."""
+    return json_response(retention_overview(lake))
+
+
+@api.post("/rules")
+def set_rule(lake: RequestLake, request: Request, body: JsonBody[NewRule]) -> Response:
+    """Add a retention rule, or replace the rule of that name in its workspace."""
+    return json_response(_set(lake, _author(request), body), 201)
+
+
+def _set(lake: Lake, author: str, rule: NewRule) -> dict[str, object]:
+    return lake.retention.set(
+        rule.name,
+        rule.age,
+        query=rule.query,
+        service=rule.service,
+        experiment=rule.experiment,
+        feedback=rule.feedback,
+        priority=rule.priority,
+        workspace=rule.workspace,
+        by=author,
+    ).to_dict()
+
+
+@api.delete("/rules/{name}")
+def remove_rule(lake: RequestLake, name: str, workspace: Workspace = ALL_WORKSPACES) -> Response:
+    """Remove a retention rule."""
+    return json_response(lake.retention.remove(name, workspace).to_dict())
+
+
+@api.get("/preview")
+def preview(lake: RequestLake) -> Response:
+    """Show what the rules would delete now, by rule and day."""
+    return json_response(lake.retention.preview().to_dict())
+
+
+@api.post("/runs")
+def apply(lake: RequestLake, archiving: Archiving, request: Request, _body: JsonBody[NoDetails]) -> Response:
+    """Apply the rules now: delete the traces that they do not keep."""
+    author = _author(request)
+
+    def run(_tell: Tell) -> Result:
+        return lake.retention.apply(by=author).to_dict()
+
+    return answer_operation(archiving, archiving.operations.begin("retention", BY_REQUEST, run))
+
+
+@pages.get(PAGE)
+def retention_page(lake: RequestLake, request: Request, show: Text = None) -> Response:
+    """Show the rules and, on request, what they would delete."""
+    actor: KeyHolder | None = request.scope.get(ACTOR)
+    can_change = actor is None or may_send("POST", f"{PAGE}/rules", actor.role, actor.workspace)
+    report, problem = None, None
+    if show == "preview":
+        try:
+            report = lake.retention.preview()
+        except TracelakeError as error:
+            problem = str(error)
+    return render_page(
+        request,
+        "retention.html",
+        OVERVIEW,
+        view=retention_overview(lake),
+        report=report,
+        problem=problem,
+        can_change=can_change,
+        is_previewed=show == "preview",
+    )
+
+
+@pages.post(f"{PAGE}/rules")
+def submit_rule(lake: RequestLake, request: Request, fields: FormFields) -> Response:
+    """Set the rule of a form, and show the preview."""
+    name, age = fields.get("name", "").strip(), fields.get("age", "").strip()
+    priority = fields.get("priority", "").strip()
+    if not name or not age:
+        raise UsageError("a rule needs a name and an age, such as 30d")
+    if priority and not priority.isdecimal():
+        raise UsageError("a priority is a number; the lowest one decides first")
+    tell_object(f"name {name}, age {age}")
+    texts = {key: fields.get(key, "").strip() for key in ("query", "service", "experiment")}
+    if any(len(text) > limits.PARAMETER_MAX_CHARS for text in (name, age, *texts.values())):
+        raise UsageError(f"a field has at most {limits.PARAMETER_MAX_CHARS:,} characters")
+    lake.retention.set(
+        name,
+        age,
+        **texts,
+        feedback=bool(fields.get("feedback")),
+        priority=int(priority) if priority else None,
+        workspace=fields.get("workspace", "").strip() or ALL_WORKSPACES,
+        by=_author(request),
+    )
+    return RedirectResponse(f"{PAGE}?show=preview", 303)
+
+
+@pages.post(f"{PAGE}/rules/delete")
+def delete_rule(lake: RequestLake, fields: FormFields) -> Response:
+    """Remove the rule of a form, and show the rules."""
+    name, workspace = fields.get("name", ""), fields.get("workspace", "") or ALL_WORKSPACES
+    tell_object(f"name {name}, workspace {workspace}")
+    lake.retention.remove(name, workspace)
+    return RedirectResponse(PAGE, 303)
+
+
+def retention_metrics(lake: Lake) -> Iterator[Metric]:
+    """Yield metrics of the last periodic application of the rules, by any process; nothing if it is unreadable."""
+    with suppress(TracelakeError, OSError):
+        run = lake.retention.last_run()
+        for name, text, value in (
+            (
+                "timestamp_seconds",
+                "End of the last retention run; 0 before the first.",
+                run and run.ended_at_s,
+            ),
+            ("traces", "Traces that the last retention run deleted.", run and run.traces),
+            ("spans", "Spans that the last retention run deleted.", run and run.spans),
+            ("failed", "1 if the last retention run failed, else 0.", run and bool(run.error)),
+        ):
+            yield GaugeMetricFamily(f"tracelake_retention_last_run_{name}", text, value=float(value or 0))
