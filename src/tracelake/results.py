@@ -159,6 +159,21 @@ class ErasureReport:
 
 
 @dataclass(frozen=True, slots=True)
+class ErasureCheck:
+    """Result of a scan for erased values."""
+
+    id: str
+    scanned: int
+    """Number of objects, records, rows and files."""
+    bytes: int
+    """Scanned bytes, decompressed ones too."""
+    findings: tuple[Finding, ...]
+    """Places that still have an erased value."""
+    unread: tuple[str, ...] = ()
+    """Places that could not be read."""
+
+
+@dataclass(frozen=True, slots=True)
 class IngestReport:
     """Result of an ingest. If `open_transaction` is set, that transaction contains the last input and accepts more
     until it is committed."""

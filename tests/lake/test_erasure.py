@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
+import gzip
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+import zstandard
 from opentelemetry.proto.trace.v1 import trace_pb2 as pb
 
 import tracelake
+from tests.tracking.conftest import new_url, postgres
 from tests.tracking.requests import payload, request, trace_id
 from tracelake._errors import NotFoundError, UsageError
+from tracelake.lake.erasure import ValueScanner
 from tracelake.otlp.partition import take_apart
 from tracelake.pipeline.continuous import InboxPipeline
+from tracelake.tasks.runners import InProcess
 from tracelake.tracking.store import TracedRequest, TrackingStore
+
+__all__ = ["new_url", "postgres"]
 
 SECRET = "quetzalcoatl"
 OTHER = "ordinary"
 
 
-def _fill(store: TrackingStore, pipeline: InboxPipeline) -> None:
+def fill(store: TrackingStore, pipeline: InboxPipeline) -> None:
     """Commit two transactions with a trace to erase in each, next to others, and a repeat of a span."""
     store.write([request((1, 1), (1, 2), text=SECRET), request((2, 1), text=OTHER)])
     pipeline.run_once()
@@ -27,7 +38,7 @@ def _fill(store: TrackingStore, pipeline: InboxPipeline) -> None:
     pipeline.run_once()
 
 
-def _everything(lake: tracelake.Lake, at: str) -> dict[str, object]:
+def everything(lake: tracelake.Lake, at: str) -> dict[str, object]:
     """Return all that readers see at a commit."""
     return {
         "spans": lake.sql("select trace_id, span_id, input from spans order by all", at).to_pylist(),
@@ -38,7 +49,7 @@ def _everything(lake: tracelake.Lake, at: str) -> dict[str, object]:
     }
 
 
-def _without(everything: dict[str, object], erased: str) -> dict[str, object]:
+def without(everything: dict[str, object], erased: str) -> dict[str, object]:
     spans = [row for row in everything["spans"] if row["trace_id"] != erased]  # type: ignore[attr-defined]
     traces = [row for row in everything["traces"] if row["trace_id"] != erased]  # type: ignore[attr-defined]
     found = [hit for hit in everything["found"] if hit[0] != erased]  # type: ignore[attr-defined]
@@ -46,7 +57,7 @@ def _without(everything: dict[str, object], erased: str) -> dict[str, object]:
     return {"spans": spans, "traces": traces, "found": found, "total": len(found), "rows": rows}
 
 
-def _objects_with(lake: tracelake.Lake, text: bytes) -> list[str]:
+def objects_with(lake: tracelake.Lake, text: bytes) -> list[str]:
     places = (Path(lake.place), lake._opened.stores.cache)
     files = [path for place in places for path in place.rglob("*") if path.is_file()]
     return [str(path) for path in files if text in path.read_bytes()]
@@ -56,14 +67,14 @@ def test_no_reader_sees_an_erased_trace(
     lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline
 ) -> None:
     """From the request on, no table, search or hot read finds the trace, at any commit; other rows stay."""
-    _fill(store, pipeline)
+    fill(store, pipeline)
     commits = [commit.id for commit in lake.log()]
-    before = {commit: _everything(lake, commit) for commit in commits}
+    before = {commit: everything(lake, commit) for commit in commits}
     assert lake.search(SECRET).total
     report = lake.erasures.request(trace=trace_id(1))
     assert report.state == "open"
     for commit in commits:
-        assert _everything(lake, commit) == _without(before[commit], trace_id(1))
+        assert everything(lake, commit) == without(before[commit], trace_id(1))
     assert lake.search(SECRET).total == 0
     assert not lake.completions("quetz")
     with pytest.raises(NotFoundError):
@@ -96,16 +107,50 @@ def test_the_bytes_of_an_erased_trace_are_gone(
     lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline
 ) -> None:
     """A finished erasure leaves no bytes of the text, and every commit reads as before without the trace."""
-    _fill(store, pipeline)
+    fill(store, pipeline)
     commits = [commit.id for commit in lake.log()]
-    before = {commit: _everything(lake, commit) for commit in commits}
-    assert _objects_with(lake, SECRET.encode())
+    before = {commit: everything(lake, commit) for commit in commits}
+    assert objects_with(lake, SECRET.encode())
     report = lake.erase(trace=trace_id(1))
     assert report.state == "finished"
     for commit in commits:
-        assert _everything(lake, commit) == _without(before[commit], trace_id(1))
-    assert _objects_with(lake, SECRET.encode()) == []
+        assert everything(lake, commit) == without(before[commit], trace_id(1))
+    assert objects_with(lake, SECRET.encode()) == []
     assert lake.verify().findings == ()
+
+
+def test_verify_lists_what_is_left_of_an_erased_trace(
+    lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline
+) -> None:
+    """The scan finds ids and texts in parts, databases, compressed frames and the index before the bytes are removed,
+    and nothing afterwards."""
+    for name, number in (("alice", 1), ("bob", 2)):
+        store.write([_of_user(name, number)])
+    pipeline.run_once()
+    report = lake.erasures.request(user="alice")
+    check = lake.erasures.verify(report.id, ["alice"])
+    places = " ".join(f"{finding.what} {finding.path}" for finding in check.findings)
+    assert all(word in places for word in ("shards/spans", "shards/traces", "index"))
+    assert any("alice" in finding.detail for finding in check.findings)
+    assert lake.erasures.run()[0].state == "finished"
+    assert lake.erasures.verify(report.id, ["alice"]).findings == ()
+    assert lake.erasures.verify(report.id, ["bob"]).findings
+
+
+def test_the_scan_looks_into_compressed_and_columnar_data() -> None:
+    """Values are found in text, OTLP, zstd frames at any place, gzip, and nested Parquet columns."""
+    otlp = payload((1, 1), text=SECRET)
+    table = pa.table({"a": [[{"key": "k", "value": SECRET}]], "id": [trace_id(1)]})
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, compression="zstd")
+    for data in (
+        otlp,
+        b"head" + zstandard.compress(otlp) + zstandard.compress(b"rest"),
+        gzip.compress(otlp),
+        sink.getvalue().to_pybytes(),
+    ):
+        assert ValueScanner([trace_id(1)], [SECRET]).occurrences(data) == {trace_id(1), SECRET}
+        assert ValueScanner([trace_id(2)], [OTHER]).occurrences(data) == set()
 
 
 def test_late_spans_of_an_erased_trace_are_refused(lake: tracelake.Lake, store: TrackingStore) -> None:
@@ -122,7 +167,7 @@ def test_examples_of_an_erased_trace_are_gone(
     lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline
 ) -> None:
     """No dataset has an example of an erased trace, at any commit, and no file has its text."""
-    _fill(store, pipeline)
+    fill(store, pipeline)
     dataset = lake.datasets.create("evaluation", message="create")
     dataset.add(where="true", message="add")
     before, commit = {example.id: example for example in dataset.examples()}, lake.log()[0].id
@@ -135,7 +180,7 @@ def test_examples_of_an_erased_trace_are_gone(
         (report,) = lake.erasures.run(report.id)
     assert report.state == "finished"
     assert report.removed["dataset examples"] == len(before) - len(others)
-    assert _objects_with(lake, SECRET.encode()) == []
+    assert objects_with(lake, SECRET.encode()) == []
     assert lake.verify().findings == ()
 
 
@@ -154,7 +199,7 @@ def test_the_traces_of_a_user_are_erased_before_and_after_their_commit(
     (report,) = lake.erasures.run()
     assert (report.state, report.traces) == ("finished", 2)
     assert [hit.trace_id for hit in lake.search("*")] == [trace_id(2)]
-    assert _objects_with(lake, b"alice") == []
+    assert objects_with(lake, b"alice") == []
     assert report.value.startswith("sha256:")
 
 
@@ -162,7 +207,7 @@ def test_traces_that_match_a_condition_are_erased(
     lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline
 ) -> None:
     """A condition selects whole traces, by any version of their spans."""
-    _fill(store, pipeline)
+    fill(store, pipeline)
     report = lake.erase(
         where=f"input = '{SECRET}' and span_id = '{1:016x}'"
     )  # a version that another one replaced
@@ -183,3 +228,24 @@ def test_an_unclear_selection_is_refused(lake: tracelake.Lake, wrong: dict[str, 
     """A request needs exactly one criterion, with a value."""
     with pytest.raises(UsageError):
         lake.erase(**wrong)
+
+
+def test_an_erasure_on_each_database(tmp_path: Path, new_url: Callable[[], str]) -> None:
+    """On SQLite and on PostgreSQL, no row of the tracking store has the trace, and assessments and tags go with it."""
+    with (
+        tracelake.init(tmp_path / "lake") as lake,
+        closing(lake.pipeline(runner=InProcess())) as pipeline,
+    ):
+        fill(lake.hot.set_up(new_url()), pipeline)
+        for number in (1, 2):
+            lake.annotations.set_tag(trace_id(number), "note", SECRET if number == 1 else OTHER)
+            note = {"rationale": SECRET if number == 1 else OTHER}
+            assessment = {"assessment_name": "quality", "feedback": {"value": True}}
+            lake.annotations.log_assessment(trace_id(number), assessment | note)
+        report = lake.erase(trace=trace_id(1))
+        assert report.state == "finished"
+        assert report.removed["tracking rows"] > 6
+        check = lake.erasures.verify(report.id, [SECRET])
+        assert (check.findings, check.unread) == ((), ())
+        assert lake.erasures.verify(report.id, [OTHER]).findings
+        assert lake.verify().findings == ()

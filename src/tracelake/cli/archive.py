@@ -15,7 +15,7 @@ from tracelake.cli.keys import recorded
 from tracelake.cli.options import MasterOption
 from tracelake.cli.output import console, plain
 from tracelake.limits import ARCHIVE_UPLOAD_GRACE_S, PAGE_ROWS_DEFAULT, PAGE_ROWS_MAX
-from tracelake.results import ErasureReport
+from tracelake.results import ErasureCheck, ErasureReport
 
 if TYPE_CHECKING:
     from tracelake.archive.model import ArchiveReport
@@ -192,9 +192,9 @@ def _deleted(of: dict[str, Any]) -> Iterator[Renderable]:
 def delete(lake: Lake, traces: TracesArgument) -> dict[str, Any]:
     """Delete traces from the hot tier and the archive repository.
 
-    Prints the deleted traces, and those that stay because their repository cannot be opened. This does not erase all
-    copies: tables, search index and copies elsewhere keep the spans. Standard error lists what was removed and what
-    stays.
+    Prints the deleted traces, and those that stay because their repository cannot be opened. Tables, search index and
+    copies elsewhere keep the spans; `tracelake erase` removes them there, too. Standard error lists what was removed
+    and what stays.
     """
     failed: dict[str, str] = {}
     deleted = lake.archive.delete(traces, lambda trace_id, error: failed.update({trace_id: str(error)}))
@@ -313,9 +313,17 @@ class Action(StrEnum):
     LIST = "list"
     SHOW = "show"
     RUN = "run"
+    VERIFY = "verify"
 
 
-def _shown(reports: Sequence[ErasureReport]) -> Iterator[Renderable]:
+def _shown(reports: Sequence[ErasureReport] | ErasureCheck) -> Iterator[Renderable]:
+    if isinstance(reports, ErasureCheck):
+        yield f"{reports.scanned:,} objects, records, rows and files were scanned: {reports.bytes:,} bytes."
+        yield from (plain(f"{each.what} {each.path}: {each.detail}") for each in reports.findings)
+        yield from (plain(f"not read: {each}") for each in reports.unread)
+        if not reports.findings and not reports.unread:
+            yield "None of the erased values is left."
+        return
     if not reports:
         yield "There are no erasures."
     for report in reports:
@@ -337,12 +345,13 @@ def _shown(reports: Sequence[ErasureReport]) -> Iterator[Renderable]:
     app,
     "erase",
     text=_shown,
+    failed=lambda result: isinstance(result, ErasureCheck) and (result.findings or result.unread),
     examples=[
         "tracelake erase --trace 4bf92f3577b34da6a3ce929d0e0e4736",
         "tracelake erase --user alice",
         "tracelake erase --where \"attributes['customer'] = '17'\" --json",
         "tracelake erase run",
-        "tracelake erase show 0c1f5a3be2d94f68",
+        "tracelake erase verify 0c1f5a3be2d94f68 --value alice",
     ],
 )
 def erase(
@@ -358,16 +367,20 @@ def erase(
             metavar="CONDITION", help="Erase the traces with a span that matches this DuckDB condition."
         ),
     ] = None,
-) -> list[ErasureReport]:
+    value: Annotated[
+        list[str] | None, typer.Option(metavar="TEXT", help="`verify` looks for this text, too; repeatable.")
+    ] = None,
+) -> list[ErasureReport] | ErasureCheck:
     """Erase whole traces from every commit, the search index, the hot tier and the archive.
 
     Readers stop seeing the traces at once. If the pipeline has input from before the request, the bytes go later:
-    `erase run` continues all open erasures, `erase list` and `erase show` report them.
+    `erase run` continues all open erasures, `erase list` and `erase show` report them. `erase verify` scans every
+    byte of the lake for the erased trace ids, and exits with 1 if one is left.
     """
     criteria = {"trace": trace, "session": session, "user": user, "where": where}
     if action is None:
         if erasure is not None:
-            raise UsageError("name an action before the id: list, show or run.")
+            raise UsageError("name an action before the id: list, show, run or verify.")
         with recorded(
             lake, "erase", next((name for name, value in criteria.items() if value), "")
         ) as objects:
@@ -378,6 +391,8 @@ def erase(
         raise UsageError(f"`erase {action}` acts on existing erasures; leave out what to erase.")
     if action is Action.RUN:
         return lake.erasures.run(erasure)
-    if action is Action.SHOW and erasure is None:
-        raise UsageError("name the erasure to show; `tracelake erase list` lists all.")
+    if action in (Action.SHOW, Action.VERIFY) and erasure is None:
+        raise UsageError(f"name the erasure to {action}; `tracelake erase list` lists all.")
+    if action is Action.VERIFY and erasure is not None:
+        return lake.erasures.verify(erasure, value or ())
     return lake.erasures.all() if erasure is None else [lake.erasures.get(erasure)]

@@ -2,6 +2,13 @@
 
 A request is durable before it returns, and from then on no reader finds the traces. Their bytes are removed in steps.
 Any process may take the next step, and a step may run twice (see `erasure.protocol`).
+
+`ErasureScan` proves an erasure. It looks for trace ids, as hex digits and in OTLP's binary form, and for texts that the
+caller names. It looks into Parquet columns, zstd frames, gzip streams and the rows of databases. It also searches index
+parts for the ids.
+
+A trace id occurs in text as 32 hex digits, and in OTLP after two bytes that are a tag and a length. The scan takes all
+such places and compares them with the set of erased ids, so its time does not depend on the number of ids.
 """
 
 from __future__ import annotations
@@ -9,36 +16,48 @@ from __future__ import annotations
 import re
 import sqlite3
 import uuid
+import zlib
 from collections import defaultdict
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, assert_never
 from urllib.parse import unquote
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+import zstandard
 from msgspec.structs import replace
+from sqlalchemy import select
 
-from tracelake._errors import ContentionError, UsageError
+from tracelake._errors import ContentionError, NotFoundError, TracelakeError, UsageError
 from tracelake.archive.lake_tables import open_archive
 from tracelake.context import LakeContext
 from tracelake.datasets.files import files_of_traces
 from tracelake.erasure.model import Criterion, ErasureRecord
 from tracelake.erasure.protocol import ErasureStep, Observation, next_step
+from tracelake.erasure.store import FOLDER
 from tracelake.hot.tier import HotTier
 from tracelake.indexing.redaction import IndexRedactor
 from tracelake.journal.store import Journal
 from tracelake.lake.maintenance import Maintenance
+from tracelake.limits.input import MIB
+from tracelake.location import in_memory
 from tracelake.pipeline.outputs.builtin import upper_of
-from tracelake.results import ErasureReport
+from tracelake.results import ErasureCheck, ErasureReport, Finding
 from tracelake.scratch import delete_directory
 from tracelake.shards.compaction import Collector
 from tracelake.shards.rows import literal
+from tracelake.storage import KeyValueStore, ObjectStore, open_key_value, open_objects
+from tracelake.storage.database_check import CopiedStore
 from tracelake.tables.builtin import BUILT_IN, TABLE_SPANS
 from tracelake.tables.redaction import TableRedactor
 from tracelake.tracking.erasure import ErasedTraces, erased_hash, scrub, scrub_sqlite
 from tracelake.tracking.ingest_queue import PREFIX as INBOX
+from tracelake.tracking.schema import metadata
+from tracelake.tracking.store import TrackingStore
 from tracelake.versions.branch_store import MAIN
 
 _TRACE_ID: Final = re.compile("[0-9a-f]{32}")
@@ -102,6 +121,151 @@ class ErasedSelection:
                 return self.value
             case _:
                 assert_never(self.criterion)
+
+
+_HEX_ID: Final = re.compile(rb"(?=([0-9a-f]{32}))")
+_OTLP_ID: Final = re.compile(rb"(?=\x0a\x10(.{16}))", re.DOTALL)
+_ZSTD: Final = b"\x28\xb5\x2f\xfd"
+_GZIP: Final = b"\x1f\x8b\x08"
+_PARQUET: Final = b"PAR1"
+_UNPACKED_MAX_BYTES: Final = 1024 * MIB
+"""Decompressed bytes of one frame that are scanned."""
+_FILE_PIECE_BYTES: Final = 64 * MIB
+"""Bytes of a database file that are read at a time."""
+_OVERLAP_BYTES: Final = 4 * 1024
+
+
+class ValueScanner:
+    """Looks for erased values in bytes, and in what is compressed or encoded in them."""
+
+    def __init__(self, trace_ids: Iterable[str], texts: Iterable[str]) -> None:
+        ids = [trace_id.encode() for trace_id in trace_ids]
+        self._hex = frozenset(ids)
+        self._binary = frozenset(bytes.fromhex(each.decode()) for each in ids)
+        self._texts = tuple(text.encode() for text in texts)
+        self.size_bytes = 0
+        """Scanned bytes, decompressed ones too."""
+
+    def occurrences(self, data: bytes) -> set[str]:
+        """Return the erased values in some bytes."""
+        values = self._plain(data)
+        if data.startswith(_PARQUET):
+            values |= self._in_parquet(data)
+        for unpacked in _unpacked(data):
+            values |= self._plain(unpacked)
+        return values
+
+    def _plain(self, data: bytes) -> set[str]:
+        self.size_bytes += len(data)
+        values = {text.decode() for text in self._texts if text in data}
+        values |= (
+            {each.decode() for each in _HEX_ID.findall(data) if each in self._hex} if self._hex else set()
+        )
+        values |= {each.hex() for each in _OTLP_ID.findall(data) if each in self._binary}
+        return values
+
+    def _in_parquet(self, data: bytes) -> set[str]:
+        values: set[str] = set()
+        with suppress(pa.ArrowException):  # `tracelake verify` reports damage
+            for batch in pq.ParquetFile(pa.BufferReader(data)).iter_batches():
+                for column in batch.columns:
+                    for buffer in column.buffers():
+                        if buffer is not None:
+                            values |= self._plain(buffer.to_pybytes())
+        return values
+
+
+def _unpacked(data: bytes) -> Iterator[bytes]:
+    """Yield the contents of all zstd frames in some bytes, and of a gzip stream that they begin with."""
+    start = data.find(_ZSTD)
+    while start >= 0:
+        with suppress(zstandard.ZstdError):
+            yield zstandard.ZstdDecompressor().decompressobj().decompress(data[start:])[:_UNPACKED_MAX_BYTES]
+        start = data.find(_ZSTD, start + len(_ZSTD))
+    if data.startswith(_GZIP):
+        with suppress(zlib.error):
+            yield zlib.decompressobj(wbits=31).decompress(data, _UNPACKED_MAX_BYTES)
+
+
+class ErasureScan:
+    """One scan of a lake."""
+
+    def __init__(self, erasure_id: str, trace_ids: frozenset[str], texts: Iterable[str]) -> None:
+        self._id = erasure_id
+        self._trace_ids = trace_ids
+        self._scanner = ValueScanner(trace_ids, texts)
+        self._findings: list[Finding] = []
+        self._objects = 0
+        self._unread: list[str] = []
+
+    def report(self) -> ErasureCheck:
+        """Return the result."""
+        return ErasureCheck(
+            self._id, self._objects, self._scanner.size_bytes, tuple(self._findings), tuple(self._unread)
+        )
+
+    def check(self, what: str, path: str, data: bytes) -> None:
+        """Scan one object, record or file."""
+        self._objects += 1
+        for value in sorted(self._scanner.occurrences(data)):
+            self._findings.append(Finding("erased", what, path, f"it contains {value}"))
+
+    def objects(self, what: str, objects: ObjectStore) -> None:
+        """Scan all objects of a store, except the lists of erased trace ids."""
+        for info in list(objects.list("")):
+            if info.path.startswith(FOLDER):
+                continue
+            try:
+                self.check(what, info.path, objects.get(info.path))
+            except NotFoundError:
+                continue  # deleted in the meantime
+            except TracelakeError as error:
+                self._unread.append(f"{info.path}: {error}")
+
+    def index(self, objects: ObjectStore, epoch: int) -> None:
+        """Search all index parts for the trace ids, whose terms are compressed."""
+        count = IndexRedactor(objects, epoch).count(self._trace_ids)
+        if count:
+            self._findings.append(
+                Finding("erased", "index", "search/", f"it has {count} documents of the traces")
+            )
+
+    def records(self, key_value: KeyValueStore, lake_id: str) -> None:
+        """Scan the records of one lake in a database of metadata. Records that are objects are scanned as objects."""
+        if not isinstance(key_value, CopiedStore):
+            return
+        scope = f"{lake_id}/".encode()
+        with key_value.snapshot() as rows:
+            for partition, key, value, _ in rows:
+                if partition.startswith(scope):
+                    path = f"{partition.decode()}/{key.decode(errors='replace')}"
+                    self.check("record", path, key + b"\0" + value)
+
+    def tracking(self, store: TrackingStore) -> None:
+        """Scan all rows of the tracking store."""
+        with store.database.reading() as connection:
+            for table in metadata.sorted_tables:
+                query = select(table)
+                if "lake" in table.c:
+                    query = query.where(table.c.lake == store.lake)
+                for number, row in enumerate(connection.execute(query)):
+                    data = b"\0".join(map(_as_bytes, row))
+                    self.check("row of the tracking store", f"{table.name} {number}", data)
+
+    def file(self, path: Path) -> None:
+        """Scan a database file with its free pages, in pieces that overlap."""
+        for place in (path, path.with_name(f"{path.name}-wal")):
+            with suppress(FileNotFoundError), place.open("rb") as file:
+                before = b""
+                while piece := file.read(_FILE_PIECE_BYTES):
+                    self.check("file", str(place), before + piece)
+                    before = piece[-_OVERLAP_BYTES:]
+
+
+def _as_bytes(value: Any) -> bytes:
+    if isinstance(value, bytes | memoryview):
+        return bytes(value)
+    return b"" if value is None else str(value).encode(errors="surrogatepass")
 
 
 class Erasures:
@@ -190,6 +354,31 @@ class Erasures:
         masking = self._store.masking()
         is_due = {each.id for each in records if each.state == "open" or each.id in masking}
         return [self._run(each) for each in records if erasure_id is not None or each.id in is_due]
+
+    def verify(self, erasure_id: str, values: Iterable[str] = ()) -> ErasureCheck:
+        """Scan every byte of the lake, its databases and its archive repository for the erased trace ids, and for more
+        values, such as the id of a user.
+
+        Raises NotFoundError for an unknown id, or if the list of erased trace ids has expired.
+        """
+        opened, record = self._opened, self._store.get(erasure_id)
+        scan = ErasureScan(record.id, self._store.ids(record.path), values)
+        scan.objects("object", opened.objects)
+        scan.index(opened.objects, opened.repository.epoch())
+        if not in_memory(opened.location.records_url):
+            with closing(open_key_value(opened.location.records_url)) as key_value:
+                scan.records(key_value, opened.config.id)
+        databases = [opened.location.records_url]
+        if (store := self._hot.store) is not None:
+            scan.tracking(store)
+            databases += [f"{_SQLITE}{store.database.name}"] if store.database.is_sqlite else []
+            location = open_archive(opened).settings().location
+            if location is not None:
+                scan.objects(f"object of {location}", open_objects(location))
+        for url in databases:
+            if url.startswith(_SQLITE):
+                scan.file(Path(url.removeprefix(_SQLITE)))
+        return scan.report()
 
     def _run(self, record: ErasureRecord) -> ErasureReport:
         if record.state == "finished":

@@ -1,0 +1,116 @@
+"""Erasures beside slow processes: what they read before the erasure does not come back."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+import pytest
+
+import tracelake
+from tests.lake.test_erasure import SECRET, everything, fill, objects_with, without
+from tests.tracking.requests import request, trace_id
+from tracelake.indexing.build import IndexBuilder, IndexedRows, StartedBuild
+from tracelake.indexing.merge import current_index, publish_merged
+from tracelake.pipeline.continuous import InboxPipeline
+from tracelake.search.finalize import read_parts
+from tracelake.search.protocol import parts_of_build
+from tracelake.shards.compaction import compact_tasks, run_compact_task
+from tracelake.shards.model import Batch
+from tracelake.tables.builtin import TABLE_SPANS
+from tracelake.tables.redaction import TableRedactor
+from tracelake.tasks.runners import InProcess, silent
+from tracelake.tracking.store import TrackingStore
+
+
+def test_a_slow_compaction_does_not_bring_rows_back(
+    lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline
+) -> None:
+    """A compaction that read parts before they were rewritten loses, so that the table keeps the rewritten ones."""
+    fill(store, pipeline)
+    opened = lake._opened
+    shard = opened.shard(TABLE_SPANS.name)
+    state = shard.state()
+    run = state.batches
+    tasks = compact_tasks(
+        opened.objects.url,
+        shard.name,
+        state.epoch,
+        state.since,
+        TABLE_SPANS.sorted_by,
+        [shard.batch(ref) for ref in run],
+    )
+    receipts = [run_compact_task(task) for task in tasks]
+    merged = Batch(
+        lower=run[0].lower,
+        upper=run[-1].upper,
+        id="slow",
+        parts=tuple(part for receipt in receipts for part in receipt.parts),
+        retractions=tuple(part for receipt in receipts for part in receipt.retractions),
+        counts={},
+        history=tuple(part for receipt in receipts for part in receipt.history),
+        epoch=state.epoch,
+    )
+    redactor = TableRedactor(TABLE_SPANS, opened.config.buckets, opened.key_value, opened.objects)
+    assert redactor.rewrite([trace_id(1)], state.upper).rows == 4
+    assert not shard.replace(run, merged)
+    assert redactor.count([trace_id(1)]) == 0
+
+
+def test_a_slow_index_merge_does_not_bring_documents_back(
+    lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline
+) -> None:
+    """A merge that read index parts before the erasure is not committed after it."""
+    fill(store, pipeline)
+    opened = lake._opened
+    builder = IndexBuilder(opened.key_value, opened.objects, opened.config.buckets, InProcess())
+    standing = current_index(opened.repository, opened.objects)
+    assert standing is not None
+    parts = read_parts(opened.objects, standing.manifest)
+    started = StartedBuild.now(opened.repository)
+    snapshot = opened.shard(standing.shard).snapshot(standing.transaction)
+    transactions = (0, standing.transaction + 1)
+    wanted = IndexedRows(transactions, snapshot, standing.analyzer)
+    receipts = builder.merge(started, parts, wanted, silent)
+    merged = parts_of_build("spans", receipts, *transactions, as_of=standing.transaction)
+    assert lake.erase(trace=trace_id(1)).state == "finished"
+    assert not publish_merged(opened.repository, opened.objects, started, parts, merged)
+    assert lake.search(SECRET).total == 0
+    assert lake.search("*").total == 2
+
+
+def test_readers_in_other_processes_go_on(
+    lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline
+) -> None:
+    """A lake that was opened, and has read, before the erasure shows the other rows afterwards, and no error."""
+    fill(store, pipeline)
+    commits = [commit.id for commit in lake.log()]
+    with tracelake.open(lake.place) as other:
+        before = {commit: everything(other, commit) for commit in commits}
+        view = other._opened.view(commits[0])
+        assert lake.erase(trace=trace_id(1)).state == "finished"
+        assert view.masked.number == 0
+        for commit in commits:
+            assert everything(other, commit) == without(before[commit], trace_id(1))
+
+
+def test_a_transaction_that_is_replayed_does_not_bring_rows_back(
+    lake: tracelake.Lake, store: TrackingStore
+) -> None:
+    """Input that was recorded, but not committed, before the request is replayed by another pipeline: its rows stay
+    hidden, and are erased."""
+    store.write([request((1, 1), text=SECRET), request((2, 1))])
+
+    def stop(step: tracelake.Progress) -> None:
+        if step.stage == "publishing":
+            raise KeyboardInterrupt
+
+    with closing(lake.pipeline(runner=InProcess())) as first, pytest.raises(KeyboardInterrupt):
+        first.run_once(progress=stop)
+    assert lake.erase(trace=trace_id(1)).state == "open"
+    with closing(lake.pipeline(runner=InProcess())) as second:
+        second.run_once()
+    assert [hit.trace_id for hit in lake.search("*")] == [trace_id(2)]
+    (report,) = lake.erasures.run()
+    assert report.state == "finished"
+    assert [hit.trace_id for hit in lake.search("*")] == [trace_id(2)]
+    assert objects_with(lake, SECRET.encode()) == []
