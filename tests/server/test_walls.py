@@ -47,8 +47,8 @@ from tracelake._errors import ForbiddenError, NotFoundError, QueryError
 from tracelake.access.audit import audit_record
 from tracelake.server import http_policy
 from tracelake.server.app import create_app
+from tracelake.tables import uncommitted as span_texts
 from tracelake.tables import view as commit_view
-from tracelake.tables import view as span_texts
 from tracelake.tasks.runners import InProcess
 from tracelake.tracking import annotations as tracking_annotations
 from tracelake.tracking.ingest_queue import TrackingDoor

@@ -31,7 +31,8 @@ from tracelake.search.prefilter import Prefilter
 from tracelake.search.results import SearchResults
 from tracelake.shards.rows import ROW_ID
 from tracelake.tables.page_tokens import PageToken
-from tracelake.tables.view import CommitView, UncommittedRows
+from tracelake.tables.uncommitted import UncommittedRows
+from tracelake.tables.view import CommitView
 from tracelake.tracking.outbox import Uncommitted, named_runs, read_runs, runs_of
 from tracelake.tracking.store import TrackingStore
 from tracelake.versions.branch_store import MAIN

@@ -29,7 +29,8 @@ from tracelake.search.searcher import SearchRequest, Sort
 from tracelake.search.semantic_search import Mode
 from tracelake.tables.builtin import workspace_token
 from tracelake.tables.page_tokens import name_of_search, read_token
-from tracelake.tables.view import CommitView, UncommittedRows
+from tracelake.tables.uncommitted import UncommittedRows
+from tracelake.tables.view import CommitView
 from tracelake.tracking.mlflow_search import FoundTraces
 from tracelake.versions.branch_store import MAIN
 

@@ -81,6 +81,10 @@ read, until enough of them meet the conditions."""
 INHERITED_SPANS_MAX: Final = 100_000
 """Spans with a session or user that a search asks for, whose traces give it to their other spans. Beyond: the traces
 of the newest ones do."""
+ASSESSED_TRACES_MAX: Final = 100_000
+"""Traces with an assessment that a search asks for. Beyond: the search is refused."""
+SEARCH_ROWS_MAX: Final = 500_000
+"""Spans that meet a condition on cost or tokens that a search reads from the table. Beyond: the search is refused."""
 QUERY_MAX_CHARS: Final = 4_096
 """One search query. Beyond: it is refused."""
 QUERY_NESTING_MAX: Final = 50

@@ -134,3 +134,5 @@ ARCHIVE_GRACE_MAX_S: Final = 31_536_000.0
 """Longest grace period of a sweep, a year. Beyond: `UsageError`, and 400."""
 ARCHIVE_LISTED_DEFAULT: Final = 20
 """Experiments, traces and operations that the archive page lists. Beyond: parameter `limit` asks for more."""
+TRACKED_ROWS_MAX: Final = 1_000_000
+"""Rows of `assessments` or `trace_experiments` that an SQL query reads. Beyond: the query is refused."""

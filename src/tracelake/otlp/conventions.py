@@ -19,9 +19,9 @@ Sources of the names:
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 from google.protobuf.message import DecodeError
@@ -205,6 +205,36 @@ _TYPES: Final[dict[str, SpanType]] = {
     **dict.fromkeys(("ai.embed", "ai.embedmany"), "chain"),
 }
 """The type of a span by the value of such an attribute, in lower case."""
+
+
+EVALUATION_EVENT: Final = "gen_ai.evaluation.result"  # [genai]
+EVALUATION_NAME: Final = "gen_ai.evaluation.name"
+EVALUATION_LABEL: Final = "gen_ai.evaluation.score.label"
+EVALUATION_SCORE: Final = "gen_ai.evaluation.score.value"
+EVALUATION_COMMENT: Final = "gen_ai.evaluation.explanation"
+
+
+class Evaluation(NamedTuple):
+    """The result of an evaluation, which a span has as an event."""
+
+    name: str
+    label: str | None
+    score: float | None
+
+
+def evaluations(events: Iterable[Mapping[str, Any]]) -> Iterator[Evaluation]:
+    """Yield the evaluations among the events of a span, given its row of table `spans`."""
+    for event in events:
+        attributes = dict(event["attributes"] or {})
+        if event["name"] == EVALUATION_EVENT and (name := attributes.get(EVALUATION_NAME)):
+            score = attributes.get(EVALUATION_SCORE)
+            number = float(score) if score is not None and _NUMBER.fullmatch(score) else None
+            yield Evaluation(name, attributes.get(EVALUATION_LABEL), number)
+
+
+def types_by_value() -> Mapping[str, SpanType]:
+    """Return the known values of TYPE_NAMES, in lower case, with their types."""
+    return _TYPES
 
 
 def span_type(text: str) -> SpanType | None:

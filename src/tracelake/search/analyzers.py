@@ -43,7 +43,7 @@ import tantivy
 from tracelake._errors import UsageError
 from tracelake.limits import IDENTIFIER_MAX_BYTES, INDEX_VALUE_MAX_CHARS, INDEX_WORD_MAX_BYTES
 from tracelake.search import tokenization
-from tracelake.search.query_parser import ORDERED
+from tracelake.search.query_parser import INDEX_NUMBERS
 from tracelake.search.tokenization import (
     GAP,
     INDEX_IDENTIFIERS_KEPT,
@@ -70,7 +70,7 @@ KEYWORDS: Final = (*FACETS, "trace")
 LISTS: Final = ("attribute", "number", "has")
 """Fields of many whole values. tantivy gets them as one text, joined by `JOINT`, because each separate value would
 cost as much as a field."""
-NUMBERS: Final = ORDERED
+NUMBERS: Final = INDEX_NUMBERS
 """Fast integer fields: nanoseconds since 1970, nanoseconds, and three counts."""
 TEXTS: Final = ("name", "text")
 """Fields that are searched for words without a prefix."""

@@ -12,17 +12,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import islice
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, get_args
 
 import tantivy
 
 from tracelake import limits
 from tracelake._errors import LimitError, QueryError
 from tracelake.limits import FACET_VALUES_COUNTED_MAX, FACET_VALUES_MAX
+from tracelake.otlp.conventions import SpanType
 from tracelake.search import analyzers
 from tracelake.search.analyzers import lowered
 from tracelake.search.query_compiler import KEYWORDS, only_of
-from tracelake.search.query_parser import OWNERS, QUOTED_PATH, escaped, name_of, plain, written
+from tracelake.search.query_parser import ORDERED, OWNERS, QUOTED_PATH, escaped, name_of, plain, written
 from tracelake.search.query_values import SEPARATOR, as_written, path_term, term_of
 
 _COMPLETIONS_LOOKED_AT_MAX: Final = 500
@@ -240,10 +241,10 @@ def completions(searcher: tantivy.Searcher, query: str, workspace: OneWorkspace 
 
 def _names(index: _Terms, beginning: str) -> Iterator[str]:
     """Yield fields, and attributes whose path or key begins with this text."""
-    for name in (*analyzers.TEXTS, *KEYWORDS, "span", "has", "like"):
+    for name in (*analyzers.TEXTS, *KEYWORDS, "type", "span", "has", "like"):
         if name.startswith(beginning):
             yield f"{name}:"
-    for name in analyzers.NUMBERS:
+    for name in ORDERED:
         if name.startswith(beginning):
             yield f"{name}>"
     owned = () if beginning.startswith(OWNERS) else tuple(owner + beginning for owner in OWNERS)
@@ -260,6 +261,8 @@ def _values(index: _Terms, field: str, beginning: str) -> Iterator[str]:
                 yield name
         for path in index.beginning("has", path_term(beginning)):
             yield written(path)
+    elif field == "type":
+        yield from (each for each in get_args(SpanType) if each.startswith(beginning))
     elif field in analyzers.FACETS:
         for value in index.beginning(field, beginning):
             yield written(value)

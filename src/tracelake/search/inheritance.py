@@ -1,20 +1,28 @@
-"""Sessions and users that spans inherit from their trace.
+"""Sessions, users and assessments that spans have from their trace.
 
 The session of a trace is that of its earliest span that has one, as in table `traces`; so is its user. A span without
 a session has that of its trace. The index has only what spans carry themselves. So inheritance is resolved by each
 search: the spans of a trace arrive in several commits, and the root span, which often carries the session, comes last.
+
+Assessments are in the tracking store, and in evaluation events of spans. The index finds spans with such events of a
+name; their rows say which value belongs to the name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from typing import Final
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
 
 import tantivy
 
-from tracelake.limits import INHERITED_SPANS_MAX
+from tracelake._errors import QueryError
+from tracelake.limits import ASSESSED_TRACES_MAX, INHERITED_SPANS_MAX
+from tracelake.otlp.conventions import EVALUATION_NAME, evaluations
+from tracelake.search.analyzers import lowered
 from tracelake.search.query_compiler import only_of
 from tracelake.search.query_parser import Text
+from tracelake.search.query_values import path_term, term_of
 from tracelake.search.raw_hits import AnyHit, RawHit, raw_hit
 
 QUERIES_CACHED_MAX: Final = 64
@@ -23,10 +31,27 @@ _EARLIEST_READ_MAX: Final = 2_000
 """Spans of several traces that are read together to find the earliest of each."""
 
 
+@dataclass(frozen=True, slots=True)
+class Assessments:
+    """Readers of assessments, which are not in the index."""
+
+    stored: Callable[[str, str, str | None], Iterable[tuple[str, Any]]]
+    """Function that returns trace ids and values of assessments of a kind and name, in one workspace or in all."""
+    events_of: Callable[[Sequence[str], Sequence[int]], Iterable[tuple[str, Sequence[Mapping[str, Any]]]]]
+    """Function that returns trace ids and events of spans, by the ids of their traces and rows."""
+
+
 class Inheritance:
     """Inheritance among the documents of a searcher, in one workspace or in all."""
 
-    def __init__(self, index: tantivy.Index, searcher: tantivy.Searcher, workspace: str | None) -> None:
+    def __init__(
+        self,
+        index: tantivy.Index,
+        searcher: tantivy.Searcher,
+        workspace: str | None,
+        assessments: Assessments | None = None,
+    ) -> None:
+        self._assessments = assessments
         self._index = index
         self._searcher = searcher
         self._workspace = workspace
@@ -62,6 +87,38 @@ class Inheritance:
             ]
         )
         return tantivy.Query.boolean_query([(tantivy.Occur.Should, own), (tantivy.Occur.Should, heirs)])
+
+    def assessed(self, kind: str, name: str, matches: Callable[[Any], bool]) -> Collection[str]:
+        """Return the traces with an assessment whose value matches. Raises QueryError if there are too many."""
+        if self._assessments is None:
+            return ()
+        stored = self._assessments.stored(kind, name, self._workspace)
+        traces = {trace_id for trace_id, value in stored if matches(value)}
+        if kind == "feedback":
+            traces |= self._evaluated(name, matches)
+        if len(traces) > ASSESSED_TRACES_MAX:
+            raise QueryError(
+                f"more than {ASSESSED_TRACES_MAX:,} traces have this {kind} {name!r}; name a rarer value"
+            )
+        return traces
+
+    def _evaluated(self, name: str, matches: Callable[[Any], bool]) -> set[str]:
+        """Return the traces with an evaluation event of this name whose label or score matches."""
+        assert self._assessments is not None
+        term = lowered(term_of(path_term(f"events.{EVALUATION_NAME}"), name))
+        having = tantivy.Query.term_query(self._index.schema, "attribute", term, "basic")
+        carriers = [self._raw(hit) for hit in self._search([having], ASSESSED_TRACES_MAX + 1)]
+        if not carriers:
+            return set()
+        traces = sorted({carrier.trace_id for carrier in carriers})
+        read = self._assessments.events_of(traces, [carrier.row for carrier in carriers])
+        return {
+            trace_id
+            for trace_id, events in read
+            for evaluation in evaluations(events)
+            if lowered(evaluation.name) == lowered(name)
+            and any(matches(value) for value in (evaluation.label, evaluation.score) if value is not None)
+        }
 
     def earliest(self, field: str, trace_ids: Collection[str]) -> dict[str, RawHit]:
         """Return the earliest span with a value of its own of each trace that has one."""

@@ -19,8 +19,9 @@ import tantivy
 from tracelake._errors import QueryError
 from tracelake.search import analyzers, query_values
 from tracelake.search.analyzers import Analyzer, Word
+from tracelake.search.lookups import is_inherited
 from tracelake.search.model import NAMED, PartContents, PartRef
-from tracelake.search.query_compiler import KEYWORDS, forms_of, ids_in, is_inherited, tree
+from tracelake.search.query_compiler import KEYWORDS, forms_of, ids_in, tree
 from tracelake.search.query_parser import OWNERS, AllOf, AnyOf, Boost, Last, Node, Text, ValueRange
 from tracelake.search.query_values import starts
 from tracelake.search.results import beginning

@@ -12,19 +12,40 @@ from __future__ import annotations
 import difflib
 import re
 import unicodedata
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Final, NoReturn, TypeAlias
+from typing import Any, Final, NoReturn, get_args
 
 import tantivy
 
 from tracelake import limits
 from tracelake._errors import QueryError
+from tracelake.otlp.conventions import SpanType
 from tracelake.search import analyzers, query_parser, query_values
 from tracelake.search.analyzers import ANALYZERS, EARLIER, ENGLISH, Analyzer, Word, get_analyzer, hint_of
+from tracelake.search.lookups import (
+    INHERITED,
+    NO_LOOKUPS,
+    Lookups,
+    cost_condition,
+    doubles_of,
+    is_inherited,
+    is_like,
+    is_number,
+    is_relative,
+    leaves,
+    reads_rows,
+    type_query,
+    types_wanted,
+    value_test,
+)
 from tracelake.search.query_parser import (
+    ASSESSED,
+    ASSESSMENTS,
+    ORDERED,
     OWNERS,
+    TABLE_NUMBERS,
     AllOf,
     AnyOf,
     Boost,
@@ -38,7 +59,7 @@ from tracelake.search.query_parser import (
     escaped,
 )
 from tracelake.search.query_values import number_terms, path_term, starts, term_of
-from tracelake.search.similar import SPAN, Alike
+from tracelake.search.similar import SPAN
 from tracelake.search.tokenization import has_unspaced
 
 QUERIES_KEPT: Final = 256
@@ -49,12 +70,9 @@ _QUERY_FUZZY_COST: Final = 4
 
 EXAMPLE: Final = '"refund policy" AND service:airline-agent'
 KEYWORDS: Final = (*analyzers.FACETS, "trace")
-INHERITED: Final = ("session", "user")
-"""Fields whose values a span inherits from its trace; see `inheritance.py`."""
-Inherited: TypeAlias = Callable[[Text, tantivy.Query], tantivy.Query]
-"""Function that returns the query for spans with an own or inherited value, given that for own values."""
-FIELDS: Final = (*KEYWORDS, *analyzers.NUMBERS, *analyzers.TEXTS, "span", "has", "like")
-"""All fields except attributes, for which see `OWNERS`."""
+FIELDS: Final = (*KEYWORDS, "type", *ORDERED, *analyzers.TEXTS, "span", "has", "like")
+"""All fields except attributes and assessments, for which see `OWNERS` and `ASSESSED`."""
+
 
 _REBUILT: Final = "an index of this version; run `tracelake index rebuild`"
 _IDS: Final = (
@@ -72,18 +90,18 @@ def parse(
     index: tantivy.Index,
     query: str,
     now_ns: int,
-    alike: Alike | None = None,
+    lookups: Lookups = NO_LOOKUPS,
     analyzer: Analyzer = ENGLISH,
 ) -> tantivy.Query | None:
     """Return the query for an index; None if the query has no words. Raises QueryError if it does not parse.
 
     Args:
         now_ns: The end of `last 2h`.
-        alike: Makes the queries for `like:` clauses.
+        lookups: Answer the clauses that depend on more than the query.
         analyzer: The analyzer of the index.
     """
     try:
-        return compiled(index, tree(query), now_ns, alike, analyzer)
+        return compiled(index, tree(query), now_ns, lookups, analyzer)
     except ValueError as error:
         raise refusal(query, error) from error
 
@@ -92,13 +110,12 @@ def compiled(
     index: tantivy.Index,
     node: Node,
     now_ns: int,
-    alike: Alike | None = None,
+    lookups: Lookups = NO_LOOKUPS,
     analyzer: Analyzer = ENGLISH,
-    inherited: Inherited | None = None,
 ) -> tantivy.Query | None:
     """Return the query of a tree; None if it has no words. Raises QuerySyntaxError if a value does not fit its
     field."""
-    return _Compiler(index, now_ns, alike, analyzer, inherited).compiled(node)
+    return _Compiler(index, now_ns, lookups, analyzer).compiled(node)
 
 
 def only_of(index: tantivy.Index, query: tantivy.Query, field: str, value: str) -> tantivy.Query:
@@ -122,7 +139,7 @@ def tree(query: str) -> Node:
         )
     parsed = query_parser.parse(_SURROGATE.sub("\N{REPLACEMENT CHARACTER}", query))
     open_ended = [
-        node for node in _leaves(parsed) if isinstance(node, Text) and (node.prefix or node.distance)
+        node for node in leaves(parsed) if isinstance(node, Text) and (node.prefix or node.distance)
     ]
     if len(open_ended) > limits.QUERY_OPEN_WORDS_MAX:
         raise QuerySyntaxError(
@@ -153,9 +170,8 @@ class _Compiler:
 
     index: tantivy.Index
     now_ns: int
-    alike: Alike | None
+    lookups: Lookups
     analyzer: Analyzer
-    inherited: Inherited | None
 
     def compiled(self, node: Node) -> tantivy.Query | None:  # noqa: PLR0911 - one for each kind of node
         """Return the query for the documents of a node; None if the node has no word, such as `!!!`."""
@@ -203,6 +219,8 @@ class _Compiler:
             return self._exists(node.text, node.place, prefix=node.prefix)
         if field.startswith(OWNERS):
             return self._attribute(node, field)
+        if field.startswith(ASSESSED):
+            return self._assessed(field, node.place, value_test(node))
         if not node.text:
             raise QuerySyntaxError(
                 node.place, f"the value is empty; to find spans without it, write NOT has:{field}"
@@ -211,12 +229,14 @@ class _Compiler:
             return _filter(self._unset(node))
         if field in KEYWORDS:
             query = self._exact(node, field, node.text)
-            if field in INHERITED and self.inherited is not None:
-                query = self.inherited(node, query)
+            if field in INHERITED and self.lookups.inherited is not None:
+                query = self.lookups.inherited(node, query)
             return _filter(query)
         if field == "span":
             return _filter(self._span(node))
-        if field in analyzers.NUMBERS:
+        if field == "type":
+            return _filter(_either([type_query(self.index.schema, each) for each in types_wanted(node)]))
+        if field in ORDERED:
             return self._range(ValueRange(field, node.text, node.text, node.place))
         return self._like(node) if field == "like" else _no_field(node, field)
 
@@ -226,7 +246,7 @@ class _Compiler:
             raise QuerySyntaxError(
                 node.place, "like: needs a span, written as its trace id and its span id with - between"
             )
-        query = self.alike(ids[1], ids[2]) if self.alike is not None else None
+        query = self.lookups.alike(ids[1], ids[2]) if self.lookups.alike is not None else None
         if query is None:
             raise QuerySyntaxError(node.place, f"there is no span {node.text} here; copy both ids from a hit")
         return query
@@ -244,6 +264,23 @@ class _Compiler:
         if not self.analyzer.is_current:
             raise QuerySyntaxError(node.place, f"span: needs {_REBUILT}")
         return self._exact(node, "attribute", term_of(path_term("span"), node.text))
+
+    def _assessed(self, field: str, place: int, matches: Callable[[Any], bool]) -> tantivy.Query:
+        """Return the query for spans whose trace has an assessment that passes a test."""
+        prefix, dot, name = field.partition(".")
+        if not name:
+            raise QuerySyntaxError(place, f"{field} needs the name of an assessment: {field}correct:false")
+        if self.lookups.assessed is None:
+            return tantivy.Query.empty_query()
+        traces = self.lookups.assessed(ASSESSMENTS[prefix + dot], name, matches)
+        return _filter(tantivy.Query.term_set_query(self.index.schema, "trace", sorted(traces)))
+
+    def _rows(self, condition: str) -> tantivy.Query:
+        """Return the query for the spans whose rows meet an SQL condition."""
+        if self.lookups.rows_where is None:
+            return tantivy.Query.empty_query()
+        rows = list(self.lookups.rows_where(condition))
+        return _filter(tantivy.Query.term_set_query(self.index.schema, "row", rows))
 
     def _of_ids(self, node: Text) -> tantivy.Query | None:
         """Return the query for a trace or span if the word is its id; None for any other word."""
@@ -299,8 +336,12 @@ class _Compiler:
         field = node.field
         if field.startswith(OWNERS):
             return self._doubles(node)
-        if field not in analyzers.NUMBERS:
+        if field.startswith(ASSESSED):
+            return self._assessed_range(node)
+        if field not in ORDERED:
             _no_order(node)
+        if field == "cost":
+            return self._rows(cost_condition(node))
         if field == "start":
             return self._integers("start", starts(node, self.now_ns))
         if field == "duration":
@@ -311,13 +352,29 @@ class _Compiler:
         for text, value in ((node.low, low), (node.high, high)):
             if text is not None and value is None:
                 raise QuerySyntaxError(node.place, f"{text!r} is not {wanted}")
-        return self._integers(field, query_values.integers(low, high, node.with_low, node.with_high))
+        bounds = query_values.integers(low, high, node.with_low, node.with_high)
+        if field in TABLE_NUMBERS:
+            return self._rows("false" if bounds is None else f"{field} between {bounds[0]} and {bounds[1]}")
+        return self._integers(field, bounds)
 
     def _integers(self, field: str, bounds: tuple[int, int] | None) -> tantivy.Query:
         if bounds is None:
             return tantivy.Query.empty_query()
         schema, kind = self.index.schema, tantivy.FieldType.Integer
         return _filter(tantivy.Query.range_query(schema, field, kind, *bounds))
+
+    def _assessed_range(self, node: ValueRange) -> tantivy.Query | None:
+        try:
+            bounds = doubles_of(node)
+        except QuerySyntaxError:
+            if not node.written:
+                raise
+            return self._text(query_parser.text_of(node), node.field)  # a text that contains two dots
+
+        def matches(value: Any) -> bool:
+            return is_number(value) and bounds.holds(float(value))
+
+        return self._assessed(node.field, node.place, matches)
 
     def _doubles(self, node: ValueRange) -> tantivy.Query:
         low, high = (None if text is None else query_values.double(text) for text in (node.low, node.high))
@@ -337,7 +394,7 @@ class _Compiler:
         ]
         return _filter(_either(ranges))
 
-    def _exists(self, path: str, place: int, prefix: bool = False) -> tantivy.Query:
+    def _exists(self, path: str, place: int, prefix: bool = False) -> tantivy.Query:  # noqa: PLR0911 - one for each kind
         if path in analyzers.PARTS:
             return _filter(self._exact(Text("has", path, place, prefix=prefix), "has", path_term(path)))
         if path.startswith(OWNERS):
@@ -347,11 +404,18 @@ class _Compiler:
             )
         if path in (*analyzers.TEXTS, "trace", "span"):
             return _filter(tantivy.Query.all_query())
+        if path.startswith(ASSESSED) and not prefix:
+            return self._assessed(path, place, lambda _value: True)
+        if path == "type":
+            return _filter(_either([type_query(self.index.schema, each) for each in get_args(SpanType)]))
+        if path in TABLE_NUMBERS:
+            return self._rows(f"{path} is not null")
         if path in FIELDS and path not in ("has", "like"):
             return _filter(tantivy.Query.exists_query(path))
-        names = ", ".join([*analyzers.FACETS, *analyzers.NUMBERS, *analyzers.PARTS])
+        names = ", ".join([*analyzers.FACETS, "type", *ORDERED, *analyzers.PARTS])
         raise QuerySyntaxError(
-            place, f"has: accepts {names}, or an attribute such as attributes.http.status_code, not {path!r}"
+            place,
+            f"has: accepts {names}, feedback.NAME, or an attribute such as attributes.http.status_code, not {path!r}",
         )
 
     def _words(self, node: Text, names: Sequence[str]) -> tantivy.Query | None:
@@ -478,66 +542,34 @@ def _no_order(node: ValueRange) -> NoReturn:
     raise QuerySyntaxError(
         node.place,
         f"{node.field} is a text and has no order; write {node.field}:{node.low or node.high}, or quote it all. "
-        f"{', '.join(analyzers.NUMBERS)} and attributes have one",
+        f"{', '.join(ORDERED)}, attributes and feedback have one",
     )
-
-
-def _leaves(node: Node, wanted: bool = False) -> Iterator[query_parser.Clause]:
-    """Yield all clauses of a tree. With `wanted`, skip clauses in operands of NOT."""
-    nodes: list[tuple[Node, bool]] = [(node, True)]
-    while nodes:
-        inner, positive = nodes.pop()
-        match inner:
-            case Boost(node, _):
-                nodes.append((node, positive))
-            case Not(node):
-                nodes.append((node, not positive))
-            case AllOf(several) | AnyOf(several):
-                nodes += [(each, positive) for each in reversed(several)]
-            case _:
-                if positive or not wanted:
-                    yield inner
-
-
-def is_like(node: Node) -> bool:
-    """Whether a query has a `like:` clause. The index determines the words of such a clause."""
-    return any(isinstance(leaf, Text) and leaf.field == "like" for leaf in _leaves(node))
-
-
-def is_inherited(node: Node) -> bool:
-    """Whether a query has a value that spans inherit from their trace."""
-    return any(isinstance(leaf, Text) and leaf.field in INHERITED and leaf.text for leaf in _leaves(node))
 
 
 def is_graded(node: Node) -> bool:
     """Whether a query has complete words or phrases, which give its hits many different scores."""
-    leaves = (leaf for leaf in _leaves(node, wanted=True) if isinstance(leaf, Text))
+    texts = (leaf for leaf in leaves(node, wanted=True) if isinstance(leaf, Text))
     return any(
         leaf.field == "like"
         or (leaf.field in (None, *analyzers.TEXTS) and not leaf.prefix and (leaf.quoted or not leaf.distance))
-        for leaf in leaves
+        for leaf in texts
     )
-
-
-def is_relative(node: Node) -> bool:
-    """Whether the query depends on the current time, as `last 2h` does."""
-    return any(isinstance(leaf, Last) for leaf in _leaves(node))
 
 
 def is_ranked(node: Node) -> bool:
     """Whether a query has words, which give its hits scores. All other clauses add nothing to a score."""
     return any(
-        isinstance(leaf, Text) and leaf.field in (None, "like", *analyzers.TEXTS) for leaf in _leaves(node)
+        isinstance(leaf, Text) and leaf.field in (None, "like", *analyzers.TEXTS) for leaf in leaves(node)
     )
 
 
 def texts_wanted(query: str) -> list[Text]:
     """Return the words and phrases to highlight in names and texts. Raises QueryError if the query does not parse."""
     try:
-        leaves = list(_leaves(tree(query), wanted=True))
+        clauses = list(leaves(tree(query), wanted=True))
     except QuerySyntaxError as error:
         raise refusal(query, error) from error
-    return [leaf for leaf in leaves if isinstance(leaf, Text) and leaf.field in (None, *analyzers.TEXTS)]
+    return [leaf for leaf in clauses if isinstance(leaf, Text) and leaf.field in (None, *analyzers.TEXTS)]
 
 
 def refusal(query: str, error: ValueError) -> QueryError:
@@ -570,7 +602,7 @@ class _Read:
     node: Node
     is_like: bool
     is_relative: bool
-    is_inherited: bool
+    is_looked_up: bool
 
 
 @lru_cache(len(ANALYZERS) + len(EARLIER))
@@ -588,9 +620,9 @@ def asks_for_likeness(query: str) -> bool:
     return _read(query).is_like
 
 
-def asks_for_inheritance(query: str) -> bool:
-    """Whether a query has values that spans inherit, which depend on the index. Raises as `asks_for_likeness`."""
-    return _read(query).is_inherited
+def asks_for_lookups(query: str) -> bool:
+    """Whether a query has clauses that depend on other spans, rows or assessments. Raises as `asks_for_likeness`."""
+    return _read(query).is_looked_up
 
 
 def prepared(
@@ -608,23 +640,22 @@ def prepared_in_index(
     now_ns: int,
     workspace: str | None = None,
     *,
-    alike: Alike | None,
-    inherited: Inherited | None,
+    lookups: Lookups,
 ) -> Prepared:
-    """Compile a query with `like:`, for which `alike` supplies words, or with values that spans inherit. Raises
-    QuerySyntaxError or QueryError if it does not parse or costs too much."""
-    return _compiled(query, service, workspace, analyzer, now_ns, alike, inherited)
+    """Compile a query with clauses that `lookups` answer. Raises QuerySyntaxError or QueryError if it does not parse or
+    costs too much."""
+    return _compiled(query, service, workspace, analyzer, now_ns, lookups)
 
 
 @lru_cache(QUERIES_KEPT)
 def _read(query: str) -> _Read:
     node = tree(query)
-    return _Read(node, is_like(node), is_relative(node), is_inherited(node))
+    return _Read(node, is_like(node), is_relative(node), is_inherited(node) or reads_rows(node))
 
 
 @lru_cache(QUERIES_KEPT)
 def _prepared(query: str, service: str | None, workspace: str | None, text: str, now_ns: int) -> Prepared:
-    return _compiled(query, service, workspace, get_analyzer(text), now_ns, None, None)
+    return _compiled(query, service, workspace, get_analyzer(text), now_ns, NO_LOOKUPS)
 
 
 def _compiled(
@@ -633,11 +664,10 @@ def _compiled(
     workspace: str | None,
     analyzer: Analyzer,
     now_ns: int,
-    alike: Alike | None,
-    inherited: Inherited | None,
+    lookups: Lookups,
 ) -> Prepared:
     node, grammar = _read(query).node, grammar_of(analyzer)
-    compiled_query = compiled(grammar, node, now_ns, alike, analyzer, inherited)
+    compiled_query = compiled(grammar, node, now_ns, lookups, analyzer)
     for field, value in (("service", service), ("workspace", workspace)):
         if compiled_query is not None and value is not None:
             compiled_query = only_of(grammar, compiled_query, field, value)

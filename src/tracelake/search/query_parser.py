@@ -8,7 +8,7 @@
                  | "has:" path [ "*" ] | "last" number unit | "*"
     text         = word [ "*" | "~" digit ] | '"' anything '"' [ "~" digits ] [ "*" ]
     field        = letter { letter | digit | "_" | "." | "-" | "/" } | path
-    path         = ( "attributes" | "events" | "resource" ) "." '"' anything '"'
+    path         = ( "attributes" | "events" | "resource" | "feedback" | "score" | "expectation" ) "." '"' anything '"'
     boost        = "^" number
 
 A word contains no space, quote or parenthesis. A backslash makes the next character literal.
@@ -114,17 +114,27 @@ class Boost:
 Clause: TypeAlias = Text | ValueRange | Last | Everything
 Node: TypeAlias = Clause | Not | AllOf | AnyOf | Boost
 
-ORDERED: Final = ("start", "duration", "tokens", "input_tokens", "output_tokens")
+INDEX_NUMBERS: Final = ("start", "duration", "tokens", "input_tokens", "output_tokens")
+"""Fields of numbers and times in the index."""
+TABLE_NUMBERS: Final = (
+    *("cost", "total_tokens", "cached_input_tokens", "cache_write_tokens", "reasoning_tokens"),
+)
+"""Fields of numbers that are read from the columns of the same name in table `spans`."""
+ORDERED: Final = (*INDEX_NUMBERS, *TABLE_NUMBERS)
 """Fields of numbers and times, which may precede `>`."""
+ASSESSMENTS: Final = {"feedback.": "feedback", "score.": "feedback", "expectation.": "expectation"}
+"""Prefixes of fields that are the assessments of a trace by name, each with the kind of assessment."""
+ASSESSED: Final = tuple(ASSESSMENTS)
 _SPACE: Final = re.compile(r"\s*")
 _OPERATOR: Final = re.compile(r'(AND|OR|NOT)(?=[\s("]|$)')
 _SIGN: Final = re.compile(r"[+-](?=[^\s)])")
-QUOTED_PATH: Final = r"""(?:attributes|events|resource)\."(?:\\.|[^"\\])*\""""
+_OWNER: Final = "(?:attributes|events|resource|feedback|score|expectation)"
+QUOTED_PATH: Final = rf"""{_OWNER}\."(?:\\.|[^"\\])*\""""
 """Regular expression for a path with quotes around its key."""
 _PATH: Final = re.compile(rf"({QUOTED_PATH})(\*?)", re.DOTALL)
 _FIELD: Final = re.compile(rf"({QUOTED_PATH}|[A-Za-z_][\w./-]*+)(:?>=|:?<=|:?>|:?<|:)", re.DOTALL)
 _APART: Final = re.compile(
-    rf"({QUOTED_PATH}|(?:attributes|events|resource)\.[\w./-]+|{'|'.join(ORDERED)})\s+([<>]=?)\s*[\d.+-]",
+    rf"({QUOTED_PATH}|{_OWNER}\.[\w./-]+|{'|'.join(ORDERED)})\s+([<>]=?)\s*[\d.+-]",
     re.DOTALL,
 )
 """Comparisons with spaces, which would otherwise be parsed as words."""
@@ -323,7 +333,7 @@ def _word(field: str | None, word: str, start: int) -> Clause:
 
 
 def _has_order(field: str) -> bool:
-    return field in ORDERED or field.startswith(OWNERS)
+    return field in ORDERED or field.startswith((*OWNERS, *ASSESSED))
 
 
 def text_of(node: ValueRange) -> Text:

@@ -22,7 +22,8 @@ from tracelake.search import query_compiler
 from tracelake.search.analyzers import ANALYZERS, ENGLISH, of_fingerprint
 from tracelake.search.build import UnpublishedPart
 from tracelake.search.facets import FacetCounts, OneWorkspace, RawFacet, check, completions, count, only
-from tracelake.search.inheritance import Inheritance
+from tracelake.search.inheritance import Assessments, Inheritance
+from tracelake.search.lookups import Lookups, RowsWhere
 from tracelake.search.model import BUILD_ANEW, Manifest, RowSelection
 from tracelake.search.open_index import OpenedIndex, OpenIndex
 from tracelake.search.part_cache import classify_error, retry_after_reopen
@@ -43,6 +44,8 @@ from tracelake.storage.ports import ObjectStore
 
 _LIKE_SPANS_KEPT: Final = 8
 """Spans whose texts a searcher caches for more-like-this."""
+_CONDITIONS_KEPT: Final = 32
+"""Conditions on columns whose rows a searcher caches."""
 _WORKSPACES_KEPT: Final = 8
 """Workspaces whose queries for inherited values a searcher caches."""
 INDEX_PRUNED_KEPT: Final = 8
@@ -78,12 +81,15 @@ class Searcher:
         *,
         at_once: bool = True,
         unpublished: Sequence[UnpublishedPart] = (),
+        rows_where: RowsWhere | None = None,
+        assessments: Assessments | None = None,
     ) -> None:
         """Open the parts of the manifest; `index` is an open index, or a directory for its cache.
 
         With `rows`, documents of other rows are excluded from everything except scores. `texts_of` returns the texts
         of spans for `like:` clauses. Unless `at_once`, parts are opened when a search needs them, and errors are
         raised then. `unpublished` parts have the same analyzer and are searched together with those of the manifest.
+        `rows_where` and `assessments` answer conditions on columns and on assessments.
 
         Raises:
             DamageError: A part is missing or altered; the message names it (F14).
@@ -94,6 +100,8 @@ class Searcher:
         """Description of the vector settings for users; None if the index has no vectors."""
         # Cached because a search and its count read the texts of the same span.
         self._texts_of = None if texts_of is None else lru_cache(_LIKE_SPANS_KEPT)(texts_of)
+        self._rows_where = None if rows_where is None else lru_cache(_CONDITIONS_KEPT)(rows_where)
+        self._assessments = assessments
         self._manifest = manifest
         self._rows = rows
         self._unpublished = unpublished
@@ -299,19 +307,15 @@ class Searcher:
         """
         now_ns = time.time_ns() if now_ns is None else now_ns
         try:
-            like, inherits = (
-                query_compiler.asks_for_likeness(query),
-                query_compiler.asks_for_inheritance(query),
-            )
-            if like or inherits:
+            like, looks_up = query_compiler.asks_for_likeness(query), query_compiler.asks_for_lookups(query)
+            if like or looks_up:
                 prepared_query = query_compiler.prepared_in_index(
                     query,
                     service,
                     self.analyzer,
                     now_ns,
                     workspace,
-                    alike=self._alike(workspace) if like else None,
-                    inherited=self._inherited(workspace) if inherits else None,
+                    lookups=self._lookups(workspace, like=like),
                 )
             else:
                 prepared_query = query_compiler.prepared(query, service, self.analyzer, now_ns, workspace)
@@ -341,19 +345,19 @@ class Searcher:
         counted = self._grammar.searcher() if opened is None else opened.searcher
         return alike_in(self._grammar.schema, counted, self._texts_of, self.analyzer, workspace)
 
-    def _inherited(self, workspace: str | None) -> query_compiler.Inherited | None:
-        """Return the function that makes queries for values that spans inherit. It needs all parts, because a trace
-        may be in several."""
-        opened = self._opened()
+    def _lookups(self, workspace: str | None, *, like: bool) -> Lookups:
+        """Return the functions for clauses that depend on more than the query. They need all parts, because a trace may
+        be in several."""
+        alike, opened = self._alike(workspace) if like else None, self._opened()
         if opened is None:
-            return None
+            return Lookups(alike)
         inheritance = self._inheritances.get(workspace)
         if inheritance is None:
             for oldest in list(self._inheritances)[: max(0, len(self._inheritances) + 1 - _WORKSPACES_KEPT)]:
                 self._inheritances.pop(oldest, None)
-            inheritance = Inheritance(self._grammar, opened.searcher, workspace)
+            inheritance = Inheritance(self._grammar, opened.searcher, workspace, self._assessments)
             self._inheritances[workspace] = inheritance
-        return inheritance.query
+        return Lookups(alike, inheritance.query, self._rows_where, inheritance.assessed)
 
     def _may_match(self, may: MayMatch) -> tuple[int, ...]:
         """Return the numbers of the parts that may have hits."""
@@ -456,7 +460,9 @@ class Searcher:
         if self._by_meaning is None:  # opened on demand, so that damaged vectors do not prevent text search
             blocks = self._index.blocks(self._manifest, self._manifest.vectors)
             vectors = Vectors(self._manifest.vectors, blocks, omitted_rows(opened))
-            self._by_meaning = SemanticSearch(opened, vectors, self._texts_of, self.analyzer)
+            self._by_meaning = SemanticSearch(
+                opened, vectors, self._texts_of, self.analyzer, self._rows_where, self._assessments
+            )
         return self._by_meaning
 
     @retry_after_reopen

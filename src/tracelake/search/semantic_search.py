@@ -22,7 +22,8 @@ from tracelake._errors import QueryError
 from tracelake.search import query_parser
 from tracelake.search.analyzers import Analyzer
 from tracelake.search.facets import FacetCounts, Only, RawFacet, check, count, only
-from tracelake.search.inheritance import Inheritance
+from tracelake.search.inheritance import Assessments, Inheritance
+from tracelake.search.lookups import Lookups, RowsWhere
 from tracelake.search.model import NOBODY, RowIds
 from tracelake.search.open_index import OpenedIndex
 from tracelake.search.part_cache import classify_error
@@ -245,12 +246,20 @@ class SemanticSearch:
     """Semantic search at one manifest. It is immutable and safe to share between threads."""
 
     def __init__(
-        self, opened: OpenedIndex, vectors: Vectors, texts_of: TextsOf | None, analyzer: Analyzer
+        self,
+        opened: OpenedIndex,
+        vectors: Vectors,
+        texts_of: TextsOf | None,
+        analyzer: Analyzer,
+        rows_where: RowsWhere | None = None,
+        assessments: Assessments | None = None,
     ) -> None:
         self._opened = opened
         self._vectors = vectors
         self._texts_of = texts_of
         self._analyzer = analyzer
+        self._rows_where = rows_where
+        self._assessments = assessments
         # Cached because the pages and facets of a search are taken from the same ranking.
         self._ranked = lru_cache(_SEMANTIC_RESULTS_KEPT)(self._rank)
 
@@ -288,10 +297,11 @@ class SemanticSearch:
             index.schema, self._opened.searcher, self._texts_of, self._analyzer, request.workspace
         )
 
-        inheritance = Inheritance(index, self._opened.searcher, request.workspace)
+        inheritance = Inheritance(index, self._opened.searcher, request.workspace, self._assessments)
+        lookups = Lookups(alike, inheritance.query, self._rows_where, inheritance.assessed)
 
         def query_of(node: query_parser.Node) -> tantivy.Query | None:
-            query = compiled(index, node, request.now_ns, alike, self._analyzer, inheritance.query)
+            query = compiled(index, node, request.now_ns, lookups, self._analyzer)
             for field, value in request.only:
                 query = None if query is None else only_of(index, query, field, value)
             return query

@@ -1,5 +1,8 @@
 """Built-in tables `spans` and `traces`: their schemas, how a trace is aggregated, and the rows of one workspace.
 
+In SQL, TRACKED comes from the tracking store: assessments and experiments. They have today's rows, whatever commit a
+query reads, because people change them at any time. A user's table with the same name takes precedence.
+
 Writers, readers, maintenance and verification use `BUILT_IN`. A new table is one entry there, and the code in
 `pipeline/merge_task.py` that fills it. In a lake of an earlier release, the new table is empty until the next
 transaction.
@@ -7,18 +10,32 @@ transaction.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Final, Literal, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tracelake.limits import TRACE_USAGE_MAX_STEPS
+from tracelake.limits import TRACE_USAGE_MAX_STEPS, TRACKED_ROWS_MAX
+from tracelake.otlp.conventions import (
+    EVALUATION_COMMENT,
+    EVALUATION_EVENT,
+    EVALUATION_LABEL,
+    EVALUATION_NAME,
+    EVALUATION_SCORE,
+)
 from tracelake.otlp.schema import IS_SERVER_SQL, SPANS_ADDED, SPANS_TABLE, TRANSACTION_FIELD
 from tracelake.results import is_server_side
 from tracelake.shards.rows import literal
+from tracelake.storage import ObjectStore
 from tracelake.tables.predicates import Layout
+from tracelake.tracking.location import find_tracking
+
+# ruff: noqa: PLC0415  SQLAlchemy: queries that name no table of the tracking store start without it
 
 _FIELDS: list[pa.Field[Any]] = [
     pa.field("trace_id", pa.string(), nullable=False),
@@ -425,3 +442,136 @@ def with_trace_values_sql(spans: str, traces: str | None) -> str:
         f"coalesce(span.{name}, of_trace.{name}) as {value}" for value, name in TRACE_VALUES.items()
     )
     return f"select span.*, {columns} from ({spans}) span left join ({of_traces}) of_trace using (trace_id)"
+
+
+def _texts(*names: str) -> dict[str, pa.DataType]:
+    return dict.fromkeys(names, pa.string())
+
+
+ASSESSMENTS: Final = "assessments"
+EXPERIMENTS: Final = "experiments"
+TRACE_EXPERIMENTS: Final = "trace_experiments"
+TRACKED: Final[dict[str, pa.Schema]] = {
+    ASSESSMENTS: pa.schema(
+        {
+            **_texts("trace_id", "span_id", "workspace", "kind", "name", "value"),
+            "number": pa.float64(),
+            **_texts("comment", "source", "author", "assessment_id"),
+            "created_ns": pa.int64(),
+        }
+    ),
+    EXPERIMENTS: pa.schema(
+        {
+            **_texts("experiment_id", "name", "workspace"),
+            "created_ns": pa.int64(),
+            "tags": pa.map_(pa.string(), pa.string()),
+        }
+    ),
+    TRACE_EXPERIMENTS: pa.schema(_texts("trace_id", "experiment_id")),
+}
+"""The tables with their columns."""
+
+
+def stored_values(
+    objects: ObjectStore, kind: str, name: str, workspace: str | None
+) -> Iterable[tuple[str, Any]]:
+    """Return the trace ids and values of a lake's assessments of a kind and name; none without a tracking store."""
+    if (store := find_tracking(objects)) is None:
+        return ()
+    from tracelake.tracking.annotations import Annotations
+
+    return Annotations(store, workspace).values_of(kind, name)
+
+
+def stored_rows(objects: ObjectStore, name: str, workspace: str | None) -> pa.Table:
+    """Return the rows of one of TRACKED from the tracking store. Raises LimitError if there are too many."""
+    store = find_tracking(objects)
+    rows: list[dict[str, Any]] = []
+    if store is not None:
+        from tracelake.tracking.annotations import Annotations, is_valid
+
+        annotations = Annotations(store, workspace)
+        if name == ASSESSMENTS:
+            stored = annotations.stored_assessments(TRACKED_ROWS_MAX)
+            rows = [_assessment(each, body) for each, body in stored if is_valid(body)]
+        elif name == EXPERIMENTS:
+            rows = [
+                {
+                    "experiment_id": each.experiment_id,
+                    "name": each.name,
+                    "workspace": each.workspace,
+                    "created_ns": each.created_ns,
+                    "tags": list(each.tags.items()),
+                }
+                for each in annotations.experiments()
+            ]
+        else:
+            pairs = annotations.trace_experiments(TRACKED_ROWS_MAX)
+            rows = [{"trace_id": trace_id, "experiment_id": experiment} for trace_id, experiment in pairs]
+    return pa.Table.from_pylist(rows, TRACKED[name])
+
+
+def without_traces(rows: pa.Table, trace_ids: Collection[str]) -> pa.Table:
+    """Return the rows of a table that are not of these traces."""
+    if not trace_ids or "trace_id" not in rows.column_names:
+        return rows
+    return rows.filter(pc.invert(pc.is_in(rows["trace_id"], pa.array(trace_ids, pa.string()))))
+
+
+def _assessment(workspace: str, body: Mapping[str, Any]) -> dict[str, Any]:
+    from tracelake.tracking.annotations import kind_of, value_of
+
+    value, source = value_of(body), body.get("source")
+    source = source if isinstance(source, Mapping) else {}
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    number = None
+    with suppress(OverflowError):
+        number = float(value) if is_number else None
+    return {
+        "trace_id": body.get("trace_id"),
+        "span_id": _text(body.get("span_id")),
+        "workspace": workspace,
+        "kind": kind_of(body),
+        "name": _text(body.get("assessment_name")),
+        "value": value if isinstance(value, str) else json.dumps(value, ensure_ascii=False),
+        "number": number,
+        "comment": _text(body.get("rationale")),
+        "source": _text(source.get("source_type")),
+        "author": _text(source.get("source_id")),
+        "assessment_id": _text(body.get("assessment_id")),
+        "created_ns": _nanoseconds(body.get("create_time")),
+    }
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else str(value)
+
+
+def _nanoseconds(time: Any) -> int | None:
+    """Return an ISO time as nanoseconds since 1970; None for another value."""
+    try:
+        return int(datetime.fromisoformat(time).timestamp() * 1_000_000) * 1_000
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def tracked_views(names: Iterable[str]) -> list[str]:
+    """Return the statements that create views of these tables, from the rows `stored_NAME` and the spans."""
+    return [
+        f'create temp view "{name}" as select * from stored_{name}'
+        + (f" union all by name {_EVALUATIONS_SQL}" if name == ASSESSMENTS else "")
+        for name in names
+    ]
+
+
+_EVALUATIONS_SQL: Final = f"""
+    select trace_id, span_id, workspace, 'feedback' as kind, evaluation['{EVALUATION_NAME}'] as name,
+           coalesce(evaluation['{EVALUATION_LABEL}'], evaluation['{EVALUATION_SCORE}']) as value,
+           try_cast(evaluation['{EVALUATION_SCORE}'] as double) as number,
+           evaluation['{EVALUATION_COMMENT}'] as comment, 'EVENT' as source, service as author, created_ns
+    from (
+        select trace_id, span_id, workspace, service, event.time_ns as created_ns, event.attributes as evaluation
+        from (select trace_id, span_id, workspace, service, unnest(events) as event from "{TABLE_SPANS.name}")
+        where event.name = '{EVALUATION_EVENT}'
+    ) where name is not null
+"""

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Final, get_args
 from weakref import WeakKeyDictionary
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec.structs import replace
@@ -23,13 +21,14 @@ from msgspec.structs import replace
 from tracelake._errors import LimitError, NotFoundError, QueryError, TableNotFoundError, UsageError
 from tracelake.erasure.store import NOTHING_MASKED, MaskedTraces
 from tracelake.limits import LEASE_S, SEARCH_HITS_MAX, TRACE_ROWS_MAX_BYTES
-from tracelake.otlp.schema import SPANS, TRANSACTION_FIELD
+from tracelake.otlp.schema import SPANS
 from tracelake.results import IndexInfo, Row, TableInfo, Trace
 from tracelake.search.analyzers import Analyzer, hint_of, of_fingerprint
-from tracelake.search.build import UnpublishedPart, WithUnpublished, no_index
-from tracelake.search.documents import document_text, texts_to_show
+from tracelake.search.build import WithUnpublished, no_index
+from tracelake.search.documents import texts_to_show
 from tracelake.search.facets import RawFacet
 from tracelake.search.finalize import read_manifest, read_parts
+from tracelake.search.inheritance import Assessments
 from tracelake.search.model import BUILD_ANEW, Manifest, RowIds, manifest_path
 from tracelake.search.open_index import OpenIndex
 from tracelake.search.part_cache import ceiling as parts_ceiling
@@ -39,10 +38,11 @@ from tracelake.search.results import Facet, FacetValue, Hit, SearchResults, high
 from tracelake.search.searcher import Searcher, SearchRequest, Sort, check_request, make_request
 from tracelake.search.vectors import VectorSettings
 from tracelake.shards.leases import Leases
-from tracelake.shards.rows import ROW_ID, first_row_id, literal
+from tracelake.shards.rows import ROW_ID, literal
 from tracelake.shards.shard import EMPTY, Shard, Snapshot
 from tracelake.storage import ObjectStore, Stores
 from tracelake.tables.builtin import (
+    ASSESSMENTS,
     BUILT_IN,
     CARRIER_COLUMNS,
     IN_ORDER,
@@ -51,12 +51,17 @@ from tracelake.tables.builtin import (
     TABLES_FOLDER,
     TRACE_VALUES,
     TRACES,
+    TRACKED,
     base_tables,
     entry_of,
     in_workspace,
     inherit,
+    stored_rows,
+    stored_values,
+    tracked_views,
     values_of_traces,
     with_trace_values_sql,
+    without_traces,
     workspace_sql,
     workspace_table_sql,
 )
@@ -83,6 +88,14 @@ from tracelake.tables.table import (
     read_trace,
     to_rows,
     too_large,
+)
+from tracelake.tables.uncommitted import (
+    FIRST_UNCOMMITTED,
+    TEXT_COLUMNS,
+    UncommittedRows,
+    events_of,
+    rows_where,
+    texts_of,
 )
 from tracelake.versions.model import IndexAt, Reference, TableAt
 from tracelake.versions.repository import Repository
@@ -204,73 +217,6 @@ def vectors_at(repository: Repository, objects: ObjectStore, commit_id: str | No
     return read_manifest(objects, path).vectors if path is not None else None
 
 
-FIRST_UNCOMMITTED: Final = 1 << 30
-"""The first number beyond real transactions. The index uses it as the transaction of rows in unpublished parts."""
-
-
-@dataclass(frozen=True, eq=False)
-class UncommittedRows:
-    """Uncommitted rows that a search reads in addition to a commit. The search caches data about them in this
-    object."""
-
-    parts: Sequence[UnpublishedPart]
-    hidden: RowIds
-    """Ids of rows, in parts or in the table, that lose to another version of the same span."""
-    name: str
-    """Name of these rows in page tokens, so that a later page can restore them; "" if there are no rows."""
-
-    def rows_of(self, row_ids: Sequence[int], columns: Sequence[str]) -> pa.Table:
-        """Return the rows with these ids, without hidden rows, which other versions of their spans beat."""
-        wanted = np.array(row_ids, np.int64)
-        return self._select(columns, lambda rows: np.isin(rows[ROW_ID.name].to_numpy(), wanted))
-
-    def of_span(self, trace_id: str, span_id: str, columns: Sequence[str]) -> pa.Table:
-        """Return the uncommitted rows of a span, one for each workspace: the greatest claim."""
-
-        def is_it(rows: pa.Table) -> npt.NDArray[np.bool_]:
-            of_trace = pc.equal(rows["trace_id"], pa.scalar(trace_id))
-            return np.asarray(pc.and_(of_trace, pc.equal(rows["span_id"], pa.scalar(span_id))), np.bool_)
-
-        return self._select(columns, is_it)
-
-    def of_traces(self, trace_ids: Sequence[str], columns: Sequence[str]) -> pa.Table:
-        """Return the winning rows of traces."""
-        wanted = pa.array(trace_ids, pa.string())
-        return self._select(columns, lambda rows: np.asarray(pc.is_in(rows["trace_id"], wanted), np.bool_))
-
-    def _select(
-        self, columns: Sequence[str], are_wanted: Callable[[pa.Table], npt.NDArray[np.bool_]]
-    ) -> pa.Table:
-        names = [name for name in columns if name != TRANSACTION_FIELD.name]
-        # Take from each part separately: taking from several parts would first concatenate them.
-        rows = []
-        for part in self.parts:
-            is_winner = ~np.isin(part.rows[ROW_ID.name].to_numpy(), self.hidden)
-            rows.append(part.rows.select(names).take(np.flatnonzero(are_wanted(part.rows) & is_winner)))
-        return pa.concat_tables(rows) if rows else SPANS.append(ROW_ID).empty_table().select(names)
-
-
-assert first_row_id(FIRST_UNCOMMITTED) == 1 << 62
-
-TEXT_COLUMNS: Final = ("input", "output", "status_message", "attributes", "events")
-
-
-def texts_of(
-    spans: Table, newer: UncommittedRows | None, trace_id: str, span_id: str, workspace: str | None
-) -> list[str] | None:
-    """Return the indexed texts of a span, or None if the workspace has no such span."""
-    columns = ["span_id", "workspace", *TEXT_COLUMNS]
-    rows = (
-        [] if newer is None else to_rows(in_workspace(newer.of_span(trace_id, span_id, columns), workspace))
-    )
-    rows = rows or to_rows(in_workspace(spans.lookup([trace_id], columns), workspace))
-    its = [row for row in rows if row["span_id"] == span_id]
-    if not its:
-        return None
-    both = [row for row in its if row["workspace"] == its[0]["workspace"]]
-    return [text for row in both for text in document_text(row)]
-
-
 _TRACE_ID: Final = re.compile(r"[0-9a-f]{6,32}")
 _TOLD_COLUMNS: Final = (
     "service",
@@ -381,12 +327,23 @@ class CommitView:
                 identifiers = words((reading if workspace is None else of_tables)(checked(db, query)))
             # Tables that the query does not name are not fetched, because their parts may be remote.
             names = self._names if workspace is None else BUILT_IN
-            identifiers |= base_tables(identifiers, workspace)
+            tracked = {
+                name: without_traces(
+                    stored_rows(self._stores.objects, name, workspace), self.masked.trace_ids
+                )
+                for name in TRACKED
+                if name in identifiers and name not in self._names
+            }
+            identifiers |= base_tables(identifiers, workspace) | (
+                {TABLE_SPANS.name} if ASSESSMENTS in tracked else set()
+            )
             is_inherited = not identifiers.isdisjoint(TRACE_VALUES)
             tables = [self.table(name) for name in names if name in identifiers]
             files = [file for table in tables for file in table._read_files()]
             try:
                 views, registered = self._views(tables, newer or {}, workspace, is_inherited=is_inherited)
+                views += tracked_views(tracked)
+                registered |= {f"stored_{name}": rows for name, rows in tracked.items()}
                 if not is_bounded and produces_large_values(query=query):
                     statements = [*([] if allow_files else locked_settings(files)), *views]
                     with limited_process(statements, query, registered) as reader:
@@ -611,7 +568,17 @@ class CommitView:
         # Bind the table and not this view: a searcher that held the view would keep its lease too long.
         of_span = partial(texts_of, table, newer)
         objects = self._stores.objects
-        return Searcher(objects, manifest, self._index, every, of_span, at_once=False, unpublished=parts)
+        return Searcher(
+            objects,
+            manifest,
+            self._index,
+            every,
+            of_span,
+            at_once=False,
+            unpublished=parts,
+            rows_where=partial(rows_where, table, newer),
+            assessments=Assessments(partial(stored_values, objects), partial(events_of, table, newer)),
+        )
 
     def analyzer(self, default: Analyzer) -> Analyzer:
         """Return the analyzer of the index, or the default if there is no index."""

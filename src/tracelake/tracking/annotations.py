@@ -119,6 +119,34 @@ def columns(body: Mapping[str, Any]) -> dict[str, Any]:
     return {"name": name, "span_id": span_id, "body": text, "updated_ns": time.time_ns()}
 
 
+def kind_of(body: Mapping[str, Any]) -> str:
+    """Return `expectation` or `feedback`."""
+    return "expectation" if isinstance(body.get("expectation"), Mapping) else "feedback"
+
+
+def value_of(body: Mapping[str, Any]) -> Any:
+    """Return the value of an assessment, which is any JSON value. MLflow serializes the values that protobuf lacks."""
+    content = body.get(kind_of(body))
+    if not isinstance(content, Mapping):
+        return None
+    serialized = content.get("serialized_value")
+    if (
+        "value" not in content
+        and isinstance(serialized, Mapping)
+        and isinstance(serialized.get("value"), str)
+    ):
+        try:
+            return json.loads(serialized["value"])
+        except ValueError:
+            return serialized["value"]
+    return content.get("value", serialized)
+
+
+def is_valid(body: Mapping[str, Any]) -> bool:
+    """Return whether an assessment applies. MLflow marks one that another overrides as invalid."""
+    return body.get("valid") is not False
+
+
 FOR_ALL: Final = "*"
 """The workspace of annotations that were written for no particular workspace."""
 
@@ -392,6 +420,41 @@ class Annotations:
                 for trace_id, body in connection.execute(query):
                     bodies.setdefault(trace_id, []).append(json.loads(body))
         return bodies
+
+    def values_of(self, kind: str, name: str) -> list[tuple[str, Any]]:
+        """Return the trace ids and values of all assessments of a kind with this name, in any case."""
+        here = (*self._here(assessments), func.lower(assessments.c.name) == name.lower())
+        with self._database.reading() as connection:
+            rows = connection.execute(select(assessments.c.trace_id, assessments.c.body).where(*here)).all()
+        bodies = ((trace_id, json.loads(body)) for trace_id, body in rows)
+        return [
+            (trace_id, value_of(body))
+            for trace_id, body in bodies
+            if kind_of(body) == kind and is_valid(body)
+        ]
+
+    def stored_assessments(self, limit: int) -> list[tuple[str, dict[str, Any]]]:
+        """Return the workspaces and bodies of assessments, by trace. Raises LimitError beyond `limit`."""
+        of = assessments.c
+        query = (
+            select(of.workspace, of.body).where(*self._here(assessments)).order_by(of.trace_id, of.updated_ns)
+        )
+        return [
+            (workspace, json.loads(body)) for workspace, body in self._bounded(query, limit, "assessments")
+        ]
+
+    def trace_experiments(self, limit: int) -> list[tuple[str, str]]:
+        """Return the experiment of each trace, by trace. Raises LimitError beyond `limit`."""
+        of = trace_info.c
+        query = select(of.trace_id, of.experiment_id).where(*self._here(trace_info)).order_by(of.trace_id)
+        return [(trace_id, experiment) for trace_id, experiment in self._bounded(query, limit, "traces")]
+
+    def _bounded(self, query: Any, limit: int, rows: str) -> list[Any]:
+        with self._database.reading() as connection:
+            read = connection.execute(query.limit(limit + 1)).all()
+        if len(read) > limit:
+            raise LimitError(f"there are more than {limit:,} {rows}, and the limit of a query is {limit:,}.")
+        return list(read)
 
     def _experiments(self, condition: Any) -> list[Experiment]:
         columns = (experiments.c[name] for name in ("experiment_id", "name", "workspace", "created_ns"))
