@@ -214,7 +214,7 @@ EVALUATION_SCORE: Final = "gen_ai.evaluation.score.value"
 EVALUATION_COMMENT: Final = "gen_ai.evaluation.explanation"
 
 
-class Evaluation(NamedTuple):
+class EvaluationEvent(NamedTuple):
     """The result of an evaluation, which a span has as an event."""
 
     name: str
@@ -222,14 +222,14 @@ class Evaluation(NamedTuple):
     score: float | None
 
 
-def evaluations(events: Iterable[Mapping[str, Any]]) -> Iterator[Evaluation]:
+def evaluations(events: Iterable[Mapping[str, Any]]) -> Iterator[EvaluationEvent]:
     """Yield the evaluations among the events of a span, given its row of table `spans`."""
     for event in events:
         attributes = dict(event["attributes"] or {})
         if event["name"] == EVALUATION_EVENT and (name := attributes.get(EVALUATION_NAME)):
             score = attributes.get(EVALUATION_SCORE)
             number = float(score) if score is not None and _NUMBER.fullmatch(score) else None
-            yield Evaluation(name, attributes.get(EVALUATION_LABEL), number)
+            yield EvaluationEvent(name, attributes.get(EVALUATION_LABEL), number)
 
 
 def types_by_value() -> Mapping[str, SpanType]:

@@ -58,8 +58,8 @@ NO_LOOKUPS: Final = Lookups()
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
-    """Bounds of doubles; None is an open bound."""
+class DoubleBounds:
+    """DoubleBounds of doubles; None is an open bound."""
 
     low: float | None
     high: float | None
@@ -73,13 +73,13 @@ class Bounds:
         return above and below and number == number  # noqa: PLR0124  NaN
 
 
-def doubles_of(node: ValueRange) -> Bounds:
+def doubles_of(node: ValueRange) -> DoubleBounds:
     """Return the bounds of a range. Raises QuerySyntaxError if one is no number."""
     low, high = (None if text is None else query_values.double(text) for text in (node.low, node.high))
     for text, value in ((node.low, low), (node.high, high)):
         if text is not None and value is None:
             raise QuerySyntaxError(node.place, f"{text!r} is not a number, such as 0.01")
-    return Bounds(low, high, node.with_low, node.with_high)
+    return DoubleBounds(low, high, node.with_low, node.with_high)
 
 
 def cost_condition(node: ValueRange) -> str:
