@@ -515,7 +515,7 @@ def without_traces(rows: pa.Table, trace_ids: Collection[str]) -> pa.Table:
     """Return the rows of a table that are not of these traces."""
     if not trace_ids or "trace_id" not in rows.column_names:
         return rows
-    return rows.filter(pc.invert(pc.is_in(rows["trace_id"], pa.array(trace_ids, pa.string()))))
+    return rows.filter(pc.invert(pc.is_in(rows["trace_id"], pa.array(sorted(trace_ids), pa.string()))))
 
 
 def _assessment(workspace: str, body: Mapping[str, Any]) -> dict[str, Any]:
