@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracelake.cli.output import iter_rows, plain, to_json
+from tracelake.cli.output import EncodedJson, iter_rows, json_rows, plain, print_json, to_json
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.decimals() | st.text() | st.binary()
 VALUES = st.recursive(
@@ -78,6 +78,42 @@ def test_one_odd_map_decides_the_form_of_all(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("tracelake.cli.output._ROWS_CONVERTED", 1)
     maps = pa.array([[("k", 1)], [("k", 1), ("k", 2)]], pa.map_(pa.string(), pa.int64()))
     assert [row["m"] for row in iter_rows(pa.table({"m": maps}))] == [[("k", 1)], [("k", 1), ("k", 2)]]
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 2_000])
+def test_rows_encoded_at_once_are_the_same(
+    at_once: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Rows that are encoded many at once are the same values as rows that are encoded alone."""
+    monkeypatch.setattr("tracelake.cli.output._ROWS_CONVERTED", at_once)
+    texts = pa.map_(pa.string(), pa.string())
+    nested = pa.list_(pa.struct([("m", texts), ("n", pa.float64())]))
+    once, repeated = {"m": [("k", "v")], "n": math.nan}, {"m": [("k", "1"), ("k", "2")], "n": None}
+    several = [
+        pa.table(
+            {
+                "i": pa.array([2**63 - 1, None, -1]),
+                "u": pa.array([2**64 - 1, 0, None], pa.uint64()),
+                "d": pa.array([math.inf, -0.0, 1e300]),
+                "b": pa.array([b"\xff", b"", None]),
+                "t": pa.array(['"\\\n\u2028é\x00', "", None]),
+                "m": pa.array([[("a", "b")], [], None], texts),
+                "l": pa.array([[once], [inner], None], nested),
+            }
+        )
+        for inner in (once, repeated)
+    ]
+    several += [
+        pa.table({"when": [datetime(2026, 1, 2, tzinfo=UTC)], "much": [Decimal("0.1")]}),
+        pa.table({"none": pa.array([], texts)}),
+        several[0].slice(1, 1),
+        pa.concat_tables([several[0].slice(2), several[0].slice(0, 2)]),
+    ]
+    for table in several:
+        print_json(json_rows(table))
+        encoded = json.loads(capsys.readouterr().out)
+        assert encoded == json.loads(json.dumps(to_json(list(iter_rows(table)))))
+    assert any(isinstance(each, EncodedJson) for each in json_rows(several[0]))
 
 
 @given(st.text())

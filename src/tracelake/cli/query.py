@@ -20,7 +20,7 @@ from tracelake._errors import UsageError
 from tracelake.cli import render
 from tracelake.cli.command import Note, Renderable, Rendered, command
 from tracelake.cli.options import AtOption
-from tracelake.cli.output import console, iter_rows, plain, write_table
+from tracelake.cli.output import console, iter_rows, json_rows, plain, write_table
 from tracelake.cli.render import duration
 from tracelake.results import Row, Trace
 from tracelake.search.query_parser import clause_of, narrowed
@@ -147,7 +147,7 @@ def _sql_result(of: dict[str, Any]) -> Iterator[Renderable]:
     app,
     "sql",
     text=_sql_result,
-    json=lambda of: of if "path" in of else iter_rows(of["table"]),
+    json=lambda of: of if "path" in of else json_rows(of["table"]),
     examples=[
         'tracelake sql "select service, count(*) from spans group by all order by 2 desc"',
         'tracelake sql "select * from traces where error_count > 0" --at 4f2a91 --json',
