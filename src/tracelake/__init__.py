@@ -246,6 +246,11 @@ _LAZY = {
 }
 
 
+def __dir__() -> list[str]:
+    """Return the public names, also those that are not imported yet."""
+    return sorted([*__all__, *(name for name in globals() if name.startswith("__")), "__version__"])
+
+
 def __getattr__(name: str) -> object:
     """Import modules that need DuckDB, Polars, tantivy or Spark on first use, so that commands start quickly."""
     if name == "__version__":

@@ -14,6 +14,12 @@ Row: TypeAlias = dict[str, Any]
 """One row of a table; maps are dicts, lists are lists, column names as in docs/reference/tables.md."""
 
 
+def public_names(owner: object, *internal: str) -> list[str]:
+    """Return the attributes of an object for `dir()` and completion: none that is private or internal."""
+    names = object.__dir__(owner)
+    return [name for name in names if name.startswith("__") or not (name.startswith("_") or name in internal)]
+
+
 @dataclass(frozen=True, slots=True)
 class Problem:
     """A problem in an input, with its position. Lines count from 1, offsets from 0.

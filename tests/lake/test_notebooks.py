@@ -64,3 +64,33 @@ def test_objects_become_pandas_frames(lake: Lake) -> None:
     assert lake.table("spans").to_pandas(["name"], limit=1).shape == (1, 1)
     empty = lake.search("nothing").to_pandas()
     assert (len(empty), "trace_id" in empty.columns) == (0, True)
+
+
+def test_dir_lists_what_users_call(lake: Lake) -> None:
+    """Completion has the public names, also of modules that are not imported yet, and no internals."""
+    assert set(tracelake.__all__) <= set(dir(tracelake))
+    assert {"_LAZY", "annotations", "lake"}.isdisjoint(dir(tracelake))
+    of_table = {
+        "to_arrow",
+        "to_pandas",
+        "to_polars",
+        "to_duckdb",
+        "to_spark",
+        "files",
+        "info",
+        "name",
+        "schema",
+        "sql",
+    }
+    for one, wanted in (
+        (lake, {"sql", "search", "trace", "table", "datasets", "annotations", "ingest"}),
+        (lake.within("default"), {"sql", "search", "trace", "annotations", "workspace", "url", "audit"}),
+        (lake.table("spans"), of_table),
+    ):
+        shown = {name for name in dir(one) if not name.startswith("__")}
+        assert wanted <= shown
+        assert not [name for name in shown if name.startswith("_")]
+        assert {"objects", "scan", "config"}.isdisjoint(shown)
+        assert all(getattr(type(one), name, None) is not None or hasattr(one, name) for name in shown)
+    assert "ingest" not in dir(lake.within("default"))
+    assert {name for name in dir(lake.table("spans")) if not name.startswith("__")} == of_table

@@ -28,6 +28,7 @@ from tracelake.results import (
     TableInfo,
     Trace,
     VerifyReport,
+    public_names,
 )
 from tracelake.search.vectors import IndexSettings, requested_vectors
 from tracelake.storage import ObjectStore
@@ -93,6 +94,10 @@ class Lake:
     def __repr__(self) -> str:
         """Return the place of the lake, without a password."""
         return f"Lake({self.place!r})"
+
+    def __dir__(self) -> list[str]:
+        """Return the names for users of a lake."""
+        return public_names(self, "config", "hot", "inbox", "objects", "place", "select")
 
     def __enter__(self) -> Lake:
         """Return the lake."""

@@ -7,7 +7,7 @@ refuses operations that concern all workspaces.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final, NoReturn
@@ -22,7 +22,7 @@ from tracelake.hot.search import BothTiersSearch
 from tracelake.hot.tier import HotTier, SpanPage
 from tracelake.lake.annotations import LakeAnnotations, annotations_of
 from tracelake.limits import SEARCH_HITS_DEFAULT
-from tracelake.results import Trace
+from tracelake.results import Trace, public_names
 from tracelake.search.prefilter import prefilter_of
 from tracelake.search.results import SearchResults
 from tracelake.search.searcher import SearchRequest, Sort
@@ -167,6 +167,10 @@ class _WholeLakeOnly:
         )
 
 
+def _refused(view: type) -> Iterable[str]:
+    return (name for name, value in vars(view).items() if isinstance(value, _WholeLakeOnly))
+
+
 class WorkspaceLake:
     """View of one workspace of a lake: `lake.within("team-a")`. Threads may share it."""
 
@@ -217,6 +221,10 @@ class WorkspaceLake:
         self.workspace = workspace
         self.hot = WorkspaceHot(hot, workspace)
         self.audit = Audit(lambda: opened.key_value, workspace)
+
+    def __dir__(self) -> list[str]:
+        """Return the names for users of a workspace, without those that it refuses."""
+        return public_names(self, "hot", "select", *_refused(type(self)))
 
     @property
     def url(self) -> str:

@@ -25,7 +25,7 @@ from tracelake import limits
 from tracelake._errors import BackPressureError, DamageError, LimitError, NotFoundError, UsageError
 from tracelake.limits import LARGE_TRACE_ROWS_BYTES, TRACE_ROWS_MAX_BYTES
 from tracelake.otlp.schema import SPANS, TRANSACTION_FIELD
-from tracelake.results import Row, TableInfo, html_table
+from tracelake.results import Row, TableInfo, html_table, public_names
 from tracelake.search.model import RowIds
 from tracelake.shards.leases import Leases
 from tracelake.shards.rows import ROW_ID, literal, quoted
@@ -84,6 +84,10 @@ class Table:
     def __repr__(self) -> str:
         """Return the name and the columns."""
         return f"Table({self.name!r}, {len(self.schema):,} columns)"
+
+    def __dir__(self) -> list[str]:
+        """Return the names for users of a table."""
+        return public_names(self, "about", "bucket_sql", "check", "content_hash", "lookup", "scan", "splits")
 
     def _repr_html_(self) -> str:
         """Return the number of rows, and the columns with their types, for a notebook."""
