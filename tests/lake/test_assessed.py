@@ -55,6 +55,7 @@ ASSESSED_QUERIES = {
     "score.quality>=0.5": ("feedback", "quality", "number >= 0.5"),
     "feedback.quality:0.5": ("feedback", "quality", "number = 0.5"),
     "feedback.quality:0.2..0.7": ("feedback", "quality", "number between 0.2 and 0.7"),
+    "feedback.quality:true": ("feedback", "quality", "value = 'true'"),
     "feedback.quality:go*": ("feedback", "quality", "value like 'go%'"),
     'feedback."my quality":good': ("feedback", "my quality", "value = 'good'"),
     "expectation.answer:42": ("expectation", "answer", "number = 42"),
