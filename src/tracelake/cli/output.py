@@ -203,14 +203,14 @@ class EncodedJson(str):
 def json_rows(table: pa.Table) -> Iterator[dict[str, Any] | EncodedJson]:
     """Yield the rows of an Arrow table for `print_json`. Rows of plain types are encoded many at once, which is
     faster."""
-    import msgspec
+    from msgspec.json import encode
 
     if not all(map(_is_plain, table.schema.types)) or _encoder(sys.stdout).ensure_ascii:
         yield from iter_rows(table)
         return
     rows = iter_rows(table)
     while some := list(islice(rows, _ROWS_CONVERTED)):
-        yield EncodedJson(msgspec.json.encode(some)[1:-1].decode())
+        yield EncodedJson(encode(some)[1:-1].decode())
 
 
 def _is_plain(kind: pa.DataType) -> bool:

@@ -6,8 +6,7 @@ import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from functools import cached_property
-from types import TracebackType
+from functools import cached_property, partialmethod
 from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 from tracelake._errors import UsageError
@@ -95,17 +94,13 @@ class Lake:
         """Return the place of the lake, without a password."""
         return f"Lake({self.place!r})"
 
-    def __dir__(self) -> list[str]:
-        """Return the names for users of a lake."""
-        return public_names(self, "config", "hot", "inbox", "objects", "place", "select")
+    __dir__ = partialmethod(public_names, "config", "hot", "inbox", "objects", "place", "select")  # type: ignore[assignment]
 
     def __enter__(self) -> Lake:
         """Return the lake."""
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         """Close the lake."""
         self.close()
 

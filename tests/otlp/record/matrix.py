@@ -33,8 +33,7 @@ _HEAD: Final = """# Instrumentation
 
 <!-- Made by tests/otlp/record/matrix.py; do not edit. -->
 
-Facts that the spans of real libraries have in columns and messages. Each library ran one conversation, and its spans
-were [recorded](../../tests/otlp/recorded). A minus means that the library did not send the fact.
+Facts in the [recorded](../../tests/otlp/recorded) spans of real libraries.
 
 """
 
@@ -106,13 +105,13 @@ def _texts(messages: list[ChatMessage], role: str, text: str) -> bool:
 
 def page() -> str:
     """Return the page."""
-    lines = [f"| sender | versions | {' | '.join(FACTS)} |", f"|---|---|{'---|' * len(FACTS)}"]
+    lines = [f"| library | instrumentation | {' | '.join(FACTS)} |", f"|---|---|{'---|' * len(FACTS)}"]
     for recording in recordings():
         library, _, instrumentation = recording.name.partition("_")
-        if library == "mlflow":
-            library, instrumentation = instrumentation, library
-        versions = ", ".join(f"{name} {version}" for name, version in recording.versions.items())
+        instrumentation = library if library == "mlflow" else instrumentation
+        (name, version), *others = recording.versions.items()
+        sender = _INSTRUMENTATIONS[instrumentation] + (f" {others[-1][1]}" if others else "")
         found = facts(recording)
         marks = " | ".join("✓" if fact in found else "-" for fact in FACTS)
-        lines.append(f"| {library}, {_INSTRUMENTATIONS[instrumentation]} | {versions} | {marks} |")
+        lines.append(f"| {name} {version} | {sender} | {marks} |")
     return _HEAD + "\n".join(lines) + "\n"
