@@ -94,7 +94,7 @@ class Lake:
         """Return the place of the lake, without a password."""
         return f"Lake({self.place!r})"
 
-    __dir__ = partialmethod(public_names, "config", "hot", "inbox", "objects", "place", "select")  # type: ignore[assignment]
+    __dir__ = partialmethod(public_names, "config", "hot", "inbox", "objects", "place", "select")
 
     def __enter__(self) -> Lake:
         """Return the lake."""
