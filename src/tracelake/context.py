@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -21,7 +21,10 @@ from tracelake.versions.model import Reference
 from tracelake.versions.repository import Repository
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from tracelake.search.open_index import OpenIndex
+    from tracelake.shards.parts import ByteLRU
     from tracelake.shards.shard import Shard
     from tracelake.tables.changes import ChangeLog
     from tracelake.tables.view import CommitView
@@ -31,6 +34,9 @@ if TYPE_CHECKING:
 ResultT = TypeVar("ResultT")
 NO_COMMIT: Final = "(none)"
 """Reference of the state before the first commit. No branch can have this name."""
+_SELECTED_MAX_BYTES: Final = 16 * 1024 * 1024
+_SELECTED_ENTRY_BYTES: Final = 2_048
+"""Estimated size of a cached result without its values: query, schema and objects."""
 
 
 class LakeContext:
@@ -52,6 +58,13 @@ class LakeContext:
         from tracelake.search.open_index import OpenIndex
 
         return OpenIndex(self.objects, self.stores.cache / "search")
+
+    @cached_property
+    def selected(self) -> ByteLRU[Hashable, pa.Table]:
+        """Results of queries on committed rows alone, for lists and the overview."""
+        from tracelake.shards.parts import ByteLRU
+
+        return ByteLRU(lambda table: table.nbytes + _SELECTED_ENTRY_BYTES, lambda: _SELECTED_MAX_BYTES)
 
     @property
     def key_value(self) -> KeyValueStore:
@@ -134,6 +147,7 @@ class LakeContext:
 
     def forget_view(self) -> None:
         """Drop the cached view, so that the next read opens the newest commit."""
+        self.selected.clear()
         self._view = None
 
     # Tables

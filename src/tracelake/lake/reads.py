@@ -107,13 +107,18 @@ class LakeReads:
         """See `Lake.select`."""
         newer = self._hot.newer()
 
-        def read(view: CommitView) -> list[pa.Table]:
-            return [
-                view.sql(query, newer=newer.tables, workspace=self._workspace, is_bounded=True)
-                for query in queries
-            ]
+        def select(view: CommitView, query: str) -> pa.Table:
+            if newer.tables:
+                return view.sql(query, newer=newer.tables, workspace=self._workspace, is_bounded=True)
+            # A commit never changes, and neither does the set of traces that an erasure hides from it.
+            key = (view.commit_id, view.masked, self._workspace, query)
+            table = self._opened.selected.get(key)
+            if table is None:
+                table = view.sql(query, workspace=self._workspace, is_bounded=True)
+                self._opened.selected.put(key, table)
+            return table
 
-        tables = self._opened.read(MAIN, read)
+        tables = self._opened.read(MAIN, lambda view: [select(view, query) for query in queries])
         if newer.not_listed is None:
             return tables
         metadata = {NOT_LISTED: newer.not_listed.encode()}
