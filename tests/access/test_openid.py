@@ -14,7 +14,7 @@ import tracelake
 from tests.torn import lake_in_bucket, tear
 from tracelake import limits
 from tracelake._errors import ForbiddenError, LimitError, NoKeyError, ProviderError, UsageError
-from tracelake.access import oidc, sessions
+from tracelake.access import oidc
 from tracelake.access.keys import check_token, is_session, parse_key_id
 from tracelake.access.oidc import (
     Admission,
@@ -178,7 +178,7 @@ def check_sessions() -> None:
         begun = lake.sessions.begin("ada, 1", "read", "team-a")
         assert is_session(begun.key.id)
         assert parse_key_id(begun.token) == begun.key.id
-        kept = b"".join(entry.value for entry in lake._opened.key_value.scan(sessions.PARTITION))
+        kept = b"".join(entry.value for entry in lake._opened.key_value.scan(oidc.SESSION_PARTITION))
         assert begun.token.rsplit("_", 1)[1].encode() not in kept
         record = lake.sessions.whole_records()[0][begun.key.id]
         assert record.expires_ns is not None
@@ -230,7 +230,7 @@ def test_sessions_are_bounded(
     lake.sessions.begin("ben, 2", "read", "*")
     with pytest.raises(LimitError, match="3 sessions are open"):
         lake.sessions.begin("cat, 3", "read", "*")
-    monkeypatch.setattr(sessions, "SESSIONS_ERASED_MAX", 1)
+    monkeypatch.setattr(oidc, "SESSIONS_ERASED_MAX", 1)
     lake.sessions.revoke(second)
     lake.sessions.revoke(third)
     lake.sessions.begin("ada, 1", "read", "*", person)

@@ -19,8 +19,8 @@ from tracelake._errors import DamageError, NotFoundError, StorageError, Tracelak
 from tracelake.archive import archive_pass
 from tracelake.archive import repositories as archive_tables
 from tracelake.archive import service as archives
-from tracelake.archive.lake_tables import LakeTables
 from tracelake.archive.repositories import TablesRepository, path_in
+from tracelake.archive.service import LakeTables
 from tracelake.archive.store import ArchiveStore
 from tracelake.cli import run
 from tracelake.otlp.partition import rows_of

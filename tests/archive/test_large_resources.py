@@ -11,8 +11,8 @@ from tests.archive.test_archive import Make
 from tests.lake.test_large_resources import grown
 from tests.tracking.requests import trace_id
 from tracelake._errors import LimitError
-from tracelake.archive import lake_tables as lake_archive
 from tracelake.archive import repositories
+from tracelake.archive import service as lake_archive
 from tracelake.archive.model import HotSnapshot
 from tracelake.archive.repositories import TablesRepository
 from tracelake.archive.retention import ArchiveOutcome

@@ -13,8 +13,7 @@ from tests.server.client import Client
 from tests.server.fake_lake import FakeLake, span_row
 from tests.server.faults import FaultyStore
 from tests.server.openid import Person
-from tracelake.access.oidc import OpenId
-from tracelake.access.sessions import PARTITION
+from tracelake.access.oidc import SESSION_PARTITION, OpenId
 from tracelake.server import access, guard, key_ring
 from tracelake.server.app import create_app
 from tracelake.tracking.ingest_queue import Inbox
@@ -56,7 +55,7 @@ def alone(site: Site, monkeypatch: pytest.MonkeyPatch) -> Site:
     """Return a site without sessions whose servers read keys and provider metadata again."""
     monkeypatch.setattr(access, "PROVIDER_KEPT_S", -1.0)
     for session in site.lake.sessions.all():
-        site.lake._opened.key_value.erase(PARTITION, session.id)
+        site.lake._opened.key_value.erase(SESSION_PARTITION, session.id)
     site.later()
     return site
 

@@ -14,7 +14,7 @@ from tests.server.fake_lake import FakeLake, span_row
 from tests.server.faults import FaultyStore
 from tracelake import limits
 from tracelake._errors import BackPressureError, NoKeyError, StorageError
-from tracelake.access.sessions import Sessions
+from tracelake.access.oidc import Sessions
 from tracelake.server import key_ring
 from tracelake.server.app import create_app
 from tracelake.server.guard import COOKIE

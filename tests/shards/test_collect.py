@@ -18,7 +18,7 @@ from tracelake.shards.model import Batch
 from tracelake.shards.protocol import forget
 from tracelake.shards.shard import Shard
 from tracelake.storage import KeyValueStore, MemoryKeyValueStore, MemoryObjectStore, ObjectStore
-from tracelake.testing.crashes import Crashed, CrashingKeyValueStore, CrashingObjectStore, CrashPoint
+from tracelake.testing.stores import Crashed, CrashingKeyValueStore, CrashingObjectStore, CrashPoint
 
 
 def a_lab(folder: Path) -> Lab:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.patience import HANG_S, wait_until
 from tracelake.durations import backoff_s
-from tracelake.tasks.periodic import PeriodicThread
+from tracelake.tasks.backoff import PeriodicThread
 
 
 def test_wake_and_stop_end_a_pause() -> None:

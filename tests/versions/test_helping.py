@@ -16,7 +16,7 @@ from tracelake.storage import (
     MemoryObjectStore,
     Outcome,
 )
-from tracelake.testing.crashes import Crashed, CrashingKeyValueStore, CrashPoint
+from tracelake.testing.stores import Crashed, CrashingKeyValueStore, CrashPoint
 from tracelake.versions.branch_store import MAIN, REQUESTS, BranchRecords, scope
 from tracelake.versions.committer import BRANCH_ANSWERS_KEPT
 from tracelake.versions.gc import RepositoryCollector

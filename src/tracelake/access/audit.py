@@ -25,7 +25,7 @@ import msgspec
 
 from tracelake import limits
 from tracelake._errors import DamageError, UsageError
-from tracelake.access import keys, oidc, sessions
+from tracelake.access import keys, oidc
 from tracelake.access.keys import ALL_WORKSPACES, AUDIT_VERSION, AuditKind, AuditRecord
 from tracelake.durations import duration_ns
 from tracelake.formats import decode, encode
@@ -304,4 +304,4 @@ def _is_written_at(times: int) -> bool:
 
 def check_access(key_value: KeyValueStore) -> Iterator[Finding]:
     """Yield a finding for each key, session, audit record and secret that is not as written."""
-    return check_records(key_value, (keys.PARTITION, sessions.PARTITION, PARTITION, oidc.PARTITION))
+    return check_records(key_value, (keys.PARTITION, oidc.SESSION_PARTITION, PARTITION, oidc.PARTITION))

@@ -22,6 +22,7 @@ import logging
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import urlencode, urlsplit
@@ -33,14 +34,33 @@ from joserfc.jwk import ECKey, OKPKey, RSAKey
 
 from tracelake import limits
 from tracelake._errors import (
+    AccessError,
     ContentionError,
     DamageError,
     ForbiddenError,
+    LimitError,
     NoKeyError,
+    NotFoundError,
     ProviderError,
     UsageError,
 )
-from tracelake.access.keys import KEY_CHANGE_TRIES_MAX, SECRET_BYTES, Role
+from tracelake.access.keys import (
+    ID_BYTES,
+    KEY_CHANGE_TRIES_MAX,
+    SECRET_BYTES,
+    KeyInfo,
+    KeyRecord,
+    KeyRecords,
+    NewKey,
+    Role,
+    check_token,
+    decoded,
+    format_token,
+    hash_token,
+    is_session,
+    key_status,
+    parse_key_id,
+)
 from tracelake.formats import decode, encode
 from tracelake.storage import ABSENT, KeyValueStore
 from tracelake.storage.ports import Expected
@@ -443,3 +463,93 @@ class LakeSecret:
 
 def _signature(body: str, by: str, place: str) -> str:
     return _base64url(hmac.digest(by.encode(), f"begun\0{place}\0{body}".encode(), hashlib.sha256))
+
+
+SESSIONS_ERASED_MAX: Final = 100
+"""Expired sessions that one sign-in deletes."""
+
+
+SESSION_PARTITION: Final = "sessions"
+_AUDIT_LOG: Final = logging.getLogger("tracelake.audit")
+
+
+class Sessions(KeyRecords):
+    """Begin, list and end sessions: `lake.sessions`. Thread-safe."""
+
+    partition = SESSION_PARTITION
+    list_command = "tracelake session list"
+
+    def __init__(self, records: Callable[[], KeyValueStore]) -> None:
+        super().__init__(records)
+        self.signing = LakeSecret(records)
+        """Secret by which servers recognize the sign-ins that browsers began."""
+
+    def begin(self, name: str, role: Role, workspace: str, person: str | None = None) -> NewKey:
+        """Begin a session of a user. Without `person`, the name identifies the user.
+
+        Raises LimitError if the lake has too many sessions.
+        """
+        person = person or name
+        now_ns = time.time_ns()
+        session_id = f"s{secrets.token_hex(ID_BYTES)}"
+        token = format_token(session_id, secrets.token_bytes(SECRET_BYTES))
+        self._make_room(person, now_ns)
+        record = KeyRecord(
+            id=session_id,
+            name=name,
+            role=role,
+            workspace=workspace,
+            secret_sha256=hash_token(token),
+            created_ns=now_ns,
+            expires_ns=now_ns + limits.SIGN_IN_MAX_S * 10**9,
+            person=person,
+        )
+        return NewKey(self._add(record), token)
+
+    def of(self, token: str) -> KeyRecord | None:
+        """Return the active session of a token, or None."""
+        session_id = parse_key_id(token) or ""
+        if not is_session(session_id):
+            return None
+        try:
+            # Anyone can trigger this call, so it reads one record.
+            entry = self._records().get(SESSION_PARTITION, session_id)
+            return check_token(decoded(entry) if entry else None, token, time.time_ns())
+        except (AccessError, DamageError):
+            return None
+
+    def end(self, token: str) -> KeyInfo | None:
+        """End the session of a token, and return it; None if it was not active."""
+        session = self.of(token)
+        try:
+            return self.revoke(session.id) if session else None
+        except (NotFoundError, DamageError):
+            return None
+
+    def _make_room(self, person: str, now_ns: int) -> None:
+        """Erase expired sessions, and end the oldest sessions of a user who has many."""
+        records, _ = self.whole_records()
+        own: list[KeyRecord] = []
+        over: list[str] = []
+        active = 0
+        for record in records.values():
+            if key_status(record, now_ns) == "active":
+                active += 1
+                own += [record] if record.person == person else []
+            else:
+                over.append(record.id)
+        for session_id in over[:SESSIONS_ERASED_MAX]:
+            # A power failure may restore the record, still expired or revoked, and so harmless.
+            self._records().erase(SESSION_PARTITION, session_id)
+        if active >= limits.SESSIONS_MAX:
+            raise LimitError(f"{limits.SESSIONS_MAX} sessions are open; try again later, or use a key")
+        own.sort(key=lambda each: each.created_ns)
+        for record in own[: max(0, len(own) + 1 - limits.SESSIONS_EACH_MAX)]:
+            with suppress(NotFoundError):  # another server removed it
+                self.revoke(record.id)
+            _AUDIT_LOG.info(
+                "session %s %r ended: its user has more than %d sessions",
+                record.id,
+                record.name,
+                limits.SESSIONS_EACH_MAX,
+            )

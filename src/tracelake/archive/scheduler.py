@@ -14,7 +14,7 @@ from enum import Enum
 from threading import Event
 from typing import Final, TypeAlias
 
-from tracelake.tasks.periodic import PeriodicThread
+from tracelake.tasks.backoff import PeriodicThread
 
 ARCHIVE_SWEEP_EACH_S: Final = 21_600.0
 """Time between two automatic sweeps of a server; the first runs one pass interval after its start."""

@@ -11,20 +11,23 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Final, Literal, TypeAlias
 
+import pyarrow as pa
 from sqlalchemy import select
 
 from tracelake import limits
 from tracelake._errors import (
     ContentionError,
     DamageError,
+    LimitError,
     NotFoundError,
     StorageError,
     TracelakeError,
     UsageError,
 )
+from tracelake._settings import find_metadata
 from tracelake.archive import archive_pass
 from tracelake.archive.archive_pass import (
     ARCHIVE_FINALIZE_TRACES,
@@ -52,11 +55,20 @@ from tracelake.archive.retention import ArchiveOutcome, cutoff_ns, set_retention
 from tracelake.archive.scheduler import Marks
 from tracelake.archive.store import ArchiveStore, is_still_at
 from tracelake.batching import batches
+from tracelake.context import LakeContext
 from tracelake.durations import duration_ns
+from tracelake.limits import ARCHIVE_ROWS_MAX_BYTES, TRACE_ROWS_MAX_BYTES
+from tracelake.location import open_location
 from tracelake.storage import ObjectStore, open_objects
+from tracelake.tables.builtin import TABLE_SPANS
+from tracelake.tables.maintenance import committed_upper
+from tracelake.tables.table import Table
+from tracelake.tables.view import CommitView
 from tracelake.tasks.runners import InProcess, TaskRunner, run_reporting
+from tracelake.tracking.location import find_tracking
 from tracelake.tracking.schema import ARCHIVE_REPO, LAKE_LOCATION, TRACKING_STORE, trace_info
 from tracelake.tracking.store import TrackingStore
+from tracelake.versions.branch_store import MAIN
 
 _log: Final = logging.getLogger(__name__)
 ReadTables = Callable[[str], bytes]
@@ -540,3 +552,59 @@ def _in_turn(due: Sequence[ArchiveDue]) -> list[ArchiveDue]:
     return sorted(
         due, key=lambda each: (not each.is_now, places[each.workspace], each.workspace, each.experiment_id)
     )
+
+
+_TASK_LAKES_OPEN_MAX: Final = 8
+"""Lakes that a process keeps open for archive tasks."""
+
+
+def open_archive(opened: LakeContext) -> LakeArchive:
+    """Return the archive of a lake. Raises UsageError if the lake has no hot tier."""
+    tracking = find_tracking(opened.objects)
+    if tracking is None:
+        raise UsageError(
+            "this lake has no hot tier, so there is nothing to archive: its tables have every trace. "
+            "`tracelake serve` creates one."
+        )
+    return LakeArchive(tracking, opened.objects.url, LakeTables(opened), opened.runner, open_tables)
+
+
+@lru_cache(_TASK_LAKES_OPEN_MAX)
+def open_tables(lake_url: str) -> LakeTables:
+    """Return the tables of a lake inside a task's process. They are cached because a process may run many batches of
+    a pass."""
+    return LakeTables(LakeContext(open_location(lake_url, find_metadata(None))))
+
+
+class LakeTables:
+    """Table `spans` on `main`. Implements `archive.repositories.Tables`."""
+
+    def __init__(self, opened: LakeContext) -> None:
+        self._opened = opened
+
+    def spans(self, trace_ids: Sequence[str], claims: pa.Table | None = None) -> tuple[pa.Table, int]:
+        """See `Tables`."""
+
+        def read(view: CommitView) -> tuple[pa.Table, int]:
+            table = view.table(TABLE_SPANS.name)
+            if claims is not None:
+                rows = _about(table, trace_ids, claims)
+            else:
+                rows = table.lookup(trace_ids, max_bytes=TRACE_ROWS_MAX_BYTES)
+            return rows, view.time_of(TABLE_SPANS.name)
+
+        return self._opened.read(MAIN, read)
+
+    def transaction(self) -> int:
+        """See `Tables`."""
+        return committed_upper(self._opened.repository, TABLE_SPANS.name) - 1
+
+
+def _about(table: Table, trace_ids: Sequence[str], claims: pa.Table) -> pa.Table:
+    """Return the rows of traces in a table. If all rows take too much memory, return only those about the spans of
+    `claims`."""
+    try:
+        # Usually the tables have the same spans as `claims`, so a full lookup is small.
+        return table.lookup(trace_ids, max_bytes=max(ARCHIVE_ROWS_MAX_BYTES, 2 * claims.nbytes))
+    except LimitError:
+        return table.about(claims, trace_ids)

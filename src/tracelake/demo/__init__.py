@@ -1,1 +1,0 @@
-"""Demo: trace a small real workload, and show Tracelake's view of it."""

@@ -31,7 +31,7 @@ import pyarrow.compute as pc
 
 from tracelake import limits
 from tracelake._errors import DamageError, UsageError
-from tracelake.archive.lake_tables import open_archive
+from tracelake.archive.service import open_archive
 from tracelake.context import LakeContext
 from tracelake.hot.rows import HotList, HotLists, add_part, holds_span, latest_versions, steps, summaries
 from tracelake.hot.search import BothTiersSearch, HotSearch

@@ -33,7 +33,7 @@ from msgspec.structs import replace
 from sqlalchemy import select
 
 from tracelake._errors import ContentionError, NotFoundError, TracelakeError, UsageError
-from tracelake.archive.lake_tables import open_archive
+from tracelake.archive.service import open_archive
 from tracelake.context import LakeContext
 from tracelake.datasets.files import files_of_traces
 from tracelake.erasure.model import Criterion, ErasureRecord

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from tracelake.access.audit import Audit
     from tracelake.access.keys import Keys
-    from tracelake.access.sessions import Sessions
+    from tracelake.access.oidc import Sessions
     from tracelake.archive.service import LakeArchive
     from tracelake.hot.tier import HotTier
     from tracelake.lake.annotations import LakeAnnotations
@@ -201,7 +201,7 @@ class Lake:
     @_Component
     def sessions(self) -> Sessions:
         """Sessions of users who signed in."""
-        from tracelake.access.sessions import Sessions
+        from tracelake.access.oidc import Sessions
 
         return Sessions(lambda: self._opened.key_value)
 
@@ -222,7 +222,7 @@ class Lake:
     def archive(self) -> LakeArchive:
         """The archive, which moves traces from a server's hot tier to the tables. Raises UsageError if the lake has no
         hot tier."""
-        from tracelake.archive.lake_tables import open_archive
+        from tracelake.archive.service import open_archive
 
         return open_archive(self._opened)
 

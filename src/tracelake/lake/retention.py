@@ -22,7 +22,7 @@ from tracelake import limits
 from tracelake._errors import StorageError, TaskError, TracelakeError
 from tracelake.access.audit import Audit, audit_record
 from tracelake.access.keys import ALL_WORKSPACES
-from tracelake.archive.lake_tables import open_archive
+from tracelake.archive.service import open_archive
 from tracelake.context import LakeContext
 from tracelake.datasets.model import DATASETS, dataset_of
 from tracelake.formats import decode, encode
@@ -48,7 +48,7 @@ from tracelake.tables.retention import (
     requests,
 )
 from tracelake.tables.view import INDEX_ENTRY, CommitView
-from tracelake.tasks.periodic import PeriodicThread
+from tracelake.tasks.backoff import PeriodicThread
 from tracelake.tasks.runners import InProcess, OnProgress, TaskRunner, silent
 from tracelake.tracking.database import at_once
 from tracelake.tracking.schema import trace_info

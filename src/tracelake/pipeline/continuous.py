@@ -43,8 +43,7 @@ from tracelake.search.vectors import PLAIN, IndexSettings
 from tracelake.storage import KeyValueStore, ObjectStore
 from tracelake.storage.local import is_disk_full
 from tracelake.tables.builtin import BUILT_IN
-from tracelake.tasks.backoff import Backoff
-from tracelake.tasks.periodic import PeriodicThread
+from tracelake.tasks.backoff import Backoff, PeriodicThread
 from tracelake.tasks.runners import OnProgress, Progress, Stage, TaskRunner, is_warm, silent
 
 JOURNAL_TRIM_EACH: Final = 100

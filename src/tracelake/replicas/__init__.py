@@ -1,1 +1,0 @@
-"""Replicas of a pipeline: their heartbeat records, and the status derived from them."""

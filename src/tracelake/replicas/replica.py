@@ -36,7 +36,7 @@ from tracelake.results import Finding, ReplicaInfo
 from tracelake.storage import ABSENT, Conflict, Done, Entry, KeyValueStore
 from tracelake.storage.object_records import whole_of
 from tracelake.storage.verify import check_records
-from tracelake.tasks.periodic import PeriodicThread
+from tracelake.tasks.backoff import PeriodicThread
 
 REPLICA_HEARTBEAT_S: Final = 3.0
 """Heartbeat interval of a replica, which also writes after each transaction."""

@@ -1,1 +1,0 @@
-"""Full-text search over spans. Index parts are built separately and published together (PROTOCOLS §6)."""

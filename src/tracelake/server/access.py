@@ -37,7 +37,7 @@ from tracelake._errors import AccessError, BackPressureError, NoKeyError, Provid
 from tracelake.access import oidc
 from tracelake.access.audit import audit_record, since_ns
 from tracelake.access.keys import ALL_WORKSPACES, SECRET_BYTES, Role, expiry_ns, parse_key_id
-from tracelake.access.sessions import Sessions
+from tracelake.access.oidc import Sessions
 from tracelake.server import http_policy, routes
 from tracelake.server.audit import AuditWriter, address_of, audit, record_of, tell_object
 from tracelake.server.guard import (

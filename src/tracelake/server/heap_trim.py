@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tracelake.limits.input import MIB
-from tracelake.tasks.periodic import PeriodicThread
+from tracelake.tasks.backoff import PeriodicThread
 
 MEMORY_LOOK_S: Final = 5.0
 """Interval at which a server checks its memory."""

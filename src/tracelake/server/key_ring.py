@@ -32,7 +32,7 @@ from tracelake.access.keys import (
     matches_token,
     parse_key_id,
 )
-from tracelake.access.sessions import Sessions
+from tracelake.access.oidc import Sessions
 from tracelake.server.otlp_http import Meter
 
 KEYS_LOOK_S: Final = 5.0

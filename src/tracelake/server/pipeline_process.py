@@ -33,7 +33,7 @@ from tracelake.replicas.replica import default_name
 from tracelake.results import ReplicaInfo
 from tracelake.server import pipeline_child
 from tracelake.server.pipeline_child import PipelineJob, PipelineStatus, status_of
-from tracelake.tasks.periodic import PeriodicThread
+from tracelake.tasks.backoff import PeriodicThread
 
 
 class NoProgressTimer:

@@ -37,7 +37,7 @@ from tracelake.server.otlp_grpc import OtlpGrpcServer
 from tracelake.server.pipeline_host import PipelineHost, PipelineThread
 from tracelake.server.pipeline_process import PipelineProcess
 from tracelake.storage.local import raise_limit
-from tracelake.tasks.periodic import PeriodicThread
+from tracelake.tasks.backoff import PeriodicThread
 from tracelake.tracking.ingest_queue import Inbox, RequestGroups, TrackingDoor
 
 _ACCEPTED_AT_ONCE: Final = 8

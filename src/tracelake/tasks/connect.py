@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from tracelake._errors import TaskError, UsageError
 from tracelake.limits import SPARK_IDLE_TIMEOUT_S
-from tracelake.tasks.periodic import PeriodicThread
+from tracelake.tasks.backoff import PeriodicThread
 from tracelake.tasks.runners import ReceiptT, TaskT, no_workers_error, task_error
 from tracelake.tasks.spark import SPARK_POLL_S, OnWorker, version_here
 

@@ -27,8 +27,8 @@ from typing import TYPE_CHECKING, Final, Generic
 
 from tracelake._errors import TaskError
 from tracelake.limits import SPARK_IDLE_TIMEOUT_S
+from tracelake.tasks.backoff import PeriodicThread
 from tracelake.tasks.java import gateway_ended, hide_gateway, owns_gateway, start_gateway, stop_gateway
-from tracelake.tasks.periodic import PeriodicThread
 from tracelake.tasks.runners import JVM_ENDED, ReceiptT, TaskT, no_workers_error, task_error
 
 if TYPE_CHECKING:

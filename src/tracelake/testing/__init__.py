@@ -1,6 +1,5 @@
 """Fault-injecting storage, and simulations of several actors over it, for our tests and users' tests."""
 
-from tracelake.testing.crashes import Crashed, CrashingKeyValueStore, CrashingObjectStore, CrashPoint
 from tracelake.testing.explore import (
     FailedRun,
     Operation,
@@ -12,7 +11,15 @@ from tracelake.testing.explore import (
     search,
 )
 from tracelake.testing.simulation import Actor, Process, Run, Scenario, Violation, replay
-from tracelake.testing.stores import Choice, Fate, Faults
+from tracelake.testing.stores import (
+    Choice,
+    Crashed,
+    CrashingKeyValueStore,
+    CrashingObjectStore,
+    CrashPoint,
+    Fate,
+    Faults,
+)
 
 __all__ = [
     "Actor",

@@ -22,7 +22,7 @@ from greenlet import getcurrent, greenlet
 from tracelake._errors import ContentionError, StorageError
 from tracelake.storage import Version
 from tracelake.testing import stores
-from tracelake.testing.crashes import Crashed
+from tracelake.testing.stores import Crashed
 
 StandIn: TypeAlias = tuple[Any, str, Callable[..., Any]]
 """(a module, the name of a function in it, the replacement that actors call)."""

@@ -8,7 +8,7 @@ import pytest
 
 from tests.access import test_openid
 from tests.mutants.mutation import Mutation, assert_caught, rewrite, rule_of
-from tracelake.access import oidc, sessions
+from tracelake.access import oidc
 from tracelake.access.oidc import OpenId, check_back, decide_admission, discover_endpoints
 
 
@@ -78,14 +78,14 @@ def test_broken_rules_are_caught(broken: Mutation, check: Any) -> None:
 @pytest.mark.parametrize(
     "broken",
     [
-        Mutation("sessions end", sessions.Sessions.begin, rewrite("_1 * _2", "10 * _1 * _2")),
-        Mutation("what is over is removed", sessions.Sessions._make_room, rewrite("_1()._", "_1().get")),
+        Mutation("sessions end", oidc.Sessions.begin, rewrite("_1 * _2", "10 * _1 * _2")),
+        Mutation("what is over is removed", oidc.Sessions._make_room, rewrite("_1()._", "_1().get")),
         Mutation(
             "only its token ends a session",
-            sessions.Sessions.of,
+            oidc.Sessions.of,
             rewrite("_(a(b) if b else None, c, _1)", "a(b) if b else None"),
         ),
-        Mutation("an API key is no session", sessions.Sessions.revoke, rewrite("_1.a is not None", "True")),
+        Mutation("an API key is no session", oidc.Sessions.revoke, rewrite("_1.a is not None", "True")),
     ],
     ids=rule_of,
 )

@@ -10,7 +10,7 @@ from tests.archive import test_large_resources
 from tests.archive.test_archive import Make
 from tests.mutants.mutation import Mutation, assert_caught, rewrite, rule_of
 from tracelake._errors import UsageError
-from tracelake.archive import lake_tables as lake_archive
+from tracelake.archive import service as lake_archive
 from tracelake.archive.repositories import TablesRepository
 from tracelake.cli import archive as cli_archive
 

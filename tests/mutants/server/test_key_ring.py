@@ -9,7 +9,7 @@ import pytest
 from tests.mutants.mutation import Mutation, assert_caught, drop, rewrite, rule_of
 from tests.server import test_key_ring
 from tests.server.test_key_ring import _slow_clock
-from tracelake.access.sessions import Sessions
+from tracelake.access.oidc import Sessions
 from tracelake.server.key_ring import KeyRing
 
 

@@ -12,7 +12,7 @@ from tests.server import test_sign_in
 from tests.server.signing_in import Site
 from tests.server.test_sign_in import both, issuer, site
 from tracelake.access import oidc as access_openid
-from tracelake.access.sessions import Sessions
+from tracelake.access.oidc import Sessions
 from tracelake.server import access
 
 

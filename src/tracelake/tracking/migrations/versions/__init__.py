@@ -1,1 +1,0 @@
-"""Revisions of the tracking store's schema, oldest first by name. A released revision never changes."""
