@@ -119,6 +119,40 @@ def test_the_bytes_of_an_erased_trace_are_gone(
     assert lake.verify().findings == ()
 
 
+def test_a_trace_that_is_ingested_again_is_erased_again(
+    lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline, tmp_path: Path
+) -> None:
+    """A file brings an erased trace back; the next run of the erasures removes it, and looks at new rows only."""
+    fill(store, pipeline)
+    report = lake.erase(trace=trace_id(1))
+    (tmp_path / "again.pb").write_bytes(payload((1, 7), (4, 1), text=SECRET))
+    lake.ingest(tmp_path / "again.pb", runner=InProcess())
+    assert lake.search(SECRET).total == 2
+    (again,) = lake.erasures.run()
+    assert (again.id, again.state) == (report.id, "finished")
+    assert {hit.trace_id for hit in lake.search(SECRET)} == {trace_id(4)}
+    assert lake.erasures.run() == []
+    assert lake.verify().findings == ()
+
+
+@pytest.mark.parametrize("layout", ["trace", "pack", "lake"])
+def test_archive_objects_of_an_erased_trace_are_gone(
+    lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline, layout: str
+) -> None:
+    """In each layout of the archive, also in an object that another trace shares, no byte is left, and the other trace
+    is readable."""
+    fill(store, pipeline)
+    lake.archive.configure(layout=layout)
+    archived = lake.archive.run(older_than="1d")
+    assert archived.fates
+    report = lake.erase(trace=trace_id(1))
+    assert report.state == "finished"
+    assert lake.trace(trace_id(2)).spans
+    check = lake.erasures.verify(report.id, [SECRET])
+    assert (check.findings, check.unread) == ((), ())
+    assert lake.verify().findings == ()
+
+
 def test_verify_lists_what_is_left_of_an_erased_trace(
     lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline
 ) -> None:

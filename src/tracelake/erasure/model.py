@@ -28,6 +28,8 @@ class ErasureRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Object with the ids of the traces."""
     state: Literal["open", "finished"] = "open"
     finished: str | None = None
+    checked: int = 0
+    """Transaction up to which the tables had no row of the traces when the erasure finished."""
     is_resolved: bool = False
     """Whether the criterion was applied again after all input from before the request was committed."""
     is_collected: bool = False

@@ -18,7 +18,7 @@ import sqlite3
 import uuid
 import zlib
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -32,6 +32,7 @@ import zstandard
 from msgspec.structs import replace
 from sqlalchemy import select
 
+from tracelake import limits
 from tracelake._errors import ContentionError, NotFoundError, TracelakeError, UsageError
 from tracelake.archive.service import open_archive
 from tracelake.context import LakeContext
@@ -50,7 +51,7 @@ from tracelake.results import ErasureCheck, ErasureReport, Finding
 from tracelake.scratch import delete_directory
 from tracelake.shards.compaction import Collector
 from tracelake.shards.rows import literal
-from tracelake.storage import KeyValueStore, ObjectStore, open_key_value, open_objects
+from tracelake.storage import KeyValueStore, ObjectStore, delete_all, open_key_value, open_objects
 from tracelake.storage.database_check import CopiedStore
 from tracelake.tables.builtin import BUILT_IN, TABLE_SPANS
 from tracelake.tables.redaction import TableRedactor
@@ -281,6 +282,8 @@ class Erasures:
         }
         self._spans = self._redactors[TABLE_SPANS.name]
         self._index: dict[str, IndexRedactor] = {}
+        self._checked: int | None = None
+        """Transaction up to which this process has looked for rows of finished erasures."""
         self._clean_files: defaultdict[str, set[str]] = defaultdict(set)
 
     def erase(
@@ -350,10 +353,37 @@ class Erasures:
         An erasure waits if the pipeline has not committed all input from before the request. Run it again then.
         Raises NotFoundError for an unknown id.
         """
+        if erasure_id is None:
+            self._reopen(self._store.all())
         records = [self._store.get(erasure_id)] if erasure_id is not None else self._store.all()
         masking = self._store.masking()
         is_due = {each.id for each in records if each.state == "open" or each.id in masking}
         return [self._run(each) for each in records if erasure_id is not None or each.id in is_due]
+
+    def _reopen(self, records: Sequence[ErasureRecord]) -> None:
+        """Erase traces again that an input other than a server delivered after their erasure. Forget the lists of ids
+        that have expired."""
+        now, recent = datetime.now(UTC), list[ErasureRecord]()
+        for record in records:
+            if record.finished is None:
+                continue
+            if (now - datetime.fromisoformat(record.finished)).total_seconds() < limits.ERASED_IDS_S:
+                recent.append(record)
+            else:
+                ids = self._opened.objects.list(f"{FOLDER}{record.id}/")
+                delete_all(self._opened.objects, [info.path for info in ids])
+        upper = upper_of(self._opened.repository)
+        since = min((record.checked for record in recent), default=upper)
+        since = since if self._checked is None else self._checked
+        if not recent or upper <= since:
+            return
+        of_records = {record.id: self._store.ids(record.path) for record in recent}
+        if self._spans.count(frozenset[str]().union(*of_records.values()), since):
+            for record in recent:
+                if self._spans.count(of_records[record.id], since):
+                    self._put(record, state="open", finished=None, is_collected=False, barrier={})
+                    self._store.mask(record.id, record.path)
+        self._checked = upper
 
     def verify(self, erasure_id: str, values: Iterable[str] = ()) -> ErasureCheck:
         """Scan every byte of the lake, its databases and its archive repository for the erased trace ids, and for more
@@ -488,7 +518,8 @@ class Erasures:
                 place.unlink(missing_ok=True)
 
     def _finish(self, record: ErasureRecord) -> ErasureRecord:
-        record = self._put(record, state="finished", finished=_now())
+        upper = upper_of(self._opened.repository)
+        record = self._put(record, state="finished", finished=_now(), checked=upper)
         self._store.unmask(record.id)
         self._index.pop(record.id, None)
         self._opened.forget_view()
@@ -547,6 +578,8 @@ class Erasures:
         tracking.refuse(trace_ids)
         before = tracking.count(trace_ids)
         archive = open_archive(self._opened)
+        for other in sorted(tracking.in_same_objects(trace_ids)):
+            archive.restore(other)  # the next pass archives it again, in another object
         archive.delete(sorted(trace_ids))
         tracking.delete(trace_ids)
         return self._put(

@@ -72,10 +72,10 @@ class TableRedactor:
                 matching.update(map(str, self._read(files, parts, query, where)["trace_id"].to_pylist()))
         return matching
 
-    def count(self, trace_ids: Collection[str]) -> int:
-        """Count the rows of traces in all parts, including replaced rows."""
+    def count(self, trace_ids: Collection[str], since: int = 0) -> int:
+        """Count the rows of traces in all parts, including replaced rows, from a transaction on."""
         with self._leased() as (state, files):
-            return sum(len(ids) for ids in self._row_ids(files, state, trace_ids))
+            return sum(len(ids) for ids in self._row_ids(files, state, trace_ids, first_row_id(since)))
 
     def rows_by_transaction(self, trace_ids: Collection[str]) -> Counter[int]:
         """Count the rows of traces, as `count` does, by the transaction that inserted them."""
@@ -170,10 +170,13 @@ class TableRedactor:
             schema_version=part.schema_version,
         )
 
-    def _row_ids(self, files: LocalFiles, state: ShardState, trace_ids: Collection[str]) -> Iterator[Numbers]:
+    def _row_ids(
+        self, files: LocalFiles, state: ShardState, trace_ids: Collection[str], first: int = 0
+    ) -> Iterator[Numbers]:
         for stored in self._stored(state) if trace_ids else ():
-            parts = self._layout.with_keys(stored, sorted(trace_ids))
-            query = f"select {ROW_ID.name} from {{}} where {of_traces_sql(trace_ids)}"
+            new = [part for part in stored if part.last_row_id >= first]
+            parts = self._layout.with_keys(new, sorted(trace_ids))
+            query = f"select {ROW_ID.name} from {{}} where {of_traces_sql(trace_ids)} and {ROW_ID.name} >= {first}"
             yield self._read(files, parts, query)[ROW_ID.name].to_numpy()
 
     def _stored(self, state: ShardState) -> Iterator[Sequence[Part]]:

@@ -159,6 +159,22 @@ class ErasedTraces:
                 trace_ids.update(connection.execute(query).scalars())
         return trace_ids
 
+    def in_same_objects(self, trace_ids: Collection[str]) -> set[str]:
+        """Return the other traces in archive objects that traces share."""
+        of = trace_info.c
+        others: set[str] = set()
+        with self._database.reading() as connection:
+            for some in at_once(trace_ids):
+                query = select(of.archive_location).where(*self._of(trace_info, some))
+                for location in connection.execute(query).scalars():
+                    pack, is_shared, _ = (location or "").partition(".pack#")
+                    if is_shared:
+                        prefix = f"{pack}.pack#"
+                        its = func.substr(of.archive_location, 1, len(prefix)) == prefix
+                        query = select(of.trace_id).where(of.lake == self._lake, its)
+                        others.update(connection.execute(query).scalars())
+        return others.difference(trace_ids)
+
     def newest_outbox_row(self) -> int:
         """Return the number of the newest outbox row, 0 without any."""
         query = select(func.coalesce(func.max(outbox.c.sequence), 0)).where(outbox.c.lake == self._lake)
