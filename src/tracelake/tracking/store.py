@@ -315,7 +315,9 @@ class TrackingStore:
         with self.database.writing() as connection:
             # Safety: checked in the transaction that stores the spans, and again by the eraser after its refusal.
             refused = dict.fromkeys(erased_among(connection, self.lake, self.lake_id, writes), ERASED)
-            allowed = {trace_id: write for trace_id, write in writes.items() if trace_id not in refused}
+            allowed = dict(writes)
+            for trace_id in refused:
+                del allowed[trace_id]
             hot = self._tell(connection, allowed, now_ns, TRACKING_STORE) if allowed else set[str]()
             archived = self._refused(connection, [trace_id for trace_id in allowed if trace_id not in hot])
             refused |= dict.fromkeys(archived, ARCHIVED)
