@@ -60,7 +60,7 @@ STAGES: Final = {
     "— read what was staged": ["tracelake.pipeline.merge_task.read_stream"],
     "— merge with the tables": ["tracelake.pipeline.merge_task.merge"],
     "— write parts": ["tracelake.pipeline.merge_task.write_part"],
-    "— index part": ["tracelake.search.build._write_part", "tracelake.search.build.pack"],
+    "— index part": ["tracelake.search.build._write_part", "tracelake.search.part_cache.pack"],
     "publish tables": ["tracelake.pipeline.outputs.builtin.TableOutput.publish"],
     "publish the index": ["tracelake.pipeline.outputs.builtin.IndexOutput.publish"],
     "commit": ["tracelake.pipeline.outputs.builtin.CommitOutput.publish"],

@@ -549,7 +549,7 @@ def test_no_query_leaves_the_filter_out(walls: Walls) -> None:
 
 def check_refused(whole: object, view: object, divided: set[str]) -> None:
     """Raise if a public attribute of the whole lake is neither divided by workspace nor refused with an error."""
-    public = {name for name in dir(whole) if not name.startswith("_")}
+    public = {name for name in object.__dir__(whole) if not name.startswith("_")}
     assert divided <= public
     for name in public - divided:
         with pytest.raises(ForbiddenError, match=rf"'(hot\.)?{name}' belongs to the whole lake"):
