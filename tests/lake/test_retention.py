@@ -20,7 +20,7 @@ from tests.pipeline.spans import AGENTS, a_line, a_span
 from tests.tracking.conftest import new_url, postgres
 from tests.tracking.requests import request, trace_id
 from tracelake import limits
-from tracelake._errors import DamageError, NotFoundError, UsageError
+from tracelake._errors import DamageError, NotFoundError, StorageError, UsageError
 from tracelake.lake import retention
 from tracelake.lake.lake import Lake
 from tracelake.lake.retention import RetentionReport
@@ -181,7 +181,7 @@ def test_many_small_transactions_delete_all(lake: Lake, monkeypatch: pytest.Monk
 
 
 def test_invalid_rules_are_refused(lake: Lake) -> None:
-    """Each error says what to do; nothing is stored."""
+    """Each error names the remedy; nothing is stored."""
     for name, age, options, message in (
         ("a b", "30d", {}, "cannot be the name of a rule"),
         ("x", "30", {}, "no duration.*years.*forever"),
@@ -339,6 +339,30 @@ def test_hot_tier_follows_the_rules(hot_lake: Lake) -> None:
             lake.trace(trace_id(number))
     assert len(lake.trace(trace_id(2)).spans) == 1
     assert lake.verify().findings == ()
+
+
+def test_hot_tier_is_finished_after_a_failure(hot_lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the hot tier fails after the commit, the request stays, and the next run deletes the copies."""
+    lake, store = hot_lake, hot_lake.hot.required_store()
+    store.write([request((1, 1), (2, 1))])
+    pipeline = lake.pipeline(runner=InProcess())
+    assert pipeline.run_once() is not None
+    pipeline.close()
+    lake.retention.set("rest", "1d")
+
+    def fail(_: object) -> None:
+        raise StorageError("the database is gone")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(lake.retention, "_delete_hot", fail)
+        with pytest.raises(StorageError):
+            lake.retention.apply()
+    assert lake.sql("select * from spans").num_rows == 0
+    assert len(deletions.pending(lake.objects)) == 1
+    assert lake.retention.apply().hot_deleted == 2
+    assert deletions.pending(lake.objects) == []
+    with pytest.raises(NotFoundError):
+        lake.trace(trace_id(1))
 
 
 def rule(name: str = "r", age: str = "30d", priority: int = 100, workspace: str = "*") -> RetentionRule:

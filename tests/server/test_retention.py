@@ -44,7 +44,7 @@ def client(opened: tracelake.Lake) -> Iterator[Client]:
 
 
 def test_api_sets_previews_applies_and_removes_rules(client: Client, opened: tracelake.Lake) -> None:
-    """The whole way of a rule: 201, the order, what would go, what went, and what is left."""
+    """Each call on a rule answers: set, order, preview, application and removal."""
     assert client.get(API).json() == {"rules": [], "last_run": None}
     answer = client.post(f"{API}/rules", json={"name": "rest", "age": "30d"})
     assert (answer.status_code, answer.json()["priority"]) == (201, 1000)

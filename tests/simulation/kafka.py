@@ -33,12 +33,10 @@ from tracelake.pipeline.decode_task import InputShare
 from tracelake.pipeline.driver import Pipeline
 from tracelake.pipeline.kafka_client import is_range, name_of
 from tracelake.pipeline.merge_task import ShapeReceipt, TransactionMergeTask
-from tracelake.pipeline.outputs import configured as sinks
 from tracelake.pipeline.outputs.configured import TRANSACTION_HEADER, AddedOutputs, OutputRecord, _sink
 from tracelake.pipeline.outputs.external import KeyedOutput, OversizedRowStore
 from tracelake.pipeline.publish import Outputs
 from tracelake.pipeline.registrations import AddedSources
-from tracelake.pipeline.sources import kafka
 from tracelake.pipeline.sources.base import Input
 from tracelake.pipeline.sources.kafka import KAFKA, PARTITION, KafkaWatch
 from tracelake.pipeline.sources.poller import SourcePoller, at_once
@@ -153,7 +151,7 @@ class KafkaScenario(PipelineScenario):
             return SimulatedLibrary(run.current())
 
         return [
-            *((module, "library", library) for module in (kafka_client, kafka, sinks)),
+            (kafka_client, "library", library),
             (kafka_client, "_admin", lambda *_: Admin(run.current())),
             *super().stand_ins(run),
         ]

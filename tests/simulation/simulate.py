@@ -18,6 +18,7 @@ from tests.simulation.archiving import ArchivingScenario
 from tests.simulation.clients import ClientsScenario, PlainIngestScenario
 from tests.simulation.collecting import CollectScenario
 from tests.simulation.deaths import DeathsScenario
+from tests.simulation.deleting import DeletingScenario
 from tests.simulation.fitting import FittingScenario
 from tests.simulation.index_merging import IndexMergeScenario
 from tests.simulation.kafka import KafkaScenario
@@ -58,6 +59,7 @@ SCENARIOS: tuple[Scenario, ...] = (
     SettingAsideScenario(),
     WritesScenario(),
     DeathsScenario("merge"),
+    DeletingScenario(),
     FittingScenario(),
     OverlapScenario(),
     StepsScenario(),

@@ -9,6 +9,7 @@ from tests.simulation.clients_mutants import CLIENTS_MUTANTS
 from tests.simulation.collecting_mutants import COLLECT_MUTANTS
 from tests.simulation.deaths import DeathsScenario, Stage
 from tests.simulation.deaths_mutants import DEATHS_MUTANTS
+from tests.simulation.deleting_mutants import DELETING_MUTANTS
 from tests.simulation.fitting_mutants import FITTING_MUTANTS
 from tests.simulation.index_merging_mutants import INDEX_MERGE_MUTANTS
 from tests.simulation.kafka_mutants import KAFKA_MUTANTS
@@ -67,6 +68,7 @@ SLICES = {
     "versions": 60,
     "index-merge": 26,
     "deaths": 40,
+    "deleting": 25,
     "fitting": 12,
     "overlap": 15,
     "steps": 15,
@@ -236,6 +238,7 @@ def test_seeds_that_failed_once(scenario: Scenario, seed: int, what: str) -> Non
         *SETTING_ASIDE_MUTANTS,
         *WRITES_MUTANTS,
         *DEATHS_MUTANTS,
+        *DELETING_MUTANTS,
         *FITTING_MUTANTS,
         *OVERLAP_MUTANTS,
         *TRIMMING_MUTANTS,
