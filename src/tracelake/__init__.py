@@ -86,6 +86,7 @@ if _TYPE_CHECKING:
     from tracelake.datasets.dataset import Dataset
     from tracelake.datasets.example_changes import ExampleChange
     from tracelake.datasets.model import Example, Provenance
+    from tracelake.datasets.runs import ComparedExample, EvaluationRun, ExampleResult, RunComparison, RunInfo
     from tracelake.lake.datasets import Datasets
     from tracelake.lake.lake import Lake, init, open
     from tracelake.lake.maintenance import Maintenance
@@ -122,6 +123,7 @@ __all__ = [
     "Changes",
     "CommitInfo",
     "CompactReport",
+    "ComparedExample",
     "ConflictError",
     "ContentionError",
     "DamageError",
@@ -138,8 +140,10 @@ __all__ = [
     "ErasureCheck",
     "ErasureReport",
     "Erasures",
+    "EvaluationRun",
     "Example",
     "ExampleChange",
+    "ExampleResult",
     "ExpiredError",
     "ExportReport",
     "Facet",
@@ -185,6 +189,8 @@ __all__ = [
     "RefNotFoundError",
     "ReplicaInfo",
     "RequestInfo",
+    "RunComparison",
+    "RunInfo",
     "SearchResults",
     "SetAsideInput",
     "SourceChangedError",
@@ -222,6 +228,11 @@ _LAZY = {
     "Changes": "tracelake.tables.changes",
     "Dataset": "tracelake.datasets.dataset",
     "Example": "tracelake.datasets.model",
+    "ComparedExample": "tracelake.datasets.runs",
+    "EvaluationRun": "tracelake.datasets.runs",
+    "ExampleResult": "tracelake.datasets.runs",
+    "RunComparison": "tracelake.datasets.runs",
+    "RunInfo": "tracelake.datasets.runs",
     "ExampleChange": "tracelake.datasets.example_changes",
     "InProcess": "tracelake.tasks.runners",
     "InboxPipeline": "tracelake.pipeline.continuous",

@@ -71,7 +71,7 @@ def test_an_example_needs_no_span(refunds: Dataset) -> None:
 
 
 def test_a_span_that_is_not_committed_is_an_example_too(tmp_path: Path) -> None:
-    """Its example has its own content and no commit; added again after the commit, it cites the commit."""
+    """Its example has the content and no commit; added again after the commit, it cites the commit."""
     with tracelake.init(tmp_path / "lake") as lake:
         trace_id = "ab" * 16
         lake.hot.set_up().write([spans("default", trace_id, 1, 2)])

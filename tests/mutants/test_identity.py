@@ -15,7 +15,7 @@ from tests.server.test_waterfall import (
     test_a_server_span_hangs_below_the_client_span_with_its_id as check_tree,
 )
 from tracelake import results
-from tracelake.datasets import dataset
+from tracelake.datasets import examples
 from tracelake.results import Row
 from tracelake.tables import upsert_rule
 from tracelake.tables.builtin import TABLE_SPANS
@@ -77,6 +77,6 @@ def test_examples_without_the_side() -> None:
         {"trace_id": "t", "span_id": "s", "workspace": "default", "kind": kind}
         for kind in ("CLIENT", "SERVER")
     ]
-    assert len({dataset._key_of(row) for row in rows}) == 2
-    with mock.patch.object(dataset, "is_server_side", no_side):
-        assert len({dataset._key_of(row) for row in rows}) == 1
+    assert len({examples.key_of(row) for row in rows}) == 2
+    with mock.patch.object(examples, "is_server_side", no_side):
+        assert len({examples.key_of(row) for row in rows}) == 1

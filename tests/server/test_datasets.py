@@ -55,7 +55,7 @@ def fields_in(page: str) -> dict[str, str]:
 
 
 def test_a_span_is_added_with_edited_content(client: Client, real: Lake) -> None:
-    """The form proposes the content of the span; what the user writes is stored, in a new dataset, by one commit."""
+    """The form proposes the content of the span; the text of the user is stored, in a new dataset, by one commit."""
     page = client.get(ADD).text
     fields = fields_in(page)
     assert (fields["input"], fields["expected"]) == ("refund for shoes", "no refund")
@@ -252,3 +252,61 @@ def test_bad_metadata_is_refused(text: str) -> None:
     """Text that is neither pairs nor a JSON object of texts is refused."""
     with pytest.raises(UsageError):
         metadata_of(text)
+
+
+def test_runs_over_http(client: Client, real: Lake) -> None:
+    """A run stored by another program is listed, read by name, and compared; a wrong result stores nothing."""
+    real.datasets.create("refunds", message="made").add(search="refund", message="three")
+
+    def send(status: int, name: str, *results: dict[str, Any], **fields: Any) -> Any:
+        body = {"name": name, "results": list(results), **fields}
+        answer = client.post("/api/v1/datasets/refunds/runs", json=body)
+        assert answer.status_code == status, answer.text
+        return answer.json()
+
+    coat, shoes = ids(0, 1), ids(1, 0)
+    first = {
+        "example_id": coat,
+        "output": HOSTILE,
+        "scores": {"exact": True, "tone": "kind"},
+        "trace_id": "ab" * 16,
+    }
+    send(201, "first", first, {"example_id": shoes, "output": "x", "scores": {"exact": 0.5}})
+    second = {"example_id": coat, "error": HOSTILE, "latency_ms": 12.5}
+    run = send(201, HOSTILE, second, {"example_id": shoes, "output": "y", "scores": {"exact": 1}})["run"]
+    assert (run["examples"], run["errors"], run["scores"]) == (2, 1, {"exact": 1.0})
+    bad: dict[str, Any]
+    for bad in (
+        {"results": []},
+        {"results": [first, first]},
+        {"results": [first | {"example_id": "unknown"}]},
+        {"results": [first | {"scores": {"a": None}}]},
+        {"results": [first], "version": "nowhere"},
+        {"results": [first], "name": ""},
+        {"results": [first], "metadata": {"a": "x" * limits.DATASET_NOTES_MAX_CHARS}},
+    ):
+        assert client.post("/api/v1/datasets/refunds/runs", json={"name": "bad"} | bad).status_code in (
+            400,
+            404,
+            413,
+        )
+    assert [each["name"] for each in client.get("/api/v1/datasets/refunds/runs").json()["runs"]] == [
+        HOSTILE,
+        "first",
+    ]
+    page = client.get("/api/v1/datasets/refunds/runs/first?limit=1").json()
+    assert (page["results"][0]["trace_id"], page["more"]) == ("ab" * 16, True)
+    compared = client.get(f"/api/v1/datasets/refunds/comparison?base=first&run={run['id']}").json()
+    assert [(each["example_id"], each["change"]) for each in compared["examples"]] == [
+        (coat, "regression"),
+        (shoes, "improvement"),
+    ]
+    for path in ("", "/runs", f"/runs/{run['id']}", f"/comparison?base=first&run={run['id']}"):
+        page = client.get(f"/datasets/refunds{path}")
+        assert (page.status_code, HOSTILE in page.text, "&lt;script&gt;" in page.text) == (
+            200,
+            False,
+            True,
+        ), path
+    assert client.get("/datasets/refunds/runs/missing").status_code == 404
+    assert client.get("/datasets/refunds/comparison?base=first&run=missing").status_code == 404

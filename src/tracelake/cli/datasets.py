@@ -347,6 +347,66 @@ def remove(
     return {"dataset": name, "branch": branch, "removed": len(set(ids)), "commit": commit_id}
 
 
+def _runs(of: dict[str, Any]) -> Rendered:
+    names = list(dict.fromkeys(name for run in of["runs"] for name in run["scores"]))
+    rows = [
+        (run["name"], *(_mean(run["scores"].get(name)) for name in names), run["errors"], run["examples"],
+         run["created_at"][:16].replace("T", " "), run["id"])
+        for run in of["runs"]
+    ]  # fmt: skip
+    return render.grid(("run", *names, "errors", "examples", "created", "id"), rows, ids=("run", "id"))
+
+
+@command(
+    dataset_app,
+    "runs",
+    text=_runs,
+    examples=["tracelake dataset runs refunds", "tracelake dataset runs refunds --at labels --json"],
+)
+def list_runs(lake: Lake, name: NameArgument, at: AtOption = "main") -> dict[str, Any]:
+    """List the evaluation runs of a dataset with their mean scores, newest first."""
+    from msgspec import to_builtins
+
+    return {"dataset": name, "at": at, "runs": to_builtins(lake.datasets.get(name, at).runs())}
+
+
+def _comparison(of: dict[str, Any]) -> Iterator[Renderable]:
+    counts = ", ".join(f"{count:,} {kind}" for kind, count in of["counts"].items())
+    yield f"{of['base']['name']} -> {of['run']['name']}: {counts}."
+    rows = []
+    for each in of["examples"]:
+        sides = [each["base"] or {}, each["run"] or {}]
+        texts = [_short(side.get("error") or side.get("output")) for side in sides]
+        rows.append((each["example_id"], each["change"], ", ".join(each["worse"] + each["better"]), *texts))
+    yield render.grid(("example", "change", "scores", "base", "run"), rows, ids=("change",))
+    if of["more"]:
+        yield Note(f"the first {len(of['examples']):,}; more with --limit")
+
+
+@command(
+    dataset_app,
+    "compare",
+    text=_comparison,
+    examples=["tracelake dataset compare refunds 'prompt 1' 'prompt 2'"],
+)
+def compare(
+    lake: Lake,
+    name: NameArgument,
+    base: Annotated[str, typer.Argument(metavar="BASE", help="The older run, by name or id.")],
+    run: Annotated[str, typer.Argument(metavar="RUN", help="The newer run, by name or id.")],
+    at: AtOption = "main",
+    limit: Annotated[int, typer.Option(min=1, max=PAGE_ROWS_MAX, help="Examples at most.")] = EXAMPLES_SHOWN,
+) -> dict[str, Any]:
+    """Compare two evaluation runs by example, regressions first."""
+    compared = lake.datasets.get(name, at).compare(base, run).to_dict()
+    examples = compared["examples"]
+    return compared | {"examples": examples[:limit], "more": len(examples) > limit}
+
+
+def _mean(value: float | None) -> str:
+    return "" if value is None else f"{value:.3g}"
+
+
 def _deleted(of: dict[str, Any]) -> str:
     return f"Deleted dataset {of['dataset']}; {_where(of['commit'])}."
 

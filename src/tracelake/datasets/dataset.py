@@ -1,171 +1,67 @@
-"""Public API of a dataset: add spans, remove examples, read and export them.
-
-Class `Selection` chooses spans by id, condition or search. An example keeps some of their columns.
-"""
+"""Public API of a dataset: add spans, remove examples, read and export them."""
 
 from __future__ import annotations
 
 import os
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pyarrow as pa
 
 from tracelake._errors import DatasetNotFoundError, NotFoundError, NothingToCommitError, UsageError
+from tracelake._settings import find_committer
 from tracelake.datasets import model
+from tracelake.datasets.evaluation import Scorers, check_run, evaluate_examples, make_info
 from tracelake.datasets.example_changes import ExampleChange, diff, remarks, span_example_id, versions
+from tracelake.datasets.examples import KEY, Key, Selection, SpanReader, examples, key_of, propose, read_span
 from tracelake.datasets.export import SCHEMA, batches, format_of, write
 from tracelake.datasets.files import Made, commit_files, read_files, stage_files
 from tracelake.datasets.model import (
     DatasetSpec,
     Example,
     Provenance,
-    example_id,
     example_path,
     examples_of,
     spec_path,
     trace_of,
     written_id,
 )
-from tracelake.datasets.proposal import COPIED, SpanReader, propose, read_span
+from tracelake.datasets.runs import (
+    EvaluationRun,
+    ExampleResult,
+    RunComparison,
+    RunInfo,
+    compare,
+    list_runs,
+    new_run_id,
+    read_run,
+    store_run,
+)
 from tracelake.erasure.store import ErasureStore
-from tracelake.limits import DATASET_ADD_DEFAULT, DATASET_ADD_MAX, PAGE_ROWS_DEFAULT, SEARCH_HITS_MAX
-from tracelake.otlp.conventions import WORKSPACE_DEFAULT
+from tracelake.limits import DATASET_ADD_DEFAULT, PAGE_ROWS_DEFAULT, QUOTED_MAX_CHARS
 from tracelake.results import (
-    SERVER_KINDS,
     AddReport,
     CommitInfo,
     EntryChange,
     ExportReport,
     Row,
-    is_server_side,
 )
-from tracelake.search.searcher import SearchRequest
-from tracelake.shards.rows import literal
 from tracelake.storage import ObjectStore
 from tracelake.storage.ports import printable
 from tracelake.tables.builtin import TABLE_SPANS
 from tracelake.tables.table import to_rows
 from tracelake.tables.view import CommitView
 from tracelake.versions.branch import Branch
+from tracelake.versions.branch_store import MAIN
 from tracelake.versions.model import TRANSACTION, FileAt, Reference
 from tracelake.versions.repository import Repository
 
 if TYPE_CHECKING:
     import polars as pl
-
-_DATASET_LOOKUP_SPANS: Final = 500
-"""Spans whose texts are in memory together while they become examples."""
-
-
-Key: TypeAlias = tuple[str, str, str, bool]
-"""Trace id, span id and workspace, and whether the span is on the server side."""
-_KEY: Final = ("trace_id", "span_id", "workspace", "kind")
-_COLUMNS: Final = (*_KEY, "input", "output", "service", "name", "model")
-_ORDER: Final = "start_ns, trace_id, span_id, workspace, kind"
-
-
-@dataclass(frozen=True, slots=True)
-class Selection:
-    """Choice of spans by ids, or by a search, a condition or both; at most `limit` spans."""
-
-    traces: Sequence[str] = ()
-    spans: Sequence[str] = ()
-    where: str | None = None
-    search: str | None = None
-    limit: int = DATASET_ADD_DEFAULT
-
-    def check(self) -> None:
-        """Raise UsageError if the selection is empty, or mixes ids with a search or condition."""
-        by_id, by_text = bool(self.traces or self.spans), self.where is not None or self.search is not None
-        if by_id == by_text:
-            raise UsageError(
-                "choose the spans to add: traces or spans by id, or a condition, a search, or both."
-            )
-        most = DATASET_ADD_MAX if self.search is None else SEARCH_HITS_MAX
-        if not 1 <= self.limit <= most:
-            raise UsageError(f"limit must be from 1 to {most:,} here, not {self.limit:,}.")
-        if len(self.traces) + len(self.spans) > DATASET_ADD_MAX:
-            raise UsageError(f"at most {DATASET_ADD_MAX:,} ids can be added at once.")
-
-    def keys(self, view: CommitView) -> list[Key]:
-        """Return the selected spans of a view, each once. Raises NotFoundError for an unknown id, and QueryError if the
-        search or condition does not parse."""
-        if self.search is not None:
-            hits = view.search(SearchRequest(self.search, self.where, self.limit))
-            return [(hit.trace_id, hit.span_id, hit.workspace, hit.kind in SERVER_KINDS) for hit in hits]
-        if self.where is not None:
-            return _matching(view, f"({self.where}\n) and coalesce(input, output) is not null", self.limit)
-        if self.traces:
-            return list(dict.fromkeys(key for trace in self.traces for key in self._of_trace(view, trace)))
-        return self._everywhere(view)
-
-    def _of_trace(self, view: CommitView, trace_id: str) -> list[Key]:
-        trace = view.trace(trace_id)
-        if not self.spans:
-            walk = [span for _, span in trace.walk()]
-            first = next((span for span in walk if _has_text(span)), walk[0])
-            return [_key_of(first)]
-        keys = [_key_of(span) for span in trace.spans if span["span_id"] in self.spans]
-        missing = set(self.spans) - {span_id for _, span_id, *_ in keys}
-        if len(self.traces) == 1 and missing:
-            raise NotFoundError(f"trace {trace.trace_id} has no span {min(missing)}.")
-        return keys
-
-    def _everywhere(self, view: CommitView) -> list[Key]:
-        keys = _matching(view, f"span_id in ({', '.join(map(literal, self.spans))})", DATASET_ADD_MAX)
-        if missing := set(self.spans) - {span_id for _, span_id, *_ in keys}:
-            raise NotFoundError(
-                f"no span {min(missing)!r} in this lake. `tracelake search` finds ids by text."
-            )
-        return keys
-
-
-def _matching(view: CommitView, where: str, limit: int) -> list[Key]:
-    table = view.table("spans").to_arrow(list(_KEY), where, _ORDER, limit)
-    return [_key_of(row) for row in table.to_pylist()]
-
-
-def examples(
-    view: CommitView, commit: str, keys: Sequence[Key], metadata: Mapping[str, str]
-) -> Iterator[list[Example]]:
-    """Yield the examples made from spans, in batches. A span without input and output makes no example.
-
-    The `metadata` is added to the span's service, name and model.
-    """
-    for start in range(0, len(keys), _DATASET_LOOKUP_SPANS):
-        wanted = set(keys[start : start + _DATASET_LOOKUP_SPANS])
-        table = view.table("spans").lookup(sorted({trace_id for trace_id, *_ in wanted}), _COLUMNS)
-        yield [
-            _example(row, commit, metadata)
-            for row in to_rows(table)
-            if _key_of(row) in wanted and _has_text(row)
-        ]
-
-
-def _key_of(span: Row) -> Key:
-    return span["trace_id"], span["span_id"], span["workspace"], is_server_side(span)
-
-
-def _has_text(span: Row) -> bool:
-    return span["input"] is not None or span["output"] is not None
-
-
-def _example(row: Row, commit: str, metadata: Mapping[str, str]) -> Example:
-    trace_id, span_id, workspace, is_server = _key_of(row)
-    of = {} if workspace == WORKSPACE_DEFAULT else {"workspace": workspace}
-    of |= {"kind": row["kind"]} if is_server else {}
-    return Example(
-        id=example_id(trace_id, span_id, workspace, is_server),
-        input=row["input"],
-        expected_output=row["output"],
-        metadata={name: row[name] for name in COPIED if row[name]} | of | dict(metadata),
-        provenance=Provenance(trace_id, span_id, commit),
-    )
 
 
 class Dataset:
@@ -384,6 +280,16 @@ class Dataset:
             raise self._no_example(identity)
         return model.from_bytes(Example, data, f"example {identity} of dataset {self.name}")
 
+    def select(self, ids: Sequence[str]) -> list[Example]:
+        """Return the examples with these ids, staged or committed; without those that do not exist."""
+        masked = self._erasures.masked().trace_ids
+        paths = [example_path(self.name, identity) for identity in ids if trace_of(identity) not in masked]
+        files = [entry for entry in self._find(paths).values() if isinstance(entry, FileAt)]
+        return [
+            model.from_bytes(Example, data, f"an example of dataset {self.name}")
+            for data in read_files(self._objects, files, self._erasures.is_file_erased)
+        ]
+
     def update(
         self,
         identity: str,
@@ -432,6 +338,100 @@ class Dataset:
         """Return the newest commits that changed the dataset, the newest first. Only recent history is searched."""
         head = self._commit()
         return versions(self._repository, self.name, head, limit) if head else []
+
+    def evaluate(
+        self,
+        function: Callable[..., Any],
+        scorers: Scorers = (),
+        *,
+        name: str | None = None,
+        concurrency: int = 8,
+        metadata: Mapping[str, str] | None = None,
+        branch: str | None = None,
+        progress: bool = True,
+        committer: str | None = None,
+    ) -> EvaluationRun:
+        """Run a function on each committed example, score the outputs, and store the run.
+
+        An error of one example does not stop the others. If the function is traced by OpenTelemetry or MLflow, each
+        result has its trace. Outputs that are no text are stored as JSON.
+
+        Args:
+            function: gets the input of an example. Parameters may be named `input`, `expected`, `metadata` and
+                `example`. It may be asynchronous.
+            scorers: functions of `output` and `expected`, or of these, `input`, `metadata` and `example` by name, which
+                return a number, a truth value, a label, or a mapping from names to these. Larger numbers are
+                better.
+            name: name of the run; by default the function's name and the time.
+            concurrency: examples that run at the same time, in threads.
+            metadata: texts that describe the run, such as the model and the prompt.
+            branch: the branch that stores the run; by default the dataset's, or `main` if it is not at a branch.
+            progress: show a progress bar on a terminal or in a notebook.
+            committer: name of the person or program that evaluates.
+        Raises:
+            UsageError: the dataset is empty, a parameter has no value, or the branch is protected.
+        """
+        self._check()
+        target = branch or (self.at if self.on_branch else MAIN)
+        self._repository.refuse_protected(target)
+        version = self._commit() or ""
+        examples = list(self._at(version).examples()) if version else []
+        run = evaluate_examples(
+            self.name, version, examples, function, scorers, name=name, author=find_committer(committer),
+            metadata=dict(metadata or {}), concurrency=concurrency, progress=progress,
+        )  # fmt: skip
+        store_run(self._repository, self._objects, target, run, committer)
+        return run
+
+    def log_run(
+        self,
+        results: Sequence[ExampleResult],
+        *,
+        name: str,
+        metadata: Mapping[str, str] | None = None,
+        branch: str | None = None,
+        committer: str | None = None,
+    ) -> EvaluationRun:
+        """Store results that another program computed as an evaluation run; the arguments are those of `evaluate`.
+
+        Raises UsageError for a repeated result, or one of an example that this version does not have.
+        """
+        self._check()
+        version, notes = self._commit() or "", dict(metadata or {})
+        check_run(name, notes)
+        ordered = sorted(results, key=lambda each: each.example_id)
+        paths = [example_path(self.name, each.example_id) for each in ordered]
+        entries = self._repository.find(version, paths) if version else {}
+        for path, following in zip(paths, [*paths[1:], ""], strict=True):
+            if path not in entries or path == following:
+                identity = path.rpartition("/")[2][:QUOTED_MAX_CHARS]
+                raise UsageError(
+                    f"a run has one result for each example, and {identity!r} is repeated or not in this version."
+                )
+        author = find_committer(committer)
+        info = make_info(new_run_id(uuid.uuid4().hex), name, self.name, version, author, ordered, notes)
+        run = EvaluationRun(info, tuple(ordered))
+        store_run(self._repository, self._objects, branch or MAIN, run, committer)
+        return run
+
+    def runs(self) -> list[RunInfo]:
+        """Return the evaluation runs of the dataset, the newest first."""
+        head = self._commit()
+        return list_runs(self._repository, self._objects, self.name, head) if head else []
+
+    def run(self, name: str) -> EvaluationRun:
+        """Return an evaluation run with its results, by id, or by name if the newest of that name is meant.
+
+        Results of erased traces are left out.
+        """
+        run = read_run(self._repository, self._objects, self.name, self._commit() or "", name)
+        masked = self._erasures.masked().trace_ids
+        shown = (each for each in run.results if not masked & {trace_of(each.example_id), each.trace_id})
+        return EvaluationRun(run.info, tuple(shown))
+
+    def compare(self, base: str, run: str) -> RunComparison:
+        """Compare two evaluation runs by example, regressions first."""
+        return compare(self.run(base), self.run(run))
 
     def remove(
         self,
@@ -592,8 +592,8 @@ class Dataset:
         head = self._commit()
         if head is None:
             return ""
-        rows = self._view(head).table("spans").lookup([span["trace_id"]], _KEY)
-        return self._source(head) if _key_of(span) in map(_key_of, to_rows(rows)) else ""
+        rows = self._view(head).table("spans").lookup([span["trace_id"]], KEY)
+        return self._source(head) if key_of(span) in map(key_of, to_rows(rows)) else ""
 
     def _write(
         self,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import chain
 
-from tracelake._errors import DamageError, DatasetNotFoundError
+from tracelake._errors import DamageError, DatasetNotFoundError, RefNotFoundError
 from tracelake.context import LakeContext
 from tracelake.datasets.dataset import Dataset, check, create
+from tracelake.datasets.examples import SpanReader
 from tracelake.datasets.model import (
     DATASETS,
     DatasetSpec,
@@ -17,7 +18,6 @@ from tracelake.datasets.model import (
     examples_of,
     spec_path,
 )
-from tracelake.datasets.proposal import SpanReader
 from tracelake.results import DatasetInfo
 from tracelake.versions.branch_store import MAIN
 from tracelake.versions.tree import below
@@ -75,6 +75,15 @@ class Datasets:
         """Return an example with content proposed from the messages of a span. It is in no dataset; see
         `Dataset.propose` and `Dataset.put`."""
         return self._dataset("", branch).propose(trace_id, span_id, workspace=workspace, kind=kind)
+
+    def examples_of(self, name: str, at: str, ids: Sequence[str]) -> list[Example]:
+        """Return these examples of a dataset, without those that do not exist there. If the reference or dataset does
+        not exist any more, return none."""
+        dataset = self._dataset(name, at)
+        try:
+            return dataset.select(ids)
+        except RefNotFoundError:
+            return []
 
     def delete(
         self,

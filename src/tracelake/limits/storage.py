@@ -42,6 +42,14 @@ EXAMPLE_TEXT_MAX_CHARS: Final = 1_000_000
 """Input and expected output of an example that a person writes or edits, together. Beyond: it is refused."""
 EXAMPLES_COMPARED_MAX: Final = 2_000
 """Examples of a dataset that are searched for the same input when one is added. Beyond: duplicates go unnoticed."""
+EVALUATION_TEXT_MAX_CHARS: Final = 200_000
+"""Output, label or error of one example in an evaluation run. Beyond: it is cut, with an ellipsis."""
+EVALUATION_NAME_MAX_CHARS: Final = 200
+"""Name of an evaluation run. Beyond: it is refused."""
+EVALUATION_CONCURRENCY_MAX: Final = 256
+"""Examples that one evaluation runs at once. Beyond: it is refused."""
+EVALUATION_SCORES_MAX: Final = 100
+"""Scores that one scorer returns for an example. Beyond: the scorer fails for this example."""
 DATASET_NOTES_MAX_CHARS: Final = 10_000
 """Description of a dataset, or metadata of its examples, keys and values together. Beyond: the call is refused."""
 RETENTION_RULES_MAX: Final = 100

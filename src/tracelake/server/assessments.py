@@ -24,7 +24,7 @@ from tracelake.lake.lake import Lake
 from tracelake.server.http_policy import RequestLake, may_send
 from tracelake.server.key_ring import ACTOR, KeyHolder
 from tracelake.server.render import span_query
-from tracelake.server.routes import FormFields, JsonBody, JsonRoute, RequestModel, json_response
+from tracelake.server.routes import FormFields, JsonBody, JsonRoute, RequestModel, author_of, json_response
 
 _NUMBER: Final = re.compile(r"[+-]?\d{1,15}(\.\d{1,15})?([eE][+-]?\d{1,3})?", re.ASCII)
 _LISTED: Final = 3
@@ -63,11 +63,6 @@ def assess(lake: Lake, author: str, trace_id: str, new: NewAssessment) -> dict[s
     return lake.annotations.log_assessment(trace_id, body)
 
 
-def _author(request: Request) -> str:
-    actor: KeyHolder = request.scope[ACTOR]
-    return actor.name or actor.key_id
-
-
 @api.get("/traces/{trace_id}/assessments")
 def assessments(lake: RequestLake, trace_id: str) -> Response:
     """List the assessments of a trace and its spans, the last changed last."""
@@ -79,7 +74,7 @@ def add_assessment(
     lake: RequestLake, request: Request, trace_id: str, body: JsonBody[NewAssessment]
 ) -> Response:
     """Assess a trace, or one of its spans, with a label, a score or an expectation, and a comment."""
-    return json_response({"assessment": assess(lake, _author(request), trace_id, body)}, 201)
+    return json_response({"assessment": assess(lake, author_of(request), trace_id, body)}, 201)
 
 
 @api.delete("/traces/{trace_id}/assessments/{assessment_id}")
@@ -107,7 +102,7 @@ def submit_assessment(lake: RequestLake, request: Request, trace_id: str, fields
         comment=comment if comment and text != comment else None,
         span_id=fields.get("span") or None,
     )
-    assess(lake, _author(request), trace_id, new)
+    assess(lake, author_of(request), trace_id, new)
     return _to_trace(trace_id, fields)
 
 

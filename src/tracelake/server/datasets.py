@@ -24,9 +24,11 @@ from tracelake._errors import DatasetNotFoundError, NotFoundError, TracelakeErro
 from tracelake.datasets.dataset import Dataset
 from tracelake.datasets.example_changes import ExampleChange, remarks
 from tracelake.datasets.model import Example, example_digest
+from tracelake.datasets.runs import score_text
 from tracelake.lake.lake import Lake
 from tracelake.lake.trace_list import cut
 from tracelake.results import AddReport, DatasetInfo
+from tracelake.server.evaluations import columns_of
 from tracelake.server.http_policy import RequestLake, may_send, status_of
 from tracelake.server.key_ring import ACTOR, KeyHolder
 from tracelake.server.render import span_query, with_query
@@ -38,6 +40,7 @@ from tracelake.server.routes import (
     Name,
     RequestModel,
     Text,
+    author_of,
     json_response,
     render_page,
 )
@@ -47,6 +50,8 @@ from tracelake.versions.branch_store import MAIN
 _TOKEN: Final = re.compile(r"\w+|\s+|[^\w\s]")
 _WORDS_COMPARED_MAX: Final = 3_000
 """Words of a text up to which a comparison is by word; longer texts are compared by line."""
+_RUNS_SHOWN: Final = 3
+"""Newest evaluation runs on the page of a dataset."""
 _UNCHANGED_SHOWN_CHARS: Final = 160
 _COMPARED_MAX_CHARS: Final = 20_000
 
@@ -120,12 +125,6 @@ api = APIRouter(prefix="/api/v1", route_class=DatasetJsonRoute)
 """JSON API for datasets."""
 pages = APIRouter(include_in_schema=False)
 """Pages of datasets and their forms."""
-
-
-def author_of(request: Request) -> str:
-    """Return the name of the caller, as commits record it."""
-    actor: KeyHolder = request.scope[ACTOR]
-    return actor.name or actor.key_id
 
 
 def may_edit(request: Request) -> bool:
@@ -331,6 +330,8 @@ def dataset_page(
 ) -> Response:
     """Show the examples of a dataset."""
     listing = list_examples(lake, name, ref, after or "", limit)
+    target = lake.datasets.get(name, ref)
+    runs = target.runs()
     return render_page(
         request,
         "dataset.html",
@@ -338,7 +339,10 @@ def dataset_page(
         dataset=name,
         ref=ref,
         listing=listing,
-        versions=lake.datasets.get(name, ref).versions(20),
+        versions=target.versions(20),
+        runs=runs[:_RUNS_SHOWN],
+        columns=columns_of(runs[:_RUNS_SHOWN]),
+        score_text=score_text,
         can_edit=may_edit(request) and _is_open(lake, ref),
         next_url=with_query(request, after=listing.next) if listing.next else None,
     )

@@ -276,6 +276,12 @@ def render_page(request: Request, template: str, twin: str, status: int = 200, *
     return TEMPLATES.TemplateResponse(request, template, {"json_url": json_url, **context}, status)
 
 
+def author_of(request: Request) -> str:
+    """Return the name of the caller, as commits and assessments record it."""
+    actor: KeyHolder = request.scope[ACTOR]
+    return actor.name or actor.key_id
+
+
 def error_page(request: Request, status: int, text: str) -> Response:
     """Return the page of an error."""
     return TEMPLATES.TemplateResponse(request, "error.html", {"status": status, "text": text}, status)
