@@ -310,3 +310,45 @@ def test_runs_over_http(client: Client, real: Lake) -> None:
         ), path
     assert client.get("/datasets/refunds/runs/missing").status_code == 404
     assert client.get("/datasets/refunds/comparison?base=first&run=missing").status_code == 404
+
+
+def test_branches_from_the_page(client: Client, real: Lake) -> None:
+    """Forms create a branch and a tag, preview a merge with its conflict, merge by the chosen side, and revert."""
+    real.datasets.create("refunds", message="made").add(search="refund", message="three")
+    head = real.branch("main").head or ""
+    assert (
+        submit(client, "/versions/branches", name="labels", at="main").headers["Location"]
+        == "/versions?ref=labels"
+    )
+    assert submit(client, "/versions/tags", name="v1", at="main").status_code == 303
+    assert (real.branch("labels").head, real.tags()) == (head, {"v1": head})
+    taken = submit(client, "/versions/branches", name="labels", at="main")
+    assert (taken.status_code, "already exists" in taken.text) == (400, True)
+    for branch, text in (("main", "ours"), ("labels", "theirs")):
+        real.datasets.get("refunds", branch).update(ids(1, 0), expected=text, message=text)
+    preview = client.get("/versions/merge?source=labels&into=main").text
+    assert ("1 conflict:" in preview, f"datasets/refunds/{ids(1, 0)}" in preview) == (True, True)
+    stuck = submit(client, "/versions/merge", source="labels", into="main")
+    assert (stuck.status_code, "Not stored." in stuck.text) == (409, True)
+    assert submit(client, "/versions/merge", source="labels", into="main", prefer="source").status_code == 303
+    assert real.datasets["refunds"].example(ids(1, 0)).expected_output == "theirs"
+    assert "nothing to merge" in client.get("/versions/merge?source=labels&into=main").text
+    edited = real.datasets["refunds"].update(ids(0, 1), expected="edited", message="edit") or ""
+    assert "Preview revert" in client.get(f"/diff?to={edited}").text
+    assert "would undo 1 change" in client.get(f"/versions/revert?ref={edited}").text
+    assert submit(client, "/versions/revert", ref=edited, branch="main").status_code == 303
+    assert real.datasets["refunds"].example(ids(0, 1)).expected_output == "within 30 days"
+    again = submit(client, "/versions/revert", ref=edited, branch="main")
+    assert again.status_code == 409
+
+
+def test_only_admins_change_branches_from_the_page(real: Lake, store: FaultyStore) -> None:
+    """A key that annotates sees the history without forms, and its requests are refused."""
+    token = real.keys.create("ada", "annotate").token
+    with closing(Inbox(store, ack_timeout_s=HANG_S)) as inbox:
+        client = Client(create_app(real, inbox))
+        headers = {"Authorization": f"Bearer {token}", "Origin": "http://127.0.0.1"}
+        assert "Create branch" not in client.get("/versions", headers=headers).text
+        form = headers | {"Content-Type": "application/x-www-form-urlencoded"}
+        for path in ("branches", "tags", "merge", "revert"):
+            assert client.post(f"/versions/{path}", content="name=x", headers=form).status_code == 403

@@ -8,25 +8,31 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Annotated
+from urllib.parse import urlencode
 
 from fastapi import APIRouter, Header, Query, Request, Response
+from fastapi.responses import RedirectResponse
 
 from tracelake import limits
-from tracelake._errors import ConflictError
+from tracelake._errors import ConflictError, TracelakeError
 from tracelake.lake.lake import Lake
 from tracelake.results import BranchInfo, CommitInfo
-from tracelake.server.http_policy import RequestLake
+from tracelake.server.http_policy import RequestLake, may_send, status_of
+from tracelake.server.key_ring import ACTOR, KeyHolder
 from tracelake.server.render import with_query
 from tracelake.server.routes import (
+    FormFields,
     JsonBody,
     JsonRoute,
     Limit,
     Name,
     RequestModel,
     Text,
+    author_of,
     json_response,
     render_page,
 )
+from tracelake.versions.branch_store import MAIN
 
 
 def list_commits(lake: Lake, ref: str, limit: int) -> tuple[list[CommitInfo], str | None]:
@@ -219,19 +225,125 @@ def versions_page(
     lake: RequestLake, request: Request, ref: Name = "main", limit: Limit = limits.PAGE_ROWS_DEFAULT
 ) -> Response:
     """Show the commits of a branch or tag."""
+    return _versions_page(lake, request, ref, limit)
+
+
+def _versions_page(
+    lake: Lake, request: Request, ref: str, limit: int, error: TracelakeError | None = None
+) -> Response:
     branches, tags = lake.branches(), lake.tags()
     commits, following = list_commits(lake, ref, limit)
     return render_page(
         request,
         "versions.html",
         "/api/v1/commits",
+        200 if error is None else status_of(type(error)),
         ref=ref,
+        error=None if error is None else str(error),
+        can_edit=_may_change(request),
+        is_branch=any(branch.name == ref for branch in branches),
         branches=branches,
         tags=tags,
         names=names_of(branches, tags),
         commits=commits,
         next_url=with_query(request, ref=following) if following else None,
     )
+
+
+def _may_change(request: Request) -> bool:
+    """Return whether the caller may change branches and tags."""
+    actor: KeyHolder | None = request.scope.get(ACTOR)
+    return actor is None or may_send("POST", "/versions/merge", actor.role, actor.workspace)
+
+
+def _to_versions(ref: str) -> Response:
+    return RedirectResponse(f"/versions?{urlencode({'ref': ref})}", 303)
+
+
+@pages.post("/versions/branches")
+def submit_branch(lake: RequestLake, request: Request, fields: FormFields) -> Response:
+    """Create a branch, and show it. After an error, show the versions with the reason."""
+    name, ref = fields.get("name", "").strip(), fields.get("at") or MAIN
+    try:
+        lake.create_branch(name, ref)
+    except TracelakeError as error:
+        return _versions_page(lake, request, MAIN, limits.PAGE_ROWS_DEFAULT, error)
+    return _to_versions(name)
+
+
+@pages.post("/versions/tags")
+def submit_tag(lake: RequestLake, request: Request, fields: FormFields) -> Response:
+    """Tag a commit, and show it. After an error, show the versions with the reason."""
+    name, ref = fields.get("name", "").strip(), fields.get("at") or MAIN
+    try:
+        lake.tag(name, ref)
+    except TracelakeError as error:
+        return _versions_page(lake, request, MAIN, limits.PAGE_ROWS_DEFAULT, error)
+    return _to_versions(name)
+
+
+@pages.get("/versions/merge")
+def merge_page(lake: RequestLake, request: Request, source: Name, into: Name = MAIN) -> Response:
+    """Show what a merge would change, and its conflicts, before anything changes."""
+    return _merge_page(lake, request, source, into)
+
+
+@pages.post("/versions/merge")
+def submit_merge(lake: RequestLake, request: Request, fields: FormFields) -> Response:
+    """Merge, and show the branch. After an error, show the preview again with the reason."""
+    source, into = fields.get("source", ""), fields.get("into") or MAIN
+    try:
+        lake.branch(into).merge(
+            source,
+            fields.get("message") or None,
+            prefer=fields.get("prefer", ""),
+            committer=author_of(request),
+        )
+    except TracelakeError as error:
+        return _merge_page(lake, request, source, into, error)
+    return _to_versions(into)
+
+
+def _merge_page(
+    lake: Lake, request: Request, source: str, into: str, error: TracelakeError | None = None
+) -> Response:
+    branch = lake.branch(into)
+    changes, conflicts = branch.incoming(source), branch.conflicts(source)
+    return render_page(
+        request, "version_change.html", "/api/v1/branches", 200 if error is None else status_of(type(error)),
+        action="merge", ref=source, branch=into, changes=changes[: limits.PAGE_ROWS_MAX], total=len(changes),
+        conflicts=conflicts[: limits.PAGE_ROWS_MAX], error=None if error is None else str(error),
+        commit=None, can_edit=_may_change(request),
+    )  # fmt: skip
+
+
+@pages.get("/versions/revert")
+def revert_page(lake: RequestLake, request: Request, ref: Name, branch: Name = MAIN) -> Response:
+    """Show the changes of a commit that a revert would undo, before anything changes."""
+    return _revert_page(lake, request, ref, branch)
+
+
+@pages.post("/versions/revert")
+def submit_revert(lake: RequestLake, request: Request, fields: FormFields) -> Response:
+    """Revert a commit, and show the branch. After an error, show the changes again with the reason."""
+    ref, branch = fields.get("ref", ""), fields.get("branch") or MAIN
+    try:
+        lake.branch(branch).revert(ref, fields.get("message") or None, committer=author_of(request))
+    except TracelakeError as error:
+        return _revert_page(lake, request, ref, branch, error)
+    return _to_versions(branch)
+
+
+def _revert_page(
+    lake: Lake, request: Request, ref: str, branch: str, error: TracelakeError | None = None
+) -> Response:
+    changes = lake.diff(None, ref, limits.PAGE_ROWS_MAX)
+    return render_page(
+        request, "version_change.html", "/api/v1/branches", 200 if error is None else status_of(type(error)),
+        action="revert", ref=ref, branch=branch, changes=changes, total=len(changes), conflicts=[],
+        error=None if error is None else str(error), commit=next(iter(lake.log(ref, 1)), None),
+        can_edit=_may_change(request),
+    )  # fmt: skip
 
 
 @pages.get("/diff")
@@ -249,4 +361,5 @@ def diff_page(
         request, "diff.html", "/api/v1/diff",
         before=before, after=after, commit=commit[0] if commit else None,
         changes=entries[:limit], more=len(entries) > limit,
+        can_edit=_may_change(request), branches=[each.name for each in lake.branches() if not each.protected],
     )  # fmt: skip

@@ -15,7 +15,7 @@ from tracelake._settings import find_committer
 from tracelake.results import BranchInfo, CommitInfo, EntryChange, MergeConflict, RequestInfo, Row
 from tracelake.versions.branch_store import MAIN
 from tracelake.versions.model import Commit, Reference, shown
-from tracelake.versions.protocol import merged
+from tracelake.versions.protocol import Unclear, merged
 from tracelake.versions.repository import Repository
 
 _SHOWN = 12
@@ -189,6 +189,16 @@ class Branch:
         standing = repository.find(ours, [path for path, _, _ in changes]) if ours else {}
         _, conflicts = merged(changes, standing)
         return [MergeConflict(c.path, _plain(c.base), _plain(c.ours), _plain(c.theirs)) for c in conflicts]
+
+    def incoming(self, source: str) -> list[EntryChange]:
+        """Return the changes of `source` since the common ancestor, in order of path: those that a merge would apply,
+        and those that conflict."""
+        repository = self._repository
+        changes = repository.parted(self.head or "", repository.resolve(source))
+        return [
+            EntryChange(path, None if isinstance(base, Unclear) else _plain(base), _plain(theirs))
+            for path, base, theirs in changes
+        ]
 
     def revert(
         self,
