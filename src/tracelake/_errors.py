@@ -9,6 +9,7 @@ TracelakeError
 ├── NotFoundError              no object has this name, id or path
 │   ├── LakeNotFoundError      no lake at this location; also a UsageError
 │   ├── RefNotFoundError       no such branch, tag or commit; also a UsageError
+│   │   └── CommitExpiredError the commit has expired, or never existed
 │   ├── TableNotFoundError     no such table; also a UsageError
 │   └── DatasetNotFoundError   no such dataset; also a UsageError
 ├── InputError                 input data that cannot be ingested; the message has the position and reason
@@ -108,6 +109,10 @@ class LakeNotFoundError(NotFoundError, UsageError):
 
 class RefNotFoundError(NotFoundError, UsageError):
     """No branch, tag or commit matches this reference."""
+
+
+class CommitExpiredError(RefNotFoundError):
+    """The commit has expired, or never existed. The message names the oldest commit that can be read."""
 
 
 class TableNotFoundError(NotFoundError, UsageError):

@@ -17,6 +17,7 @@ from pydantic_settings import (
 
 from tracelake import limits
 from tracelake._errors import UsageError
+from tracelake.durations import duration_ns
 
 SETTINGS_FILE: Final = "tracelake.toml"
 LAKE_DEFAULT: Final = "./.tracelake"
@@ -113,6 +114,11 @@ class Settings(BaseSettings):
     """Fate of the client's transaction after such a silence, unless the client sets another."""
     journal_transactions: int = Field(default=limits.JOURNAL_TRANSACTIONS_KEPT, ge=1)
     """Number of newest transactions whose inputs `gc` keeps in the journal."""
+    history_age: str = "7d"
+    """Time for which every state of the tables can be read, such as `12h` or `7d`; then commits of transactions expire.
+    `none` keeps all."""
+    history_daily: str = "30d"
+    """Time for which the last commit of each day can be read; `none` for no such commits."""
 
     spark_master: str | None = None
     """Spark master, such as `spark://host:7077` or `sc://host:15002`; by default that of `spark-submit` or of
@@ -197,6 +203,18 @@ def find_vectors(
     if (dimensions, metric) != (None, None):
         raise UsageError("dimensions and metric need an attribute with vectors; name it with vectors.")
     return None
+
+
+def find_history(age: str | None = None, daily: str | None = None) -> tuple[float | None, float]:
+    """Return the seconds for which all commits stay, None for ever, and for which one commit of each day stays.
+
+    Raises UsageError if a duration, or the settings, cannot be read.
+    """
+    settings = load_settings() if age is None or daily is None else None
+    age = age if age is not None or settings is None else settings.history_age
+    daily = daily if daily is not None or settings is None else settings.history_daily
+    age_s = None if age in (None, "none") else duration_ns(f"{age}") / 1e9
+    return age_s, 0.0 if daily in (None, "none") else duration_ns(f"{daily}") / 1e9
 
 
 def find_watch(explicit: Sequence[str] | None = None) -> Sequence[str]:

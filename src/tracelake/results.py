@@ -140,6 +140,8 @@ class GcReport:
     held: int
     """Compactions whose replaced parts stay because a reader's lease protects them."""
     damage: tuple[str, ...] = ()  # unreadable objects; nothing that they may reference was deleted
+    expired: int = 0
+    """Commits that expired; for the line about commits only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,6 +282,25 @@ class CommitInfo:
     """ISO 8601, UTC."""
     metadata: dict[str, str]
     """At least `transaction` for a commit of the pipeline."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExpiredCommits:
+    """Commits that have expired, so that they can no longer be read."""
+
+    commits: int
+    oldest: str
+    """The oldest commit of `main` that can be read; empty if `main` has none."""
+    oldest_at: str
+    """Its time, ISO 8601, UTC."""
+
+    @property
+    def line(self) -> str:
+        """Return one sentence about them."""
+        oldest = (
+            f"; the oldest that can be read is {self.oldest[:12]} of {self.oldest_at}" if self.oldest else ""
+        )
+        return f"{self.commits:,} older commits have expired{oldest}."
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,7 +53,7 @@ from tracelake.versions.gc import Reached, RepositoryCollector
         Mutation(
             "where files are unknown, so are indexes",
             RepositoryCollector.collect,
-            rewrite("None if _ else _1", "_1"),
+            rewrite("None if _ in _ else _1", "_1"),
         ),
     ],
     ids=rule_of,

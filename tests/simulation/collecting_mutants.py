@@ -12,7 +12,7 @@ from tests.simulation.mutants import Mutant
 from tracelake.testing import Faults
 from tracelake.versions import protocol
 from tracelake.versions.commits import Staging
-from tracelake.versions.gc import RepositoryCollector
+from tracelake.versions.gc import Reached, RepositoryCollector
 from tracelake.versions.model import Answer, BranchRecord, Reference
 
 # 1. A name is valid for its own epoch and the next
@@ -43,7 +43,7 @@ _reached = RepositoryCollector._reached_at_once
 
 def look_first(self: RepositoryCollector, epoch_min_s: float, *, dry_run: bool) -> int:
     """A collection computes reachability before it begins its epoch."""
-    reached = _reached(self, [])
+    reached = _reached(self, Reached(self._contents))
     vars(self)["_reached_at_once"] = lambda _: reached
     return _begin(self, epoch_min_s, dry_run=dry_run)
 

@@ -19,6 +19,7 @@ from tests.simulation.clients import ClientsScenario, PlainIngestScenario
 from tests.simulation.collecting import CollectScenario
 from tests.simulation.deaths import DeathsScenario
 from tests.simulation.deleting import DeletingScenario
+from tests.simulation.expiring import ExpireScenario
 from tests.simulation.fitting import FittingScenario
 from tests.simulation.index_merging import IndexMergeScenario
 from tests.simulation.kafka import KafkaScenario
@@ -56,6 +57,7 @@ SCENARIOS: tuple[Scenario, ...] = (
     PipelineScenario(2, 2),
     MaintenanceScenario(),
     CollectScenario(1),
+    ExpireScenario(2),
     SettingAsideScenario(),
     WritesScenario(),
     DeathsScenario("merge"),

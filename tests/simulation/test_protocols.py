@@ -10,6 +10,7 @@ from tests.simulation.collecting_mutants import COLLECT_MUTANTS
 from tests.simulation.deaths import DeathsScenario, Stage
 from tests.simulation.deaths_mutants import DEATHS_MUTANTS
 from tests.simulation.deleting_mutants import DELETING_MUTANTS
+from tests.simulation.expiring_mutants import EXPIRE_MUTANTS
 from tests.simulation.fitting_mutants import FITTING_MUTANTS
 from tests.simulation.index_merging_mutants import INDEX_MERGE_MUTANTS
 from tests.simulation.kafka_mutants import KAFKA_MUTANTS
@@ -84,6 +85,7 @@ SLICES = {
     "pipeline": 50,
     "maintenance": 50,
     "collect": 100,
+    "expire": 40,
 }
 """Schedules in the slices of slow scenarios; the others have 300.
 
@@ -234,6 +236,7 @@ def test_seeds_that_failed_once(scenario: Scenario, seed: int, what: str) -> Non
         *MAINTENANCE_MUTANTS,
         *VERSIONS_MUTANTS,
         *COLLECT_MUTANTS,
+        *EXPIRE_MUTANTS,
         *INDEX_MERGE_MUTANTS,
         *SETTING_ASIDE_MUTANTS,
         *WRITES_MUTANTS,

@@ -90,7 +90,7 @@ _changed, _view = Tree.changed, Tree.view
 
 def finish_write_last(self: Committer, branch: str, at: BranchSnapshot) -> BranchSnapshot:
     """The head moves before the commit's objects exist."""
-    built = build(at.record, self._contents, self._records.layers, self._reaches)
+    built = build(at.record, self._contents, self._records.layers, self._reaches, self._ancestry)
     stay, leave = split_answers(at.record.done, built.answers, self._answers_retained)
     self._let_go(branch, leave)
     record = cut(at.record, at.record, built.head, stay)
@@ -106,7 +106,7 @@ def finish_again(self: Committer, branch: str, at: BranchSnapshot) -> BranchSnap
     """Commits are built again after every conditional write that fails."""
     is_there = False
     while at.record.sealed and not is_there:
-        built = build(at.record, self._contents, self._records.layers, self._reaches)
+        built = build(at.record, self._contents, self._records.layers, self._reaches, self._ancestry)
         self._contents.write(built.records)
         stay, leave = split_answers(at.record.done, built.answers, self._answers_retained)
         self._let_go(branch, leave)

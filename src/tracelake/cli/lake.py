@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tracelake import Lake
     from tracelake.doctor import Diagnosis
     from tracelake.location import LakeConfig
-    from tracelake.results import CommitInfo, VerifyReport
+    from tracelake.results import VerifyReport
 
 # ruff: noqa: PLC0415  heavy packages are imported by the commands that need them
 
@@ -228,19 +228,32 @@ def tables(lake: Lake, at: options.AtOption = "main", *, as_json: bool) -> dict[
     return {"tables": lake.tables(at=at), "replicas": [] if as_json else lake.replicas()}
 
 
+def _log(of: dict[str, Any]) -> Iterator[Renderable]:
+    yield render.commits(of["commits"])
+    if (expired := of["expired"]) is not None:
+        yield plain(expired.line)
+
+
 @command(
     app,
     "log",
-    text=render.commits,
+    text=_log,
+    json=lambda of: plain_record(of["commits"]),
     examples=["tracelake log", "tracelake log --limit 5", "tracelake log --at 4f2a91 --json"],
 )
 def log(
     lake: Lake,
     at: options.AtOption = "main",
     limit: Annotated[int | None, typer.Option(min=1, help="Show at most this many.")] = None,
-) -> list[CommitInfo]:
-    """List the commits of a branch, newest first."""
-    return lake.log(at, limit=limit)
+) -> dict[str, Any]:
+    """List the commits of a branch, newest first.
+
+    Without --limit, it also says how many older commits have expired.
+    """
+    return {
+        "commits": lake.log(at, limit=limit),
+        "expired": lake.maintenance.expired() if limit is None else None,
+    }
 
 
 def _verified(report: VerifyReport) -> Iterator[Renderable]:

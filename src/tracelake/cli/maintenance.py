@@ -108,6 +108,9 @@ def index_rebuild(
 def _collected(of: dict[str, Any]) -> Iterator[Renderable]:
     yield render.gc_reports(of["reports"])
     yield from render.gc_damage(of["reports"])
+    if expired := sum(report.expired for report in of["reports"]):
+        verb = "would expire" if of["dry_run"] else "expired"
+        yield f"{expired:,} commits {verb}; `tracelake log` shows the others, and `tracelake tag` keeps one."
     if of["dry_run"]:
         yield "Nothing was deleted."
 
@@ -134,7 +137,10 @@ def gc(
         ),
     ] = EPOCH_MIN_S / 60,
 ) -> dict[str, Any]:
-    """Delete unreferenced files and old journal records.
+    """Delete unreferenced files, expired commits and old journal records.
+
+    Commits of transactions expire after history_age (7d); the last of each day stays for history_daily (30d). People's
+    commits, tags, heads of branches, and commits that datasets name stay.
 
     Deletes parts that compaction replaced and no reader holds, and leftovers of killed writers. Also erases journal
     records of transactions before the newest 10,000 (TRACELAKE_JOURNAL_TRANSACTIONS, or journal_transactions in

@@ -577,8 +577,9 @@ class Dataset:
         repository = self._repository
         transaction = repository.transaction_of(commit_id)
         ancestor: str | None = commit_id
+        ancestry = repository.ancestry()
         while ancestor is not None:
-            commit = repository.commit(ancestor)
+            commit = ancestry.commit(ancestor)
             if commit.metadata.get(TRANSACTION) == str(transaction):
                 path = [TABLE_SPANS.entry]
                 is_same = repository.find(ancestor, path) == repository.find(commit_id, path)

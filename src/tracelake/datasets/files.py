@@ -112,6 +112,22 @@ def files_of_traces(
             clean.add(info.path)
 
 
+def source_commits(objects: ObjectStore, examples: Sequence[FileAt]) -> dict[str, str]:
+    """Return the commit that each of these examples names as its source, by the checksum of the example; empty for an
+    example whose file is missing, because it was erased."""
+
+    def source(file: FileAt) -> str:
+        try:
+            data = read_file(objects, file)
+        except DamageError as error:
+            if isinstance(error.__cause__, NotFoundError):
+                return ""
+            raise
+        return from_bytes(Example, data, file_path(file)).provenance.commit
+
+    return {file.sha256: commit for file, commit in zip(examples, at_once(source, examples), strict=True)}
+
+
 def at_once(read: Callable[[ItemT], ResultT], items: Iterable[ItemT]) -> Iterator[ResultT]:
     """Yield the results of a function for each item in order, prefetched by several threads."""
     threads = ThreadPoolExecutor(_FILES_AT_ONCE)
@@ -260,13 +276,14 @@ def _referenced_files(
     """Yield the referenced files, each once: for every commit, those that its first parent does not reference."""
     todo = list(heads)
     visited = {""}
+    ancestry = repository.ancestry()
     while todo:
         commit_id = todo.pop()
         if commit_id in visited:
             continue
         visited.add(commit_id)
         try:
-            parents = repository.commit(commit_id).parents
+            parents = ancestry.commit(commit_id).parents
             todo.extend(parents)
             for path, file in _new_files(repository, commit_id, parents):
                 if file_path(file) not in files:

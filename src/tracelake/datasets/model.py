@@ -149,6 +149,11 @@ def spec_path(name: str) -> str:
     return f"{DATASETS}/{name}/{_SPEC}"
 
 
+def is_spec(path: str) -> bool:
+    """Return whether an entry is a dataset's specification."""
+    return path.endswith(f"/{_SPEC}")
+
+
 def example_path(name: str, identity: str) -> str:
     """Return the entry path of an example."""
     return f"{DATASETS}/{name}/{identity}"

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Final, Literal, TypeAlias
 
 import duckdb
@@ -520,14 +520,11 @@ class IndexRebuild:
         standing = self._standing()
         if standing is not None:
             return standing.vectors
-        commit_id = self._repository.head()
-        for _ in range(_INDEX_COMMITS_BACK_MAX):
-            if commit_id is None:
-                break
+        for commit_id, _ in islice(
+            self._repository.log(self._repository.head() or ""), _INDEX_COMMITS_BACK_MAX
+        ):
             with suppress(DamageError):
                 return vectors_at(self._repository, self._objects, commit_id)
-            parents = self._repository.commit(commit_id).parents
-            commit_id = parents[0] if parents else None
         return self._first.vectors
 
     def _later(self) -> tuple[str | None, list[PartRef], int]:

@@ -41,10 +41,10 @@ from tracelake.storage import ObjectStore
 from tracelake.tables.view import INDEX, INDEX_ENTRY, TABLE_ENTRY, analyzer_of, base_of, index_at
 from tracelake.tasks.backoff import RetrySchedule
 from tracelake.tasks.runners import OnProgress, silent
-from tracelake.versions.model import IndexAt, TableAt
+from tracelake.versions.model import INDEX_MERGER, IndexAt, TableAt
 from tracelake.versions.repository import Repository
 
-COMMITTER: Final = "index merge"
+COMMITTER: Final = INDEX_MERGER
 """Committer name of merges. Such a commit has no transaction, and every table and search has the same rows after it."""
 
 logger = logging.getLogger("tracelake.maintenance")

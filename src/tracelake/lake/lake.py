@@ -598,7 +598,7 @@ class Lake:
         )
 
     def log(self, ref: str = MAIN, limit: int | None = None) -> list[CommitInfo]:
-        """Return commits, newest first."""
+        """Return commits, newest first, without expired ones. The parents of a commit are the nearest kept ones."""
         head = self._opened.commit_of(ref)
         return [] if head is None else describe.log(self._opened.repository, head, limit)
 

@@ -3,36 +3,40 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from tracelake._errors import DamageError, RefNotFoundError, UsageError
+from tracelake._errors import ContentionError, DamageError, ExpiredError, RefNotFoundError, UsageError
+from tracelake._settings import find_history
 from tracelake.access.audit import Audit
 from tracelake.context import LakeContext
+from tracelake.datasets.files import source_commits
+from tracelake.datasets.model import DATASETS, is_spec
 from tracelake.indexing.build import AS_BEFORE, Vectors, rebuild
 from tracelake.journal.store import Journal, trim
 from tracelake.limits import EPOCH_MIN_S, JOURNAL_TRANSACTIONS_KEPT
 from tracelake.location import first_index
 from tracelake.pipeline.publish import Outputs
-from tracelake.results import CompactReport, GcReport, IndexReport
+from tracelake.results import CompactReport, ExpiredCommits, GcReport, IndexReport
 from tracelake.search.finalize import CollectedIndexParts as IndexCollected
 from tracelake.search.finalize import collect as collect_index
 from tracelake.search.vectors import requested_vectors
 from tracelake.shards.shard import Shard
 from tracelake.storage.local import FileObjectStore
 from tracelake.tables.builtin import BUILT_IN
-from tracelake.tables.maintenance import Maintainer, collect
+from tracelake.tables.maintenance import Maintainer, collect, forget_before
 from tracelake.tables.spec import read_spec
-from tracelake.tables.view import INDEX, named_by
+from tracelake.tables.view import INDEX, build_name, named_by
 from tracelake.tasks.runners import OnProgress, TaskRunner, silent
 from tracelake.user_tables.write import finish_writes
 from tracelake.versions.gc import CollectedCommits, RepositoryCollector
-from tracelake.versions.model import Reference, TableAt
-from tracelake.versions.protocol import is_collectable, is_older
+from tracelake.versions.model import FileAt, Reference, TableAt
+from tracelake.versions.protocol import HistoryRule, is_collectable, is_older
 from tracelake.versions.repository import Repository
+from tracelake.versions.tree import below
 
 VERSIONS_LINE: Final = "commits and files"
 INDEX_LINE: Final = "index parts"
@@ -45,6 +49,8 @@ class Maintenance:
 
     def __init__(self, opened: LakeContext) -> None:
         self._opened = opened
+        self._sources: dict[str, str] = {}
+        """The commit that each example names, by the checksum of the example."""
 
     def compact(
         self,
@@ -163,8 +169,14 @@ class Maintenance:
         dry_run: bool = False,
         epoch_min_s: float = EPOCH_MIN_S,
         journal_transactions: int = JOURNAL_TRANSACTIONS_KEPT,
+        history_age: str | None = None,
+        history_daily: str | None = None,
     ) -> list[GcReport]:
         """Delete unreachable data of each table and of commits. Readers and writers may continue.
+
+        Commits of transactions expire first: those older than `history_age`, except the last of each day during
+        `history_daily`, the heads of branches, tags, commits that datasets name, people's commits, and the commits
+        before these. The report about commits has their number. What only they needed is deleted.
 
         A write to a user's table that was killed just before its commit is committed first. Parts that compaction
         replaced are deleted once no reader holds a lease on them. Objects of killed writers are deleted at the third
@@ -181,7 +193,10 @@ class Maintenance:
             dry_run: delete nothing, and report what would be deleted now.
             epoch_min_s: an hour by default; with 0, every call counts.
             journal_transactions: the number of newest transactions whose inputs the journal keeps, at least one.
+            history_age: such as `7d`, or `none` to keep all commits; by default the setting.
+            history_daily: such as `30d`, or `none`; by default the setting.
         """
+        age_s, daily_s = find_history(history_age, history_daily)
         damage: list[str] = []
         if not dry_run:
             with _recording(damage):  # a damaged table must not stop the collection of the others
@@ -190,23 +205,80 @@ class Maintenance:
                 Audit(lambda: self._opened.key_value).trim(time.time_ns())
             if isinstance(self._opened.objects, FileObjectStore):
                 self._opened.objects.sweep_temporaries()
-        reports = [self._collected(table, epoch_min_s, dry_run=dry_run) for table in self._tables(damage)]
         collected = CollectedCommits(indexes=None)
         with _recording(damage):
-            versions = RepositoryCollector(self._opened.key_value, self._opened.singly())
-            collected = versions.collect(epoch_min_s=epoch_min_s, dry_run=dry_run)
+            versions = RepositoryCollector(
+                self._opened.key_value, self._opened.singly(), self._pinned_commits
+            )
+            rule = HistoryRule(age_s, daily_s)
+            collected = versions.collect(epoch_min_s=epoch_min_s, dry_run=dry_run, rule=rule)
             damage += collected.damage
+        if collected.tables is not None and age_s is not None and not dry_run:
+            self._forget_history(collected.tables, damage)
+        reports = [self._collected(table, epoch_min_s, dry_run=dry_run) for table in self._tables(damage)]
         parts = IndexCollected()
         if collected.indexes is not None:  # otherwise it is unknown which parts are referenced
             is_over = partial(is_collectable, newest=collected.epoch)
-            parts = collect_index(self._opened.singly(), INDEX, collected.indexes, is_over, dry_run=dry_run)
+            with _recording(damage):
+                parts = collect_index(
+                    self._opened.singly(),
+                    INDEX,
+                    collected.indexes,
+                    is_over,
+                    dry_run=dry_run,
+                    is_superseded=self._superseded_builds(),
+                )
         distinct_damage = tuple(dict.fromkeys(damage))
         return [
             *reports,
-            GcReport(VERSIONS_LINE, 0, collected.objects, collected.size_bytes, 0, distinct_damage),
+            GcReport(
+                VERSIONS_LINE,
+                0,
+                collected.objects,
+                collected.size_bytes,
+                0,
+                distinct_damage,
+                collected.expired,
+            ),
             GcReport(INDEX_LINE, 0, parts.objects, parts.size_bytes, 0),
             self._trimmed(journal_transactions, distinct_damage, dry_run=dry_run),
         ]
+
+    def expired(self) -> ExpiredCommits | None:
+        """Return the number of commits that have expired, and the oldest that can be read; None if none has."""
+        return self._opened.repository.expired()
+
+    def _pinned_commits(self) -> set[str]:
+        """Return the commits that datasets name on any branch or tag. Each example is read once."""
+        repository = Repository(self._opened.key_value, self._opened.singly())
+        names = {record.head for record in repository.branches().values()} | set(repository.tags().values())
+        examples = {
+            reference
+            for commit in names - {""}
+            for path, reference in repository.entries(commit, *below(DATASETS)).items()
+            if isinstance(reference, FileAt) and not is_spec(path)
+        }
+        new = [file for file in examples if file.sha256 not in self._sources]
+        self._sources |= source_commits(self._opened.singly(), new)
+        return {self._sources[file.sha256] for file in examples} - {""}
+
+    def _forget_history(self, earliest: Mapping[str, int], damage: list[str]) -> None:
+        """Drop the history of tables before the earliest time that a commit names."""
+        for table, as_of in earliest.items():
+            with (
+                _recording(damage),
+                suppress(ContentionError, ExpiredError),
+            ):  # the next collection tries again
+                shard = Shard(table, self._opened.key_value, self._opened.singly())
+                if as_of > shard.state().since:
+                    forget_before(shard, self._opened.key_value, as_of)
+
+    def _superseded_builds(self) -> Callable[[str], bool]:
+        """Return whether no pipeline can continue from the index of a transaction any more."""
+        repository = Repository(self._opened.key_value, self._opened.singly())
+        head = repository.head()
+        newest = -1 if head is None else repository.transaction_of(head)
+        return lambda build: build < build_name(max(0, newest - 1))
 
     def _trimmed(self, retained: int, reported: Collection[str], *, dry_run: bool) -> GcReport:
         opened, damage, transactions = self._opened, list[str](), 0

@@ -103,8 +103,8 @@ def check_index(
     """Check the index as of every commit against the rows of table `spans`. Return the check and its findings."""
 
     def live_at(t: int, some: range | None) -> Mapping[int, int] | None:
-        if spans.unknown:
-            return None  # some rows are unreadable
+        if spans.unknown or t < spans.shard.state().since:
+            return None  # some rows are unreadable, or forgotten
         snapshot = spans.shard.snapshot(t)
         return live_rows_by_transaction(objects, snapshot.for_buckets(set(some or range(buckets))))
 

@@ -299,6 +299,7 @@ def collect(
     is_over: Callable[[int], bool],
     *,
     dry_run: bool = False,
+    is_superseded: Callable[[str], bool] = lambda _: False,
 ) -> CollectedIndexParts:
     """Delete the garbage of an index.
 
@@ -308,8 +309,10 @@ def collect(
         reached: The paths of all manifests that commits name.
         is_over: Whether nothing of an epoch can be committed any more.
         dry_run: Delete nothing.
+        is_superseded: Whether no pipeline continues from a transaction's build any more. Its objects are then deleted
+            unless a reached manifest names them.
     """
-    doomed = list(_garbage(objects, index, reached, is_over))
+    doomed = list(_garbage(objects, index, reached, is_over, is_superseded))
     if not dry_run:
         delete_all(objects, [info.path for info in doomed])
         folders = {info.path.rpartition("/")[0] for info in doomed}
@@ -318,15 +321,33 @@ def collect(
 
 
 def _garbage(
-    objects: ObjectStore, index: str, reached: Collection[str], is_over: Callable[[int], bool]
+    objects: ObjectStore,
+    index: str,
+    reached: Collection[str],
+    is_over: Callable[[int], bool],
+    is_superseded: Callable[[str], bool],
 ) -> Iterator[ObjectInfo]:
+    manifests_there = list(objects.list(f"search/{index}/manifests/"))
+    spent = {
+        build: info
+        for info in manifests_there
+        if _REBUILT.match(build := _build_of(info.path)) is None
+        and info.path not in reached
+        and is_superseded(build)
+    }
     reachable: set[str] = set()
+    if spent:
+        try:
+            reachable = _referenced(objects, reached)
+        except DamageError:
+            spent = {}  # Any part of them may be in use; `tracelake verify` reports the damage.
+    yield from spent.values()
     for build, infos in sorted(_by_build(objects, index).items(), reverse=True):
         # Newest first, because its manifest names most objects of all earlier builds.
         unknown = [info for info in infos if info.path not in reachable]
         if not unknown:
             continue
-        manifests = _manifests(objects, index, build, reached, is_over)
+        manifests = [] if build in spent else _manifests(objects, index, build, reached, is_over)
         if manifests is not None:
             try:
                 for manifest in manifests:
@@ -335,10 +356,27 @@ def _garbage(
             except DamageError:
                 continue  # its references are unknown; `tracelake verify` reports the damage
             yield from (info for info in unknown if info.path not in reachable)
-    for info in list(objects.list(f"search/{index}/manifests/")):
+    for info in manifests_there:
         rebuild = _REBUILT.match(info.path.rpartition("/")[2])
         if rebuild is not None and info.path not in reached and is_over(int(rebuild[1])):
             yield info
+
+
+def _build_of(path: str) -> str:
+    return path.rpartition("/")[2].removesuffix(".json")
+
+
+def _referenced(objects: ObjectStore, reached: Collection[str]) -> set[str]:
+    """Return the paths of all lists and parts that manifests name. Each list is read once."""
+    paths: set[str] = set()
+    for path in sorted(reached):
+        manifest = read_manifest(objects, path)
+        paths |= {part.path for part in manifest.newest}
+        for ref in manifest.lists:
+            if ref.path not in paths:
+                paths.add(ref.path)
+                paths |= {part.path for part in read_list(objects, ref)}
+    return paths
 
 
 def _by_build(objects: ObjectStore, index: str) -> dict[str, list[ObjectInfo]]:

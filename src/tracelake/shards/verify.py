@@ -38,7 +38,9 @@ class ShardCheck:
         self.shard = shard
         self.batches: list[Batch] = []
         self.unknown: set[int] = set()
-        """Transactions of which some rows are damaged, which is a finding, or forgotten."""
+        """Transactions of which some rows are damaged, which is a finding."""
+        self.forgotten: set[int] = set()
+        """Transactions of which replaced rows may be forgotten, so that the number of their rows is unknown."""
         self.rows_read = self.bytes_read = 0
         self._key_value = key_value
         self._objects = objects
@@ -47,7 +49,7 @@ class ShardCheck:
     def inserted(self, transaction: int, buckets: range | None = None) -> int | None:
         """Return how many rows a transaction inserted according to its parts, in these buckets or in all; None if
         unknown."""
-        if transaction in self.unknown:
+        if transaction in self.unknown or transaction in self.forgotten:
             return None
         rows = self._inserted[transaction]
         return sum(count for bucket, count in rows.items() if buckets is None or bucket in buckets)
@@ -73,7 +75,7 @@ class ShardCheck:
                 continue
             self.batches.append(batch)
             if ref.level and state.since > ref.lower:  # retracted ones may be forgotten
-                self.unknown.update(range(ref.lower, ref.upper))
+                self.forgotten.update(range(ref.lower, ref.upper))
             yield from _check_ref(ref, batch)
 
     def parts(self) -> list[tuple[Batch, Part]]:

@@ -19,6 +19,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Final
 
+from msgspec.structs import replace as msgspec_replace
+
 from tracelake._errors import ContentionError, DamageError, TableNotFoundError, TracelakeError
 from tracelake.limits import MAINTENANCE_TRIES
 from tracelake.results import CompactReport, Finding, GcReport
@@ -239,6 +241,19 @@ def collect(
     orphans = collector.orphans(epoch_min_s=epoch_min_s, dry_run=dry_run)
     freed = replaced.size_bytes + orphans.size_bytes
     return GcReport(shard.name, replaced.objects, orphans.objects, freed, replaced.leased)
+
+
+def forget_before(shard: Shard, key_value: KeyValueStore, since: int) -> None:
+    """Forget times before `since`, which no commit names any more, and drop history that only they needed.
+
+    Batches that reach beyond `since` keep their history until their next compaction.
+    """
+    shard.change(partial(forget, since=since))
+    with Lease(shard, key_value) as lease:
+        for ref in lease.state.batches:
+            if ref.level and ref.upper <= lease.state.since + 1 and (batch := shard.batch(ref)).history:
+                trimmed = msgspec_replace(batch, id=uuid.uuid4().hex, history=(), epoch=lease.state.epoch)
+                shard.replace((ref,), trimmed)
 
 
 def _all(shard: Shard, batches: Sequence[BatchRef], *, forgets: bool) -> Sequence[BatchRef]:

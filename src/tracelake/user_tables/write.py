@@ -58,7 +58,7 @@ from tracelake.user_tables.staging import (
     stage,
     staged_for,
 )
-from tracelake.versions.model import TableAt
+from tracelake.versions.model import TABLE_WRITER, TableAt
 from tracelake.versions.repository import Repository
 
 SMALL_PART_MAX_BYTES: Final = MIB // 4
@@ -366,7 +366,7 @@ def _commit(stores: Stores, spec: TableSpec, as_of: int, message: str, counts: M
     return Repository(stores.key_value, stores.objects).commit_entries(
         {entry_of(spec.name): TableAt(spec.name, as_of)},
         message=message,
-        committer="writer",
+        committer=TABLE_WRITER,
         created_at=datetime.fromtimestamp(time.time(), UTC).isoformat(timespec="seconds"),
         metadata={"table": spec.name, **{f"rows_{name}": str(count) for name, count in counts.items()}},
     )

@@ -406,18 +406,38 @@ class BranchRecords(StagedEntries):
             epoch, version = self._epoch()
             if (wanted := change(epoch)) == epoch:
                 return epoch
-            outcome = self._key_value.set_if(COLLECTOR, _EPOCH, to_bytes(wanted), version)
-            if isinstance(settle(self._key_value, COLLECTOR, _EPOCH, outcome, is_mine=lambda _: False), Done):
+            if self._swap_epoch(wanted, version):
                 return wanted
-        raise ContentionError(
-            f"the epoch of garbage collection changed {CONDITIONAL_WRITE_TRIES_MAX} times in a row. Nothing "
-            "was collected; try again later."
-        )
+        raise _epoch_busy()
 
     def tell_of_name(self) -> None:
-        """Make concurrent scans of all names start again. Call it before giving a name: the scan might miss both the
-        new name and an old one of the same commit that is deleted just afterwards."""
-        self.advance(lambda epoch: replace(epoch, given=uuid.uuid4().hex))
+        """Make concurrent scans of all names start again, and pending expiries fail. Call it after claiming a name,
+        before the commit's reachability is checked.
+
+        A scan might otherwise miss both the new name and an old one of the same commit that is deleted just afterwards.
+        If another process changes the record first, the call has nothing to do: a scan that began before that change
+        starts again, and a later one sees the claim.
+        """
+        for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
+            epoch, version = self._epoch()
+            wanted = replace(epoch, given=uuid.uuid4().hex)
+            if self._swap_epoch(wanted, version) or self._epoch()[1] != version:
+                return
+        raise _epoch_busy()
+
+    def swap_epoch(self, before: Epoch, after: Epoch) -> bool:
+        """Replace the epoch's record, unless it has changed from `before`: a name was given, or another collector wrote
+        it."""
+        epoch, version = self._epoch()
+        return epoch == before and self._swap_epoch(after, version)
+
+    def _swap_epoch(self, wanted: Epoch, version: Expected) -> bool:
+        value = to_bytes(wanted)
+        outcome = self._key_value.set_if(COLLECTOR, _EPOCH, value, version)
+        settled = settle(
+            self._key_value, COLLECTOR, _EPOCH, outcome, is_mine=lambda entry: entry.value == value
+        )
+        return isinstance(settled, Done)
 
     def tags(self) -> dict[str, str]:
         """Return the commit of each tag, by name."""
@@ -517,6 +537,13 @@ class BranchRecords(StagedEntries):
                 with suppress(DamageError):
                     if is_over(_recorded(entry)):
                         self._key_value.delete_if(ANSWERS, entry.key, entry.version)
+
+
+def _epoch_busy() -> ContentionError:
+    return ContentionError(
+        f"the epoch of garbage collection changed {CONDITIONAL_WRITE_TRIES_MAX} times in a row. Nothing "
+        "was changed; try again later."
+    )
 
 
 def _not_read_back(branch: str, error: StorageError) -> IndeterminateError:

@@ -8,8 +8,9 @@ name reaches the commit then, none ever will. A conditional write turns the clai
 the same name deletes the claim, and so does a collector two epochs later. A killed claimant therefore leaves nothing,
 and a slow one claims again.
 
-A collector reads names one by one, so a commit could move from one name to another unseen. Each name is therefore
-announced in the epoch record before it is given, and a collector that sees a change reads all names again.
+A collector reads names one by one, so a commit could move from one name to another unseen. Each claim is therefore
+announced in the epoch record, and a collector that sees a change reads all names again. The announcement precedes the
+check, so that a collector which did not see the claim cannot let the commit expire afterwards (see `expiry`).
 
 `Staging` writes and reads the staged entries of a branch. They are stored outside the branch record, under a token that
 the record names.
@@ -23,12 +24,15 @@ this one.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
+from functools import partial
 from typing import Final, TypeVar
 
 from msgspec.structs import replace
 
 from tracelake._errors import (
+    CommitExpiredError,
     ContentionError,
     DamageError,
     ExpiredError,
@@ -38,6 +42,7 @@ from tracelake._errors import (
     UsageError,
 )
 from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX, NAME_QUOTED_MAX_CHARS, STAGED_PATH_MAX_BYTES
+from tracelake.results import ExpiredCommits
 from tracelake.storage import ABSENT, Done, Entry, KeyValueStore, settle
 from tracelake.storage.ports import check_path
 from tracelake.versions import history
@@ -53,7 +58,8 @@ from tracelake.versions.branch_store import (
     new_token,
     stacked,
 )
-from tracelake.versions.history import their_changes
+from tracelake.versions.expiry import Ancestry, GapRecords
+from tracelake.versions.history import ReadCommit, their_changes
 from tracelake.versions.model import (
     CERTAIN,
     COMMIT_ID,
@@ -104,6 +110,8 @@ class RefClaims:
             if not isinstance(claimed, Done):
                 continue
             is_free = self._clear(other, name)
+            # Not later than the check: a collection that misses the claim must not expire the commit after it.
+            self._records.tell_of_name()
             if not is_free or not self._reaches(commit):
                 self._key_value.delete_if(partition, name, claimed.version)
                 if not is_free:
@@ -112,7 +120,6 @@ class RefClaims:
                     f"no branch or tag reaches commit {commit[:12]} any more, so garbage collection may "
                     "delete it."
                 )
-            self._records.tell_of_name()
             outcome = self._key_value.set_if(partition, name, value, claimed.version)
             is_mine = _is(value)
             if isinstance(settle(self._key_value, partition, name, outcome, is_mine=is_mine), Done):
@@ -162,20 +169,47 @@ class Commits:
         self._contents = contents
         self._records = BranchRecords(key_value, contents.has_commits)
         self._names = RefClaims(key_value, self._records, self.reaches)
+        self._gaps = GapRecords(key_value)
 
     # By id
 
     def commit(self, commit_id: str) -> Commit:
         """Return one commit."""
-        return self._contents.read(Commit, commit_id)
+        with self._reading(commit_id):
+            return self._contents.read(Commit, commit_id)
+
+    @contextmanager
+    def _reading(self, commit_id: str) -> Iterator[None]:
+        """Raise CommitExpiredError instead of DamageError inside the `with` block if the commit has expired."""
+        try:
+            yield
+        except DamageError:
+            self.check_readable(commit_id)
+            raise
+
+    def check_readable(self, commit_id: str) -> None:
+        """Raise CommitExpiredError if a commit that existed has expired."""
+        if commit_id and not self._contents.find(commit_id, at_most=1) and self.expired() is not None:
+            raise self._missing_commit(f"commit {commit_id[:12]} cannot be read: it does not exist")
+
+    def ancestry(self, read: ReadCommit | None = None) -> Ancestry:
+        """Return the commits for one walk through the history, which skips expired ones."""
+        return Ancestry(read or partial(self._contents.read, Commit), self._records, self._gaps)
 
     def log(self, commit_id: str) -> Iterator[tuple[str, Commit]]:
-        """Yield (id, commit) from this commit back to the first, along first parents."""
-        return history.log(commit_id, self.commit)
+        """Yield (id, commit) from this commit back to the oldest, along first parents, without expired commits. The
+        parents are the nearest kept ones."""
+        return history.log(commit_id, self.ancestry().commit)
+
+    def expired(self) -> ExpiredCommits | None:
+        """Return the number of expired commits and the oldest readable one; None if none has expired."""
+        epoch = self._records.epoch()
+        return ExpiredCommits(epoch.expired, epoch.oldest, epoch.oldest_at) if epoch.expired else None
 
     def entries(self, commit_id: str, start: str = "", stop: str | None = None) -> dict[str, Reference]:
         """Return the entries of a commit by path, in order; only paths with start <= path < stop."""
-        return dict(self.scan(commit_id, start, stop))
+        with self._reading(commit_id):
+            return dict(self.scan(commit_id, start, stop))
 
     def scan(
         self, commit_id: str, start: str = "", stop: str | None = None
@@ -187,36 +221,51 @@ class Commits:
     def count(self, commit_id: str, start: str, stop: str) -> int:
         """Return the number of entries with start <= path < stop, without reading most of them."""
         tree = Tree(self._contents.read)
-        return ranges.count(tree.ranges(commit_id), tree.range, start, stop)
+        with self._reading(commit_id):
+            return ranges.count(tree.ranges(commit_id), tree.range, start, stop)
 
     def find(self, commit_id: str, paths: Sequence[str]) -> dict[str, Reference]:
         """Return the references at these paths in a commit; paths without one are omitted."""
         tree = Tree(self._contents.read)
-        return tree.find(tree.view(commit_id), sorted(paths))
+        with self._reading(commit_id):
+            return tree.find(tree.view(commit_id), sorted(paths))
 
     def diff(self, before: str, after: str) -> Iterator[Difference]:
         """Yield the entries that differ between two commits, in order. The time is proportional to their number."""
         tree = Tree(self._contents.read)
-        return ranges.differences(tree.ranges(before), tree.ranges(after), tree.range)
+        with self._reading(before):
+            ranges_before = tree.ranges(before)
+        with self._reading(after):
+            return ranges.differences(ranges_before, tree.ranges(after), tree.range)
 
     def merge_bases(self, ours: str, theirs: str) -> tuple[str, ...]:
         """Return the best common ancestors of two commits: none, one, or several after criss-cross merges."""
-        return history.merge_bases((ours,), (theirs,), self.commit)
+        return history.merge_bases((ours,), (theirs,), self.ancestry().commit)
 
     def parted(self, ours: str, theirs: str) -> list[Theirs]:
         """Return the changes of `theirs` since its merge base with `ours`, in order of path, each with the base's
         entry."""
         tree = Tree(self._contents.read)
-        return their_changes(self.merge_bases(ours, theirs), theirs, tree, self.commit)
+        return their_changes(self.merge_bases(ours, theirs), theirs, tree, self.ancestry().commit)
 
     def transaction_of(self, commit_id: str) -> int:
         """Return the newest transaction that a commit contains, or -1."""
         return history.newest_transaction(commit_id, self.commit)
 
     def commit_of(self, transaction: int, head: str) -> str:
-        """Return the commit of a transaction, searching back from the commit `head`. Raises DamageError if the history
-        has no such commit."""
-        return history.commit_of(transaction, head, self.commit)
+        """Return the commit of a transaction, searching back from the commit `head`.
+
+        Raises ExpiredError if the commit has expired, and DamageError if the history has no such commit.
+        """
+        ancestry = self.ancestry()
+        try:
+            return history.commit_of(transaction, head, ancestry.commit)
+        except DamageError as error:
+            if ancestry.epoch.expired:
+                raise ExpiredError(
+                    f"the commit of transaction {transaction} has expired{self._oldest()}"
+                ) from error
+            raise
 
     # By name
 
@@ -239,7 +288,22 @@ class Commits:
                 matches = steps == wanted.back
             if matches:
                 return ancestor
-        raise RefNotFoundError(f"no commit {ref!r}: the history of {wanted.name} does not contain it.")
+        raise self._missing_commit(f"no commit {ref!r}: the history of {wanted.name} does not contain it")
+
+    def _missing_commit(self, message: str) -> RefNotFoundError:
+        """Return the error for a commit that does not exist, or has expired."""
+        oldest = self._oldest()
+        return (
+            CommitExpiredError(f"{message}, or it has expired{oldest}")
+            if oldest
+            else RefNotFoundError(f"{message}.")
+        )
+
+    def _oldest(self) -> str:
+        expired = self.expired()
+        if expired is None or not expired.oldest:
+            return "" if expired is None else "."
+        return f"; the oldest commit that can be read is {expired.oldest[:12]} of {expired.oldest_at}."
 
     def _resolve_name(self, name: str) -> str:
         if (head := self.head(name)) is not None:
@@ -247,13 +311,16 @@ class Commits:
         if (tagged := self._tagged(name)) is not None:
             return tagged
         if COMMIT_ID.fullmatch(name):
-            ids = self._contents.find(name, at_most=2)
+            ids = [
+                each for each in self._contents.find(name, at_most=2) if self.ancestry().nearest(each) == each
+            ]
             if len(ids) == 1:
                 return ids[0]
             if ids:
                 raise RefNotFoundError(f"several commits begin with {name}; give more digits.")
         hint = "the lake is empty; ingest traces first" if name == MAIN else "see `tracelake log`"
-        raise RefNotFoundError(f"no branch, tag or commit {name!r}: {hint}.")
+        missing = f"no branch, tag or commit {name!r}: {hint}"
+        raise self._missing_commit(missing) if COMMIT_ID.fullmatch(name) else RefNotFoundError(f"{missing}.")
 
     def tags(self) -> dict[str, str]:
         """Return the commit id of each tag, by name."""
@@ -280,16 +347,25 @@ class Commits:
         heads = dict.fromkeys([*branches, *self._records.tags().values()])
         if commit_id in heads:
             return True
+        read = self.ancestry().commit
         damage: DamageError | None = None
         for head in heads:
             try:
-                if history.contains(head, commit_id, self.commit):
+                if history.contains(head, commit_id, read):
                     return True
             except DamageError as error:
                 damage = error
         if damage is not None:
             raise damage
         return False
+
+    def is_claimable(self, commit_id: str) -> bool:
+        """Announce that a sealed request claims a commit, then return whether a branch or tag reaches it.
+
+        The order matters: a collection that missed the request can then no longer let the commit expire.
+        """
+        self._records.tell_of_name()
+        return self.reaches(commit_id)
 
     def delete_tag(self, name: str) -> None:
         """Delete a tag; its commit stays. Raises RefNotFoundError if the tag does not exist."""

@@ -31,7 +31,8 @@ from tracelake.versions.branch_store import (
     new_token,
     scope,
 )
-from tracelake.versions.history import their_changes
+from tracelake.versions.expiry import Ancestry
+from tracelake.versions.history import ReadCommit, their_changes
 from tracelake.versions.model import (
     AFTER,
     EPOCH_UNSET,
@@ -102,6 +103,8 @@ BRANCH_ANSWERS_KEPT: Final = 32
 
 LayersOf = Callable[[str], Staged]
 """Function that returns the entries staged under a token, in order of path, each with its layers."""
+AncestryOf = Callable[[ReadCommit], Ancestry]
+"""Function that returns the commits for a walk, given a function that reads commits."""
 Reaches = Callable[[str], bool]
 """Function that returns whether a branch or tag leads to a commit."""
 
@@ -140,19 +143,31 @@ class _BuiltCommit:
     parents: tuple[str, ...] = ()
 
 
-def build(branch: BranchRecord, contents: ContentStore, staged: LayersOf, reaches: Reaches) -> Built:
+def build(
+    branch: BranchRecord,
+    contents: ContentStore,
+    staged: LayersOf,
+    reaches: Reaches,
+    ancestry: AncestryOf,
+) -> Built:
     """Build the commits of all sealed requests on top of the head."""
-    return _Building(branch, contents, staged, reaches).run()
+    return _Building(branch, contents, staged, reaches, ancestry).run()
 
 
 class _Building:
     def __init__(
-        self, branch: BranchRecord, contents: ContentStore, staged: LayersOf, reaches: Reaches
+        self,
+        branch: BranchRecord,
+        contents: ContentStore,
+        staged: LayersOf,
+        reaches: Reaches,
+        ancestry: AncestryOf,
     ) -> None:
         self._branch = branch
         self._contents = contents
         self._staged = staged
         self._reaches = reaches
+        self._ancestry = ancestry
         self._records: dict[str, Content] = {}
         self._epoch = branch.epoch
         self._tree = Tree(self._read)
@@ -192,7 +207,7 @@ class _Building:
         if transaction is not None:
             decision = decide(transaction, history.newest_transaction(self._head, self._commit))
             if decision is CommitDecision.THERE:
-                there = history.commit_of(transaction, self._head, self._commit)
+                there = history.commit_of(transaction, self._head, self._ancestry(self._commit).commit)
                 return replace(answer, commit=there)
             assert decision is CommitDecision.BUILD, f"transaction {transaction} was sealed ahead of its time"
         self._head, self._view = self._add(sealed.request, self._make(sealed), is_last=is_last)
@@ -272,13 +287,15 @@ class _Building:
             return self._merge(operation)
         sides = self._parent(operation.commit, operation.parent), operation.commit
         before, after = sides if isinstance(operation, CherryPick) else sides[::-1]
-        return _BuiltCommit(self._onto_head(their_changes((before,), after, self._tree, self._commit)))
+        read = self._ancestry(self._commit).commit
+        return _BuiltCommit(self._onto_head(their_changes((before,), after, self._tree, read)))
 
     def _merge(self, merge: MergeRequest) -> _BuiltCommit:
-        bases = history.merge_bases((self._head,), (merge.commit,), self._commit)
+        read = self._ancestry(self._commit).commit
+        bases = history.merge_bases((self._head,), (merge.commit,), read)
         if merge.commit in bases:
             raise _RequestRefusedError(Refusal.NOTHING)
-        changes = their_changes(bases, merge.commit, self._tree, self._commit)
+        changes = their_changes(bases, merge.commit, self._tree, read)
         return _BuiltCommit(self._onto_head(changes, merge.prefer), (merge.commit,))
 
     def _parent(self, commit_id: str, number: int) -> str:
@@ -287,6 +304,11 @@ class _Building:
             return ""
         if not 0 <= number < len(parents):
             raise _RequestRefusedError(Refusal.DAMAGED, (f"commit {commit_id[:12]} has no parent {number}",))
+        if self._ancestry(self._commit).nearest(parents[number]) != parents[number]:
+            raise _RequestRefusedError(
+                Refusal.UNREACHABLE,
+                (f"the commit before {commit_id[:12]} has expired, so its change cannot be read",),
+            )
         return parents[number]
 
     def _onto_head(self, theirs: list[Theirs], prefer: str = "") -> PathChanges:
@@ -358,6 +380,7 @@ class Committer:
         records: BranchRecords,
         contents: ContentStore,
         reaches: Reaches,
+        ancestry: AncestryOf,
         *,
         patience_polls: int = COMMIT_PATIENCE_POLLS,
         answers_retained: int = BRANCH_ANSWERS_KEPT,
@@ -367,13 +390,15 @@ class Committer:
         Args:
             records: the branch records.
             contents: the objects of commits.
-            reaches: returns whether a branch or tag reaches a commit.
+            reaches: announces a claim of a commit, then returns whether a branch or tag reaches it.
+            ancestry: returns the commits for a walk, which skips expired ones.
             patience_polls: polls for another committer to build the sealed requests, before this one helps.
             answers_retained: answers that the branch record keeps at least.
         """
         self._records = records
         self._contents = contents
         self._reaches = reaches
+        self._ancestry = ancestry
         self._patience_polls = patience_polls
         self._branch_reader = BranchReader(records)
         self._look_s = 0.0
@@ -450,7 +475,15 @@ class Committer:
 
         The write that removes the built requests from the list also seals the announced ones.
         """
-        built = build(sweep(at.record), self._contents, self._records.layers, self._reaches)
+        try:
+            built = build(
+                sweep(at.record), self._contents, self._records.layers, self._reaches, self._ancestry
+            )
+        except DamageError:
+            now = self._branch_reader.read(branch)
+            if now.record.head == at.record.head:
+                raise
+            return now  # Another helper was faster, and the head that this one read has expired since.
         self._contents.write(built.records)
         count = len(built.answers)
         began = replace(at.record, sealed=at.record.sealed[:count])
@@ -569,13 +602,15 @@ class Committer:
         if is_covered or (since == head and not answers):
             return None
         if since != head:
-            for commit_id, commit in history.log(head, self._commit):
+            ancestry = self._ancestry(self._commit)
+            for commit_id, commit in history.log(head, ancestry.commit):
                 if commit_id == since:
                     break
                 if commit.request == request.id:
                     return Answer(request.id, commit_id)
             else:
-                if since:  # The branch was deleted and created again.
+                # The branch was deleted and created again, unless `since` has expired.
+                if since and ancestry.nearest(since) == since:
                     return Answer(request.id, refusal=Refusal.GONE)
         return self._records.answer(scope(branch, at.record), request.id)
 

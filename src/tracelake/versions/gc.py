@@ -13,7 +13,7 @@ references are unknown. Objects of the kinds that it may name are then kept, and
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, TypeAlias
@@ -25,6 +25,7 @@ from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX
 from tracelake.storage import ABSENT, KeyValueStore, ObjectInfo, ObjectStore, delete_all
 from tracelake.versions.branch_store import MAIN, BranchRecords, BranchSnapshot, damage_of, scope
 from tracelake.versions.commits import RefClaims
+from tracelake.versions.expiry import CommitFacts, CommitNames, GapRecords, HistoryExpirer, step_over
 from tracelake.versions.model import (
     EPOCH_UNSET,
     BranchRecord,
@@ -32,13 +33,23 @@ from tracelake.versions.model import (
     ChangeSet,
     Commit,
     FileAt,
+    Gap,
     IndexAt,
     Metarange,
     Range,
     Reference,
     Request,
+    TableAt,
 )
-from tracelake.versions.protocol import is_collectable, is_forgotten, known_tokens, next_epoch, pending_tokens
+from tracelake.versions.protocol import (
+    KEEP_ALL,
+    HistoryRule,
+    is_collectable,
+    is_forgotten,
+    known_tokens,
+    next_epoch,
+    pending_tokens,
+)
 from tracelake.versions.tree import FILES, Content, ContentStore, file_epoch, file_path, folder_of, path_of
 
 Kind: TypeAlias = type[Content | FileAt]
@@ -55,7 +66,7 @@ BEHIND: Final[dict[type[Content], tuple[Kind, ...]]] = {
 class _ReachStep:
     """The parts of a commit that garbage collection keeps in memory."""
 
-    parents: tuple[str, ...]
+    facts: CommitFacts
     metarange: str
     references: tuple[Reference, ...]
     epoch: int
@@ -68,6 +79,12 @@ class Reached:
     contents: ContentStore
     paths: set[str] = field(default_factory=set)
     indexes: set[str] = field(default_factory=set)
+    tables: dict[str, int] = field(default_factory=dict)
+    """The earliest time of each table."""
+    gaps: dict[str, Gap] = field(default_factory=dict)
+    """Gaps that expired commits left."""
+    find_gap: Callable[[str], Gap | None] = lambda _: None
+    """Reads a gap that another collection has made since."""
     unknown: set[Kind] = field(default_factory=set)
     """Kinds that may have more reachable objects than were found."""
     damage: list[str] = field(default_factory=list)
@@ -79,6 +96,11 @@ class Reached:
         missing = [commit_id for commit_id in commits if commit_id not in self._steps]
         for commit_id, commit in self.contents.read_each(Commit, missing):
             self._steps[commit_id] = commit if isinstance(commit, DamageError) else _step(commit)
+
+    def commit_facts(self, commit_id: str) -> CommitFacts | DamageError:
+        """Return the facts about a prefetched commit."""
+        step = self._steps[commit_id]
+        return step if isinstance(step, DamageError) else step.facts
 
     def epochs(self, kind: type[Content], ids: Collection[str]) -> dict[str, int]:
         """Return the epochs in which objects were written, without missing or damaged objects."""
@@ -106,13 +128,13 @@ class Reached:
                 self.paths.add(path_of(Commit, commit_id))
                 step = self._steps[commit_id]
                 if isinstance(step, DamageError):
-                    self.hide(Commit, step, may_be_missing=may_be_missing)
+                    behind.update(self._below(commit_id, step, may_be_missing=may_be_missing))
                     continue
-                behind.update(step.parents)
+                behind.update(step_over(parent, self.gaps).to for parent in step.facts.parents)
                 self.name(step.references)
                 if step.metarange and path_of(Metarange, step.metarange) not in self.paths:
                     metaranges[step.metarange] = None
-            todo = {commit_id for commit_id in behind if path_of(Commit, commit_id) not in self.paths}
+            todo = {each for each in behind - {""} if path_of(Commit, each) not in self.paths}
         ranges: dict[str, None] = {}
         for metarange_id, metarange in self.contents.read_each(Metarange, metaranges):
             self.paths.add(path_of(Metarange, metarange_id))
@@ -128,6 +150,13 @@ class Reached:
             else:
                 self.name(reference for _, reference in content.entries)
 
+    def _below(self, commit_id: str, error: DamageError, *, may_be_missing: bool) -> tuple[str, ...]:
+        """Return the commit below one that another collection has just let expire; otherwise hide its kind."""
+        if (gap := self.find_gap(commit_id)) is not None:
+            return (gap.below,)
+        self.hide(Commit, error, may_be_missing=may_be_missing)
+        return ()
+
     def name(self, entries: Iterable[Reference | None]) -> None:
         """Mark the files and indexes of entries as reachable."""
         for reference in entries:
@@ -135,6 +164,9 @@ class Reached:
                 self.paths.add(file_path(reference))
             elif isinstance(reference, IndexAt):
                 self.indexes.add(reference.manifest)
+            elif isinstance(reference, TableAt):
+                earliest = self.tables.get(reference.shard, reference.as_of)
+                self.tables[reference.shard] = min(earliest, reference.as_of)
 
     def hide(self, kind: type[Content], error: DamageError, *, may_be_missing: bool = False) -> None:
         """Record that an object of a kind is unreadable, so the objects that it leads to are unknown."""
@@ -145,7 +177,7 @@ class Reached:
 
 def _step(commit: Commit) -> _ReachStep:
     references = (reference for _, reference in commit.changes or () if reference is not None)
-    return _ReachStep(commit.parents, commit.metarange, tuple(references), commit.epoch)
+    return _ReachStep(CommitFacts.of(commit), commit.metarange, tuple(references), commit.epoch)
 
 
 def ids_in(kind: type[Content], paths: Iterable[str]) -> list[str]:
@@ -167,19 +199,35 @@ class CollectedCommits:
     """The lowest epoch of any branch."""
     damage: tuple[str, ...] = ()
     """Unreadable objects. Nothing that they may lead to was deleted."""
+    expired: int = 0
+    """Commits that expired."""
+    tables: Mapping[str, int] | None = None
+    """The earliest time of each table that a commit names; None if that is unknown."""
 
 
 class RepositoryCollector:
     """Collects the garbage of one repository. Several collectors can run at the same time."""
 
-    def __init__(self, key_value: KeyValueStore, objects: ObjectStore) -> None:
+    def __init__(
+        self,
+        key_value: KeyValueStore,
+        objects: ObjectStore,
+        pinned: Callable[[], Collection[str]] = frozenset,
+    ) -> None:
+        """Use these stores. `pinned` returns further commits that must not expire."""
+        self._pinned = pinned
         self._objects = objects
         self._contents = ContentStore(objects)
         self._records = BranchRecords(key_value, self._contents.has_commits)
         self._ref_claims = RefClaims(key_value, self._records, lambda _: False)
+        self._gaps = GapRecords(key_value)
+        self.expirer = HistoryExpirer(self._records, self._gaps, self._contents, objects, self.read_names)
 
-    def collect(self, *, epoch_min_s: float, dry_run: bool = False) -> CollectedCommits:
-        """Delete unreachable objects that were written two or more epochs ago. With `dry_run`, only find them.
+    def collect(
+        self, *, epoch_min_s: float, dry_run: bool = False, rule: HistoryRule = KEEP_ALL
+    ) -> CollectedCommits:
+        """Expire the commits that the rule does not keep, then delete unreachable objects that were written two or more
+        epochs ago. With `dry_run`, only find both.
 
         An epoch lasts at least `epoch_min_s` seconds, which gives writers that long to finish; with 0 they may have to
         write again. Garbage is deleted by the second or third collection after it arose. If a reachable object is
@@ -191,7 +239,12 @@ class RepositoryCollector:
             self._ref_claims.end_claims(newest)
             self._forget_answers(newest)
         listed = {kind: list(self._objects.list(folder_of(kind))) for kind in BEHIND}
-        reached = self._reached_at_once(listed[Commit])
+        reached = Reached(self._contents, find_gap=self._gaps.gap)
+        reached.read_commits(ids_in(Commit, (info.path for info in listed[Commit])))
+        expired = self._expire(reached, rule, newest, dry_run=dry_run)
+        old_commits = [info for info in listed[Commit] if info.path in expired]
+        listed[Commit] = [info for info in listed[Commit] if info.path not in expired]
+        reached = self._reached_at_once(reached)
         doomed: list[tuple[Kind, ObjectInfo]] = [
             (kind, info)
             for kind, infos in listed.items()
@@ -205,13 +258,47 @@ class RepositoryCollector:
             self._erase_entries()
             self._records.forget_requests(self._scopes)
         return CollectedCommits(
-            commits=sum(kind is Commit for kind, _ in doomed),
-            objects=len(doomed),
-            size_bytes=sum(info.size_bytes for _, info in doomed),
+            commits=sum(kind is Commit for kind, _ in doomed) + len(old_commits),
+            objects=len(doomed) + len(old_commits),
+            size_bytes=sum(info.size_bytes for info in (*old_commits, *(info for _, info in doomed))),
             indexes=None if FileAt in reached.unknown else frozenset(reached.indexes),
             epoch=newest,
             damage=tuple(dict.fromkeys(reached.damage)),
+            expired=len(expired),
+            tables=None if reached.unknown else reached.tables,
         )
+
+    def _expire(self, reached: Reached, rule: HistoryRule, newest: int, *, dry_run: bool) -> set[str]:
+        """Expire commits; return their paths. If a commit is unreadable, none expires, because it may be the base of a
+        later merge."""
+        try:
+            result = self.expirer.run(rule, reached, newest, dry_run=dry_run)
+        except DamageError as error:
+            reached.damage.append(str(error))
+            reached.gaps = self._gaps.all()
+            return set()
+        reached.gaps = result.gaps
+        return {path_of(Commit, commit_id) for commit_id in result.commits}
+
+    def read_names(self) -> CommitNames:
+        """Read all names of commits. A request that is missed, because it was just sealed, makes the decision fail (see
+        `BranchRecords.tell_of_name`)."""
+        branches = self._records.all()
+        references = {
+            operation.commit
+            for name, at in branches.items()
+            for request in self._requests(name, at)
+            if not isinstance(operation := request.operation, Change)
+        }
+        heads = {at.record.head for at in branches.values()} | self._records.referenced_commits()
+        main = branches[MAIN].record.head if MAIN in branches else ""
+        return CommitNames(
+            frozenset(heads - {""}), frozenset(references - {""}), frozenset(self._pinned()), main
+        )
+
+    def _requests(self, name: str, at: BranchSnapshot) -> list[Request]:
+        requests = [sealed.request for sealed in at.record.sealed]
+        return requests + [waiting.request for waiting in self._records.announced(scope(name, at.record))]
 
     def _forget_answers(self, newest: int) -> None:
         scopes = self._scopes()
@@ -276,14 +363,12 @@ class RepositoryCollector:
             if info.path not in reached.paths and written is not None and is_collectable(written, newest):
                 yield info
 
-    def _reached_at_once(self, commits: list[ObjectInfo]) -> Reached:
-        """Return the objects that were reachable at one moment; `commits` are prefetched.
+    def _reached_at_once(self, reached: Reached) -> Reached:
+        """Mark the objects that were reachable at one moment; return them.
 
         A commit may get a new name, and lose its old one, while we read one name after the other. So if a name was
         given in the meantime, we read all names again (`BranchRecords.tell_of_name`).
         """
-        reached = Reached(self._contents)
-        reached.read_commits(ids_in(Commit, (info.path for info in commits)))
         for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
             epoch = self._records.epoch()
             self._reach(reached)
@@ -319,8 +404,7 @@ class RepositoryCollector:
                     reached.name(layers)
                 if under.damaged:
                     reached.hide(ChangeSet, damage_of(under.damaged))
-            requests = [sealed.request for sealed in at.record.sealed]
-            requests += [waiting.request for waiting in self._records.announced(scope(name, at.record))]
+            requests = self._requests(name, at)
             at = self._records.read(name)
             if tokens <= known_tokens(at.record):
                 break

@@ -16,6 +16,7 @@ References name commits. Parsing them is pure; the repository resolves the names
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -33,6 +34,10 @@ TRANSACTION: Final = "transaction"
 EPOCH_UNSET: Final = -1
 CERTAIN: Final = -1
 """Value of `claimed` for a valid name."""
+TABLE_WRITER: Final = "writer"
+"""Committer of writes to users' tables."""
+INDEX_MERGER: Final = "index merge"
+"""Committer of merged indexes."""
 AFTER: Final = "after_transaction"
 """Metadata key of the last transaction before a commit of another kind; absent if there was none."""
 
@@ -132,6 +137,24 @@ class Commit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """For a commit without a metarange, its changes against the first parent."""
     epoch: int = 0
     format_version: int = FORMAT_VERSION
+
+
+def is_routine(commit: Commit) -> bool:
+    """Return whether a program made the commit: a transaction, a write to a table, or a merge of index parts. Only such
+    commits expire."""
+    return len(commit.parents) <= 1 and (
+        TRANSACTION in commit.metadata
+        or (commit.committer == TABLE_WRITER and "table" in commit.metadata)
+        or (commit.committer == INDEX_MERGER and commit.message.startswith("index merged:"))
+    )
+
+
+def seconds_of(created_at: str) -> float:
+    """Return the time of a commit in seconds since 1970; infinity if it is unreadable, so that the commit is young."""
+    try:
+        return datetime.fromisoformat(created_at).timestamp()
+    except (ValueError, OverflowError):
+        return math.inf
 
 
 class Change(msgspec.Struct, frozen=True, tag="change", forbid_unknown_fields=True):
@@ -281,11 +304,53 @@ class Epoch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     given: str = ""
     """Changes before each name is given. If it is the same before and after a scan of all names, the scan was
     complete."""
+    expired: int = 0
+    """Number of commits that have ever expired."""
+    horizon_s: float = 0.0
+    """Time of the newest expired commit; a later commit never needs a lookup of its gap."""
+    oldest: str = ""
+    """The oldest commit of `main` that can be read, since commits have expired."""
+    oldest_at: str = ""
+    """Its time."""
+    expiring: str = ""
+    """Key of the expiry (`Expiry`) that is decided and not yet carried out; empty if there is none."""
+    format_version: int = FORMAT_VERSION
+
+
+class Gap(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Consecutive expired commits, stored under the id of the newest. Walks through the history continue below."""
+
+    below: str
+    """The next older commit that is kept; empty if there is none."""
+    generation: int
+    """The generation of that commit, or -1. A gap only grows, so the record with the lower generation is the later."""
+    commits: int
+    """Number of expired commits."""
+    unused_since: int = EPOCH_UNSET
+    """Epoch in which no kept commit led to the gap any more."""
+    format_version: int = FORMAT_VERSION
+
+
+class Expiry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Gaps that one collection decided to create or to extend."""
+
+    gaps: dict[str, Gap]
     format_version: int = FORMAT_VERSION
 
 
 VersionsRecord = (
-    Range | Metarange | Commit | ChangeSet | BranchRecord | Tag | Epoch | Announcement | Answer | OldAnswer
+    Range
+    | Metarange
+    | Commit
+    | ChangeSet
+    | BranchRecord
+    | Tag
+    | Epoch
+    | Gap
+    | Expiry
+    | Announcement
+    | Answer
+    | OldAnswer
 )
 RecordT = TypeVar("RecordT", bound=VersionsRecord)
 

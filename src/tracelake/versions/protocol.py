@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from dataclasses import replace as replace_fields
 from enum import Enum, StrEnum
 from itertools import islice
+from math import inf
 from typing import Final, TypeAlias
 
 from msgspec.structs import replace
@@ -34,6 +35,7 @@ from tracelake.versions.model import (
     Change,
     Epoch,
     FileAt,
+    Gap,
     IndexAt,
     OldAnswer,
     PathChanges,
@@ -48,7 +50,7 @@ BRANCH_SWEEP_MAX_REQUESTS: Final = 128
 ANSWERS_KEPT_EPOCHS: Final = 1_000
 """Garbage collections for which a request id stays valid; a repeated request returns the same commit."""
 
-
+DAY_S: Final = 86_400.0
 EPOCHS_TO_CUT: Final = 1
 """Built objects may be published in the epoch in which they were built and in this many later ones."""
 
@@ -503,3 +505,178 @@ def next_act(
     if submission.is_visible and submission.looks_in_vain < patient:
         return Wait(patient - submission.looks_in_vain)
     return Build() if state is RequestState.SEALED else PutOnList()
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryRule:
+    """Retention of routine commits."""
+
+    age_s: float | None = None
+    """Time for which every state can be read; None keeps all commits."""
+    daily_s: float = 0.0
+    """Time for which the last commit of each day can be read."""
+
+
+KEEP_ALL: Final = HistoryRule()
+
+
+@dataclass(frozen=True, slots=True)
+class AncestorStep:
+    """AncestorStep from a commit to a parent, across expired commits if there are any."""
+
+    parent: str
+    """The parent that the commit names."""
+    to: str
+    """The nearest kept ancestor on this way; the parent itself if it is retained, and empty if there is none."""
+    hidden: int = 0
+    """Number of expired commits between."""
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryCommit:
+    """The facts about a commit that decide whether it expires."""
+
+    steps: tuple[AncestorStep, ...]
+    created_s: float
+    generation: int = 0
+    is_routine: bool = False
+    """Whether a program made it (`model.is_routine`)."""
+    is_transaction: bool = False
+    is_index_merge: bool = False
+    has_entries: bool = True
+    """Whether it names its entries. Otherwise they are computed from its first parent's."""
+
+
+def retained_commits(
+    now_s: float,
+    commits: Mapping[str, HistoryCommit],
+    heads: Collection[str],
+    references: Collection[str],
+    rule: HistoryRule,
+    main: str = "",
+) -> set[str]:
+    """Return the commits that do not expire, among those that the heads and references lead to.
+
+    The result is closed: applied to the kept commits alone, the rule keeps all of them. So a collection that was killed
+    or repeated changes nothing more.
+
+    Args:
+        now_s: the time, in seconds since 1970.
+        commits: the reachable commits.
+        heads: commits that branches, tags and claims name.
+        references: commits that datasets, holds and pending requests name.
+        rule: the time that routine commits stay.
+        main: the head that pipelines commit to.
+    """
+    reached = reachable(commits, (*heads, *references))
+    if rule.age_s is None:
+        return reached
+    children: dict[str, list[str]] = {}
+    for commit_id in reached:
+        for parent in _parents(commits, commit_id):
+            children.setdefault(parent, []).append(commit_id)
+    young_s = now_s - rule.age_s
+    retained = {each for each in (*heads, *references) if each in commits}
+    # What a request names is applied as a change against its parents.
+    retained |= {parent for each in references for parent in _parents(commits, each)}
+    for commit_id in reached:
+        above = children.get(commit_id, ())
+        # A state was current until its child was made. Forks are what merges compare with.
+        until_s = max((commits[child].created_s for child in above), default=commits[commit_id].created_s)
+        if until_s >= young_s or commits[commit_id].created_s >= young_s or len(above) > 1:
+            retained.add(commit_id)
+        if not commits[commit_id].is_routine:
+            retained |= {commit_id, *_parents(commits, commit_id)}
+    retained |= last_of_days(commits, reached, heads, now_s - rule.daily_s)
+    return with_entries(commits, retained | _pipeline_bases(commits, main))
+
+
+def _parents(commits: Mapping[str, HistoryCommit], commit_id: str) -> list[str]:
+    return (
+        [step.to for step in commits[commit_id].steps if step.to in commits] if commit_id in commits else []
+    )
+
+
+def reachable(commits: Mapping[str, HistoryCommit], heads: Iterable[str]) -> set[str]:
+    """Return the commits that the heads lead to."""
+    todo = [head for head in heads if head in commits]
+    reached = set(todo)
+    while todo:
+        new = [parent for parent in _parents(commits, todo.pop()) if parent not in reached]
+        reached.update(new)
+        todo += new
+    return reached
+
+
+def last_of_days(
+    commits: Mapping[str, HistoryCommit], reached: Collection[str], heads: Collection[str], since_s: float
+) -> set[str]:
+    """Return the newest commit of each day since `since_s`, on the line of first parents of each head and merge."""
+    merged = (parent for each in reached for parent in _parents(commits, each)[1:])
+    last: set[str] = set()
+    visited: set[str] = set()
+    for start in dict.fromkeys((*sorted(heads), *sorted(merged))):
+        days: set[int] = set()
+        at: str | None = start
+        while at is not None and at in commits and at not in visited:
+            visited.add(at)
+            created_s = commits[at].created_s
+            if since_s <= created_s < inf and (day := int(created_s // DAY_S)) not in days:
+                days.add(day)
+                last.add(at)
+            at = next(iter(_parents(commits, at)), None)
+    return last
+
+
+def _pipeline_bases(commits: Mapping[str, HistoryCommit], main: str) -> set[str]:
+    """Return the commits that the next transaction may be built on: the newest transaction's, its parent, and the
+    merged indexes since. A pipeline may have read each of these indexes as its base."""
+    bases: set[str] = set()
+    at: str | None = main
+    while at is not None and at in commits:
+        parents = _parents(commits, at)
+        if commits[at].is_transaction:
+            return {*bases, at, *parents}
+        if commits[at].is_index_merge:
+            bases.add(at)
+        at = next(iter(parents), None)
+    return set()
+
+
+def with_entries(commits: Mapping[str, HistoryCommit], retained: set[str]) -> set[str]:
+    """Add the ancestors from which the entries of kept commits are computed."""
+    todo = list(retained)
+    while todo:
+        at = todo.pop()
+        if not commits[at].has_entries:
+            new = [parent for parent in _parents(commits, at)[:1] if parent not in retained]
+            retained.update(new)
+            todo += new
+    return retained
+
+
+def new_gaps(
+    commits: Mapping[str, HistoryCommit], retained: Collection[str], at_most: int
+) -> tuple[dict[str, Gap], list[str]]:
+    """Return the gaps to write so that walks skip the commits that are not retained, and these commits; at most
+    `at_most` gaps."""
+    gaps: dict[str, Gap] = {}
+    expired: list[str] = []
+    for step in (step for each in sorted(retained) for step in commits[each].steps):
+        if step.to in retained or step.to not in commits or step.parent in gaps:
+            continue
+        if len(gaps) == at_most:
+            break
+        at, hidden = step.to, step.hidden
+        while at in commits and at not in retained:
+            expired.append(at)
+            (below,) = commits[at].steps or (AncestorStep("", ""),)
+            at, hidden = below.to, hidden + 1 + below.hidden
+        generation = commits[at].generation if at in commits else -1
+        gaps[step.parent] = Gap(at, generation, hidden)
+    return gaps, expired
+
+
+def is_wider(gap: Gap, there: Gap) -> bool:
+    """Return whether a gap is a later state of the recorded one: it reaches further down."""
+    return gap.generation < there.generation

@@ -14,6 +14,7 @@ from typing import Final, TypedDict, Unpack
 from msgspec.structs import replace
 
 from tracelake._errors import (
+    CommitExpiredError,
     ConflictError,
     DamageError,
     ExpiredError,
@@ -207,7 +208,8 @@ class Repository(Commits):
         self._committer = Committer(
             self._records,
             self._contents,
-            self.reaches,
+            self.is_claimable,
+            self.ancestry,
             patience_polls=patience_polls,
             answers_retained=answers_retained,
         )
@@ -370,10 +372,7 @@ class Repository(Commits):
 
         Repeated calls, also from several replicas, give one commit.
         """
-        at = self._records.read(branch)
-        while at.record.sealed and self._decide(transaction, at) is CommitDecision.AHEAD:
-            at = self._committer.finish(branch, at)
-        decision = self._decide(transaction, at)
+        at, decision = self._read_and_decide(transaction, branch)
         if decision is CommitDecision.THERE:
             return self.commit_of(transaction, at.record.head)
         assert decision is CommitDecision.BUILD, f"transaction {transaction} is ahead of branch {branch}"
@@ -482,11 +481,24 @@ class Repository(Commits):
 
     def _check_parent(self, commit_id: str, number: int) -> None:
         """Raise UsageError if a commit has no parent of this number. The first commit has an empty parent, number 0."""
-        count = max(1, len(self.commit(commit_id).parents))
+        parents = self.commit(commit_id).parents
+        count = max(1, len(parents))
         if type(number) is not int or not 0 <= number < count:
             raise UsageError(
                 f"commit {commit_id[:12]} has no parent {shown(number)}; they count from 0 to {count - 1}."
             )
+        self.check_readable(parents[number] if parents else "")
+
+    def _read_and_decide(self, transaction: int, branch: str) -> tuple[BranchSnapshot, CommitDecision]:
+        for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
+            at = self._records.read(branch)
+            try:
+                while at.record.sealed and self._decide(transaction, at) is CommitDecision.AHEAD:
+                    at = self._committer.finish(branch, at)
+                return at, self._decide(transaction, at)
+            except CommitExpiredError:
+                continue  # The head has moved since it was read, and the commit has expired.
+        raise busy(branch)
 
     def _decide(self, transaction: int, at: BranchSnapshot) -> CommitDecision:
         head = at.record.head

@@ -79,7 +79,8 @@ def check_history(
     """Read the history back to the first commit; return its intact commits, newest first, and findings."""
     commits: list[CheckedCommit] = []
     findings: list[Finding] = []
-    numbers: list[int] = []
+    numbers: list[int | None] = []
+    ancestry = repository.ancestry()
     try:
         head = following = repository.head()
     except DamageError as error:
@@ -87,7 +88,7 @@ def check_history(
     while following is not None:
         path = path_of(model.Commit, following)
         try:
-            commit = repository.commit(following)
+            commit = ancestry.commit(following)
         except DamageError as error:
             return commits, [*findings, object_finding(objects, "commit", path, error)]
         number = commit.metadata.get(model.TRANSACTION)
@@ -98,15 +99,26 @@ def check_history(
             commits.append(CheckedCommit(transaction, commit, entries_of(repository, following)))
         except DamageError as error:
             findings.append(Finding("damaged", "commit", path, str(error)))
+        if repository.commit(following).parents != commit.parents:
+            numbers.append(None)
         following = commit.parents[0] if commit.parents else None
     return commits, findings + _check_numbers(str(head), numbers, transactions)
 
 
-def _check_numbers(head: str, numbers: list[int], transactions: int) -> list[Finding]:
-    if numbers != list(range(len(numbers) - 1, -1, -1)):
-        return [Finding("mismatch", "commit", head, f"the history has the transactions {numbers}")]
-    if len(numbers) < transactions - 1:  # The last commit may have been built and never have become the head.
-        detail = f"it ends with {len(numbers)} commits, and commits of {transactions} transactions are there"
+def _check_numbers(head: str, numbers: list[int | None], transactions: int) -> list[Finding]:
+    """Check the numbers of transactions, newest first; None stands for commits that have expired."""
+    present = [number for number in numbers if number is not None]
+    lowest, has_gap = present[0] + 1 if present else 0, False
+    for number in (*numbers, -1):
+        if number is None:
+            has_gap = True
+            continue
+        if number != lowest - 1 and not (has_gap and number < lowest):
+            return [Finding("mismatch", "commit", head, f"the history has the transactions {present}")]
+        lowest, has_gap = number, False
+    upper = present[0] + 1 if present else 0
+    if upper < transactions - 1:  # The last commit may have been built and never have become the head.
+        detail = f"it ends with {upper} commits, and commits of {transactions} transactions are there"
         return [Finding("missing", "commit", "branch main", detail)]
     return []
 

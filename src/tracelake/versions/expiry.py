@@ -1,0 +1,437 @@
+"""Expiry of history: routine commits end after some time, as `protocol.retained_commits` decides.
+
+A commit is immutable and names its parents, so a commit above expired ones still names the newest of them. Expired
+commits are routine commits, which have one parent, so they form lines. The record of such a gap, under the id of its
+newest commit, names the next older commit that is retained. Walks read the history through `Ancestry`, which skips
+gaps.
+
+A collection reads the epoch's record, then all names, and computes the gaps. It proposes them in a separate record, and
+decides with one conditional write on the epoch's record. That write fails if a name was given since the record was
+read: a writer claims a name, changes the record, and only then checks that the commit is reachable. So either the
+collection sees the claim, or its write fails, or the writer finds that the commit has expired.
+
+From the decision on, walks skip the expired commits. Carrying it out writes the gaps, deletes the commits, and clears
+the decision. Any collection continues the work of a killed one. Objects that only expired commits named are unreachable
+from then on, and the epochs of `gc` delete them.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import cached_property
+from math import inf
+from typing import Final, Protocol
+
+from msgspec.structs import replace
+
+from tracelake._errors import ContentionError, DamageError, NotFoundError
+from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX
+from tracelake.storage import ABSENT, Done, Entry, Expected, KeyValueStore, ObjectStore, delete_all, settle
+from tracelake.versions.branch_store import COLLECTOR, BranchRecords
+from tracelake.versions.history import ReadCommit
+from tracelake.versions.model import (
+    INDEX_MERGER,
+    TRANSACTION,
+    Commit,
+    Epoch,
+    Expiry,
+    Gap,
+    from_bytes,
+    is_routine,
+    seconds_of,
+    to_bytes,
+)
+from tracelake.versions.protocol import (
+    AncestorStep,
+    HistoryCommit,
+    HistoryRule,
+    is_collectable,
+    is_wider,
+    new_gaps,
+    retained_commits,
+)
+from tracelake.versions.tree import ContentStore, path_of
+
+GAPS: Final = "gaps"
+EXPIRY: Final = "expiry-"
+"""Beginning of the key of an expiry, before its epoch."""
+
+
+class GapRecords:
+    """Reads and writes the records of gaps and of decided expiries."""
+
+    def __init__(self, key_value: KeyValueStore) -> None:
+        self._key_value = key_value
+
+    def gap(self, commit_id: str) -> Gap | None:
+        """Return the gap that begins at a commit; None if there is none."""
+        entry = self._key_value.get(GAPS, commit_id)
+        return None if entry is None else _gap(entry)
+
+    def all(self) -> dict[str, Gap]:
+        """Return all gaps by their newest commit."""
+        return {entry.key: _gap(entry) for entry in self._key_value.scan(GAPS)}
+
+    def expiry(self, key: str) -> Expiry:
+        """Return a decided expiry; an empty one if another collector has carried it out."""
+        entry = self._key_value.get(COLLECTOR, key) if key else None
+        return Expiry({}) if entry is None else from_bytes(Expiry, entry.value, f"the expiry {key}")
+
+    def propose(self, key: str, expiry: Expiry) -> None:
+        """Write an expiry under a new key. It takes effect when the epoch's record names the key."""
+        outcome = self._key_value.set_if(COLLECTOR, key, to_bytes(expiry), ABSENT)
+        settle(self._key_value, COLLECTOR, key, outcome, is_mine=lambda _: False)
+
+    def proposals(self) -> list[str]:
+        """Return the keys of all expiries, also of those that were never decided."""
+        return [entry.key for entry in self._key_value.scan(COLLECTOR, EXPIRY, f"{EXPIRY}~")]
+
+    def withdraw(self, key: str) -> None:
+        """Delete an expiry that is carried out, or that never took effect."""
+        self._key_value.erase(COLLECTOR, key)
+
+    def widen(self, commit_id: str, gap: Gap) -> None:
+        """Write a gap, unless its record has the same or a later state already. A slow collector may write late."""
+        self._change(commit_id, lambda there: gap if there is None or is_wider(gap, there) else there)
+
+    def set_unused(self, commit_id: str, epoch: int) -> None:
+        """Record the epoch in which no kept commit led to the gap any more."""
+        self._change(commit_id, lambda there: None if there is None else replace(there, unused_since=epoch))
+
+    def forget(self, commit_id: str) -> None:
+        """Delete the record of a gap that no walk can meet any more."""
+        entry = self._key_value.get(GAPS, commit_id)
+        if entry is not None:
+            self._key_value.delete_if(GAPS, commit_id, entry.version)
+
+    def _change(self, commit_id: str, change: Callable[[Gap | None], Gap | None]) -> None:
+        for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
+            entry = self._key_value.get(GAPS, commit_id)
+            there = None if entry is None else _gap(entry)
+            wanted = change(there)
+            if wanted is None or wanted == there:
+                return
+            expected: Expected = ABSENT if entry is None else entry.version
+            outcome = self._key_value.set_if(GAPS, commit_id, to_bytes(wanted), expected)
+            if isinstance(settle(self._key_value, GAPS, commit_id, outcome, is_mine=lambda _: False), Done):
+                return
+        raise ContentionError(
+            f"gap {commit_id}: {CONDITIONAL_WRITE_TRIES_MAX} writes in a row were lost; try again later."
+        )
+
+
+def _gap(entry: Entry) -> Gap:
+    return from_bytes(Gap, entry.value, f"the gap {entry.key}")
+
+
+class Ancestry:
+    """Commits as a walk meets them: each with its nearest kept ancestors as parents. Use a new object for each walk.
+
+    A lake without expired commits pays one read of the epoch's record for it. Only commits that are missing, or not
+    newer than the newest expired one, cost a lookup of their gap.
+    """
+
+    def __init__(self, read: ReadCommit, records: BranchRecords, gaps: GapRecords) -> None:
+        """Read commits with `read`."""
+        self._read = read
+        self._records = records
+        self.gaps = gaps
+
+    def commit(self, commit_id: str) -> Commit:
+        """Return a commit, with expired parents replaced."""
+        commit = self._read(commit_id)
+        parents = tuple(self.nearest(parent) for parent in commit.parents)
+        return commit if parents == commit.parents else replace(commit, parents=tuple(filter(None, parents)))
+
+    def nearest(self, commit_id: str) -> str:
+        """Return the commit itself, or the next older one that is kept if it has expired; empty if there is none."""
+        while commit_id:
+            is_missing = False
+            try:
+                if seconds_of(self._read(commit_id).created_at) > self.epoch.horizon_s:
+                    break
+            except DamageError:
+                is_missing = True
+            gap = self.find_gap(commit_id)
+            if gap is None and is_missing:
+                self._look_again()  # It may have expired since the walk began.
+                gap = self.find_gap(commit_id)
+            if gap is None:
+                break  # If the commit is missing, reading it reports the damage.
+            commit_id = gap.below
+        return commit_id
+
+    @cached_property
+    def epoch(self) -> Epoch:
+        """The newest epoch when the walk began."""
+        return self._records.epoch()
+
+    @cached_property
+    def _pending(self) -> Expiry:
+        return self.gaps.expiry(self.epoch.expiring)
+
+    def find_gap(self, commit_id: str) -> Gap | None:
+        """Return the gap that begins at a commit, or None."""
+        # A gap that a collection has just decided may have no record yet.
+        return self._pending.gaps.get(commit_id) or self.gaps.gap(commit_id)
+
+    def _look_again(self) -> None:
+        self.__dict__.pop("epoch", None)
+        self.__dict__.pop("_pending", None)
+
+
+GAPS_AT_ONCE: Final = 512
+"""Gaps that one decision creates or extends. A collection makes as many decisions as it needs."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommitNames:
+    """The commits that must stay, as read at one moment."""
+
+    heads: frozenset[str]
+    """Heads of branches, and commits of tags and of claims."""
+    references: frozenset[str]
+    """Commits that pending requests name."""
+    pinned: frozenset[str]
+    """Commits that datasets name; some may not exist."""
+    main: str
+    """The head of `main`; empty if it has none."""
+
+
+class ReadSteps(Protocol):
+    """Source of commits, which reads many at once."""
+
+    def read_commits(self, commits: Collection[str]) -> None:
+        """Prefetch commits."""
+
+    def commit_facts(self, commit_id: str) -> CommitFacts | DamageError:
+        """Return the facts about a prefetched commit."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommitFacts:
+    """The facts about a commit, apart from the gaps below it."""
+
+    parents: tuple[str, ...]
+    created_s: float
+    generation: int
+    is_routine: bool
+    is_transaction: bool
+    is_index_merge: bool
+    has_entries: bool
+
+    @classmethod
+    def of(cls, commit: Commit) -> CommitFacts:
+        """Return the facts about a commit."""
+        return cls(
+            commit.parents,
+            seconds_of(commit.created_at),
+            commit.generation,
+            is_routine(commit),
+            TRANSACTION in commit.metadata,
+            commit.committer == INDEX_MERGER,
+            commit.changes is None,
+        )
+
+
+@dataclass(slots=True)
+class ExpiredHistory:
+    """The result of one run."""
+
+    gaps: dict[str, Gap] = field(default_factory=dict)
+    """All gaps, by their newest commit."""
+    commits: list[str] = field(default_factory=list)
+    """The commits that expired in this run, or would in a dry run."""
+
+
+class HistoryExpirer:
+    """Lets routine commits of one repository expire. Several may run at once."""
+
+    def __init__(
+        self,
+        records: BranchRecords,
+        gaps: GapRecords,
+        contents: ContentStore,
+        objects: ObjectStore,
+        names: Callable[[], CommitNames],
+    ) -> None:
+        """Use these stores. `names` reads all names of commits."""
+        self.records = records
+        self.gaps = gaps
+        self._contents = contents
+        self._objects = objects
+        self.read_names = names
+
+    def run(self, rule: HistoryRule, commits: ReadSteps, newest: int, *, dry_run: bool) -> ExpiredHistory:
+        """Expire the commits that the rule does not keep; with `dry_run`, only find them.
+
+        Raises DamageError, and expires no more, if a reachable commit is unreadable.
+        """
+        result = ExpiredHistory()
+        lost = 0
+        while lost < CONDITIONAL_WRITE_TRIES_MAX:
+            epoch = self.records.epoch()
+            if epoch.expiring and not dry_run:
+                self._carry_out(epoch.expiring)
+                continue
+            result.gaps = self.gaps.all() | self.gaps.expiry(epoch.expiring).gaps
+            if rule.age_s is None and not result.gaps:
+                return result
+            try:
+                names, graph = self._graph(commits, result.gaps)
+            except DamageError as error:
+                if isinstance(error.__cause__, NotFoundError) and self.records.epoch() != epoch:
+                    lost += 1  # Another collection expired it in the meantime.
+                    continue
+                raise
+            retained = retained_commits(
+                time.time(), graph, names.heads | names.pinned, names.references, rule, names.main
+            )
+            gaps_to_write, expired = new_gaps(graph, retained, GAPS_AT_ONCE)
+            if not gaps_to_write:
+                if not dry_run:
+                    self._age_unused(graph, result.gaps, newest)
+                return result
+            if dry_run:
+                result.gaps |= gaps_to_write
+                result.commits += expired
+                return result
+            if self._decide(epoch, gaps_to_write, expired, graph, retained, names.main):
+                result.commits += expired
+                lost = 0
+            else:
+                lost += 1
+        raise ContentionError(
+            "branches and tags were created too often while history expired; collect garbage later."
+        )
+
+    def _decide(
+        self,
+        epoch: Epoch,
+        gaps_to_write: dict[str, Gap],
+        expired: Collection[str],
+        graph: Mapping[str, HistoryCommit],
+        retained: Collection[str],
+        head: str,
+    ) -> bool:
+        """Put the gaps into effect and carry them out, unless a name was given since the epoch was read."""
+        key = f"{EXPIRY}{epoch.number:06d}-{uuid.uuid4().hex}"
+        self.gaps.propose(key, Expiry(gaps_to_write))
+        oldest = oldest_on_line(graph, retained, head)
+        horizon_s = max((graph[each].created_s for each in expired), default=0.0)
+        after = replace(
+            epoch,
+            expired=epoch.expired + len(expired),
+            horizon_s=max(epoch.horizon_s, horizon_s),
+            oldest=oldest,
+            oldest_at=_moment(graph[oldest].created_s) if oldest else "",
+            expiring=key,
+        )
+        if not self.records.swap_epoch(epoch, after):
+            self.gaps.withdraw(key)
+            return False
+        self._carry_out(key, expired)
+        return True
+
+    def _carry_out(self, key: str, expired: Collection[str] | None = None) -> None:
+        """Write decided gaps, delete the commits in them, and clear the decision. Each step may be repeated."""
+        gaps = self.gaps.expiry(key).gaps
+        for commit_id, gap in gaps.items():
+            self.gaps.widen(commit_id, gap)
+        if expired is None:
+            expired = [each for commit_id, gap in gaps.items() for each in self._inside(commit_id, gap)]
+        delete_all(self._objects, [path_of(Commit, commit_id) for commit_id in expired])
+        self.records.advance(lambda epoch: replace(epoch, expiring="") if epoch.expiring == key else epoch)
+        self.gaps.withdraw(key)
+
+    def _inside(self, commit_id: str, gap: Gap) -> list[str]:
+        """Return the commits in a gap whose objects still exist."""
+        inside: list[str] = []
+        at = commit_id
+        while at and at != gap.below:
+            try:
+                parents = self._contents.read(Commit, at).parents
+                inside.append(at)
+                at = parents[0] if parents else ""
+            except DamageError:
+                there = self.gaps.gap(at) if at != commit_id else None
+                at = "" if there is None else there.below
+        return inside
+
+    def _graph(
+        self, commits: ReadSteps, gaps: Mapping[str, Gap]
+    ) -> tuple[CommitNames, dict[str, HistoryCommit]]:
+        """Return the names, and all commits that they lead to. Raises DamageError if one is unreadable."""
+        names = self.read_names()
+        graph: dict[str, HistoryCommit] = {}
+        optional = names.references | names.pinned
+        todo = set(names.heads | optional) - {""}
+        while todo:
+            commits.read_commits(sorted(todo))
+            behind: set[str] = set()
+            for commit_id in sorted(todo):
+                facts = commits.commit_facts(commit_id)
+                if isinstance(facts, DamageError):
+                    if isinstance(facts.__cause__, NotFoundError) and commit_id in optional:
+                        continue  # The request will be refused; an example names a commit of another lake.
+                    raise facts
+                steps = tuple(step_over(parent, gaps) for parent in facts.parents)
+                graph[commit_id] = HistoryCommit(
+                    steps,
+                    facts.created_s,
+                    facts.generation,
+                    facts.is_routine,
+                    facts.is_transaction,
+                    facts.is_index_merge,
+                    facts.has_entries,
+                )
+                behind.update(step.to for step in steps if step.to)
+            todo = behind - graph.keys()
+        return names, graph
+
+    def _age_unused(self, graph: Mapping[str, HistoryCommit], gaps: Mapping[str, Gap], newest: int) -> None:
+        """Delete gaps that no kept commit has led to for two epochs, and expiries that never took effect."""
+        used: set[str] = set()
+        for commit in graph.values():
+            for step in commit.steps:
+                at = step.parent
+                while at in gaps and at not in used:
+                    used.add(at)
+                    at = gaps[at].below
+        for commit_id, gap in gaps.items():
+            if commit_id in used:
+                continue
+            if gap.unused_since < 0:
+                self.gaps.set_unused(commit_id, newest)
+            elif is_collectable(gap.unused_since, newest):
+                self.gaps.forget(commit_id)
+        for key in self.gaps.proposals():
+            number = key.removeprefix(EXPIRY).partition("-")[0]
+            if number.isdecimal() and is_collectable(int(number), newest):
+                self.gaps.withdraw(key)
+
+
+def step_over(parent: str, gaps: Mapping[str, Gap]) -> AncestorStep:
+    """Return the step to a parent, or across the gap that begins there."""
+    at, hidden = parent, 0
+    while at in gaps:
+        at, hidden = gaps[at].below, hidden + gaps[at].commits
+    return AncestorStep(parent, at, hidden)
+
+
+def oldest_on_line(graph: Mapping[str, HistoryCommit], retained: Collection[str], head: str) -> str:
+    """Return the last kept commit on the line of first parents of a head; empty without one."""
+    at, oldest = head, ""
+    while at in graph:
+        oldest = at if at in retained else oldest
+        steps = graph[at].steps
+        at = steps[0].to if steps else ""
+    return oldest
+
+
+def _moment(created_s: float) -> str:
+    return "" if created_s == inf else datetime.fromtimestamp(created_s, UTC).isoformat(timespec="seconds")

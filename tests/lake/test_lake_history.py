@@ -1,0 +1,159 @@
+"""A lake whose history expires: kept commits read the same, and the rest is freed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from typer.testing import CliRunner
+
+import tracelake
+from tests.lake.test_lake_maintenance import ingest
+from tracelake import Lake
+from tracelake._errors import CommitExpiredError, ExpiredError, UsageError
+from tracelake._settings import find_history
+from tracelake.cli import app
+from tracelake.context import LakeContext
+from tracelake.datasets.files import write_file
+from tracelake.datasets.model import Example, Provenance, example_path, to_bytes
+from tracelake.location import open_location
+from tracelake.tasks.runners import InProcess
+from tracelake.versions import expiry
+from tracelake.versions.protocol import DAY_S
+
+
+@contextmanager
+def days_later(days: float) -> Iterator[None]:
+    """Let history expire as it would some days later."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(expiry, "time", SimpleNamespace(time=lambda: time.time() + days * DAY_S))
+        yield
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Iterator[Lake]:
+    """Return a lake with twelve transactions, each of which replaces a span and a trace."""
+    with tracelake.init(tmp_path / "lake", buckets=2) as lake:
+        for number in range(12):
+            ingest(lake, tmp_path, number)
+        yield lake
+
+
+def context(lake: Lake) -> LakeContext:
+    """Return the stores of a lake."""
+    return LakeContext(open_location(lake.place, None))
+
+
+def read_at(lake: Lake, commit: str) -> tuple[str, str, list[tuple[str, float]]]:
+    """Return everything that a commit shows: both tables, and a search with its scores."""
+    hits = [(hit.span_id, hit.score) for hit in lake.search("work", at=commit, limit=50)]
+    return lake.table("spans", at=commit).content_hash(), lake.table("traces", at=commit).content_hash(), hits
+
+
+def stored(lake: Lake, beginning: str = "") -> tuple[int, int]:
+    """Return the number and bytes of the lake's objects."""
+    infos = list(lake.objects.list(beginning))
+    return len(infos), sum(info.size_bytes for info in infos)
+
+
+def test_retained_commits_read_the_same_and_the_rest_is_freed(lake: Lake, tmp_path: Path) -> None:
+    """After expiry, head, tag and dataset commits read as before; other commits, old indexes and history are freed."""
+    by_transaction = {c.metadata.get("transaction"): c.id for c in lake.log()}
+    lake.tag("v1", by_transaction["6"])
+    lake.datasets.create("golden", message="mine", committer="me")
+    lake.maintenance.compact(runner=InProcess())
+    before = {name: read_at(lake, lake.log(name, 1)[0].id) for name in ("main", "v1")}
+    objects_before = stored(lake)
+    commits_before = len(lake.log())
+    with days_later(40):
+        expired = lake.maintenance.gc(dry_run=True, epoch_min_s=0)[-3].expired
+        for number in range(3):
+            reports = lake.maintenance.gc(epoch_min_s=0)
+            assert all(report.damage == () for report in reports)
+            assert reports[-3].expired == (0 if number else expired)
+    log = lake.log()
+    assert len(log) == commits_before - expired
+    assert [c.metadata.get("transaction") for c in log if "transaction" in c.metadata] == ["11", "10", "6"]
+    assert {name: read_at(lake, lake.log(name, 1)[0].id) for name in ("main", "v1")} == before
+    assert stored(lake)[0] < objects_before[0] / 1.5
+    assert lake.verify().findings == ()
+    with pytest.raises(CommitExpiredError, match=log[-1].id[:12]):
+        lake.table("spans", at=by_transaction["3"] or "")
+    ingest(lake, tmp_path, 12)
+    assert lake.verify().findings == ()
+
+
+def test_without_a_tag_history_rows_go(lake: Lake) -> None:
+    """Rows that only expired commits showed are deleted, and the tables begin at the oldest kept transaction."""
+    lake.maintenance.compact(runner=InProcess())
+    head = lake.log(limit=1)[0].id
+    before = read_at(lake, head)
+    with days_later(40):
+        for _ in range(3):
+            lake.maintenance.gc(epoch_min_s=0)
+    assert read_at(lake, head) == before
+    state = context(lake).shard("traces").state()
+    assert state.since == 10
+    lake.maintenance.compact(runner=InProcess())
+    with pytest.raises((ExpiredError, UsageError), match="no longer"):
+        list(lake.listen("traces", since=-1, timeout_s=0))
+    assert lake.verify().findings == ()
+
+
+def test_none_keeps_all(lake: Lake) -> None:
+    """With `none`, nothing expires."""
+    with days_later(4000):
+        assert lake.maintenance.gc(history_age="none")[-3].expired == 0
+    assert len([c for c in lake.log() if "transaction" in c.metadata]) == 12
+
+
+def test_commits_that_examples_name_stay(lake: Lake, tmp_path: Path) -> None:
+    """The commit of the spans of an example stays, although no tag names it."""
+    source = lake.log(limit=1)[0].id
+    example = Example("0" * 32, "question", "answer", {}, Provenance("1" * 32, "2" * 16, source))
+    file = write_file(context(lake).objects, to_bytes(example), context(lake).repository.epoch())
+    context(lake).repository.commit_entries({example_path("golden", example.id): file}, message="add")
+    for number in range(12, 15):
+        ingest(lake, tmp_path, number)
+    with days_later(40):
+        lake.maintenance.gc(epoch_min_s=0)
+    assert source in [commit.id for commit in lake.log()]
+
+
+def test_the_command_and_the_log_say_what_expired(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`gc` reports the number of expired commits, and `log` the oldest that can be read."""
+    runner = CliRunner()
+    monkeypatch.setenv("TRACELAKE_LAKE", lake.place)
+    monkeypatch.setenv("COLUMNS", "200")
+    with days_later(40):
+        dry = runner.invoke(app, ["gc", "--dry-run"])
+        assert "11 commits would expire" in dry.output
+        told = runner.invoke(app, ["gc"])
+        assert "11 commits expired" in told.output
+    oldest = lake.log()[-1]
+    log = runner.invoke(app, ["log"])
+    assert f"11 older commits have expired; the oldest that can be read is {oldest.id[:12]}" in log.output
+    missing = runner.invoke(app, ["tables", "--at", "main@3"])
+    assert missing.exit_code != 0
+    assert oldest.id[:12] in str(missing.exception)
+    assert runner.invoke(app, ["log", "--json"]).output.startswith("[")
+
+
+@pytest.mark.parametrize(
+    ("age", "daily", "wanted"),
+    [("7d", "30d", (7 * DAY_S, 30 * DAY_S)), ("none", "none", (None, 0.0)), ("1m", "2h", (60.0, 7200.0))],
+)
+def test_ages(age: str, daily: str, wanted: tuple[float | None, float]) -> None:
+    """Ages are durations, or `none`."""
+    assert find_history(age, daily) == wanted
+
+
+@pytest.mark.parametrize("age", ["", "0m", "7", "7 days", "-1d", "all"])
+def test_wrong_ages_are_refused(age: str) -> None:
+    """Any other text is refused, and nothing is collected."""
+    with pytest.raises(UsageError, match="duration"):
+        find_history(age, "none")
