@@ -114,6 +114,8 @@ class Settings(BaseSettings):
     """Fate of the client's transaction after such a silence, unless the client sets another."""
     journal_transactions: int = Field(default=limits.JOURNAL_TRANSACTIONS_KEPT, ge=1)
     """Number of newest transactions whose inputs `gc` keeps in the journal."""
+    gc: bool = True
+    """Whether servers and continuous pipelines collect garbage by themselves, once an hour."""
     history_age: str = "7d"
     """Time for which every state of the tables can be read, such as `12h` or `7d`; then commits of transactions expire.
     `none` keeps all."""

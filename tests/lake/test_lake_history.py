@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ from tracelake.cli import app
 from tracelake.context import LakeContext
 from tracelake.datasets.files import write_file
 from tracelake.datasets.model import Example, Provenance, example_path, to_bytes
+from tracelake.lake.maintenance import CollectionLoop, Maintenance
 from tracelake.location import open_location
 from tracelake.tasks.runners import InProcess
 from tracelake.versions import expiry
@@ -157,3 +159,32 @@ def test_wrong_ages_are_refused(age: str) -> None:
     """Any other text is refused, and nothing is collected."""
     with pytest.raises(UsageError, match="duration"):
         find_history(age, "none")
+
+
+def test_gc_runs_by_itself_once_an_epoch(lake: Lake, caplog: pytest.LogCaptureFixture) -> None:
+    """A loop collects when an epoch is due, logs the result, and leaves the rest of the epoch to others."""
+    loop, other = CollectionLoop(lake.maintenance), CollectionLoop(lake.maintenance)
+    with days_later(40), caplog.at_level(logging.INFO, "tracelake.maintenance"):
+        assert loop.turn() > 0
+        assert "11 commits expired" in caplog.text
+        caplog.clear()
+        other.turn()
+        assert caplog.text == ""
+    assert lake.maintenance.gc_when_due() is None
+
+
+def test_a_failing_collection_is_logged(lake: Lake, caplog: pytest.LogCaptureFixture) -> None:
+    """A failure does not end the loop."""
+    loop = CollectionLoop(lake.maintenance)
+    with pytest.MonkeyPatch.context() as patch, caplog.at_level(logging.WARNING, "tracelake.maintenance"):
+        patch.setattr(Maintenance, "gc_when_due", lambda _: int("x"))
+        assert loop.turn() > 0
+    assert "internal error" in caplog.text
+
+
+def test_gc_can_be_switched_off(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the setting `gc`, no loop collects."""
+    monkeypatch.setenv("TRACELAKE_GC", "false")
+    with days_later(40):
+        CollectionLoop(lake.maintenance).turn()
+    assert len([c for c in lake.log() if "transaction" in c.metadata]) == 12

@@ -158,6 +158,7 @@ def pipeline_run(
     replicas may run on one lake: give each a name, and see `tracelake pipeline status`. Progress goes to standard
     error. The pipeline retries a failure until its cause is fixed.
     """
+    from tracelake.lake.maintenance import CollectionLoop
     from tracelake.lake.retention import RetentionLoop
 
     with closing(
@@ -165,7 +166,7 @@ def pipeline_run(
     ) as pipeline:
         if not once:
             pipeline.start(warm=master is not None, on_namesake=_say_namesake)
-            with RetentionLoop(lake.retention, "pipeline"):
+            with RetentionLoop(lake.retention, "pipeline"), CollectionLoop(lake.maintenance):
                 return {"totals": _run_on(pipeline, interval), "info": pipeline.replica()}
         pipeline.start()
         try:

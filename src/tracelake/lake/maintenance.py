@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from tracelake._errors import ContentionError, DamageError, ExpiredError, RefNotFoundError, UsageError
-from tracelake._settings import find_history
+from tracelake._errors import (
+    ContentionError,
+    DamageError,
+    ExpiredError,
+    RefNotFoundError,
+    TracelakeError,
+    UsageError,
+)
+from tracelake._settings import find_history, load_settings
 from tracelake.access.audit import Audit
 from tracelake.context import LakeContext
 from tracelake.datasets.files import source_commits
@@ -30,11 +38,13 @@ from tracelake.tables.builtin import BUILT_IN
 from tracelake.tables.maintenance import Maintainer, collect, forget_before
 from tracelake.tables.spec import read_spec
 from tracelake.tables.view import INDEX, build_name, named_by
+from tracelake.tasks.backoff import PeriodicThread
 from tracelake.tasks.runners import OnProgress, TaskRunner, silent
 from tracelake.user_tables.write import finish_writes
+from tracelake.versions.branch_store import BranchRecords
 from tracelake.versions.gc import CollectedCommits, RepositoryCollector
 from tracelake.versions.model import FileAt, Reference, TableAt
-from tracelake.versions.protocol import HistoryRule, is_collectable, is_older
+from tracelake.versions.protocol import HistoryRule, is_collectable, is_older, next_epoch
 from tracelake.versions.repository import Repository
 from tracelake.versions.tree import below
 
@@ -42,6 +52,17 @@ VERSIONS_LINE: Final = "commits and files"
 INDEX_LINE: Final = "index parts"
 JOURNAL_LINE: Final = "journal"
 """Placeholders for the table's name in reports that are not about a table."""
+
+_GC_FIRST_PAUSE_S: Final = 300.0
+"""Time from the start of a server or pipeline to its first check."""
+_GC_POLL_S: Final = 60.0
+"""Time between two checks."""
+_GC_RESTS: Final = 20
+"""Times the duration of a collection for which its process then rests."""
+_GC_STOP_MAX_S: Final = 30.0
+"""Time that a stopping process waits for its collection."""
+
+_log = logging.getLogger("tracelake.maintenance")
 
 
 class Maintenance:
@@ -248,6 +269,18 @@ class Maintenance:
         """Return the number of commits that have expired, and the oldest that can be read; None if none has."""
         return self._opened.repository.expired()
 
+    def gc_when_due(self) -> list[GcReport] | None:
+        """Collect garbage if the last collection of any process began long enough ago; return None otherwise.
+
+        One process wins the conditional write that begins an epoch, and collects.
+        """
+        now_s = time.time()
+        begin = partial(next_epoch, now_s=now_s, epoch_min_s=EPOCH_MIN_S)
+        records = BranchRecords(self._opened.key_value)
+        if records.epoch().began_s == (epoch := records.advance(begin)).began_s or epoch.began_s != now_s:
+            return None
+        return self.gc(journal_transactions=load_settings().journal_transactions)
+
     def _pinned_commits(self) -> set[str]:
         """Return the commits that datasets name on any branch or tag. Each example is read once."""
         repository = Repository(self._opened.key_value, self._opened.singly())
@@ -313,6 +346,46 @@ class Maintenance:
             if isinstance(reference, TableAt) and reference.shard not in orders:
                 orders[reference.shard] = read_spec(self._opened.objects, reference.shard).key
         return [(self._opened.shard(name), order) for name, order in orders.items()]
+
+
+class CollectionLoop(PeriodicThread):
+    """Thread of a server or pipeline that collects garbage once an epoch; all processes share the epochs."""
+
+    def __init__(self, maintenance: Maintenance) -> None:
+        self._maintenance = maintenance
+        self._rest_until_s = 0.0
+        super().__init__("tracelake-gc", self.turn, _GC_FIRST_PAUSE_S)
+
+    def turn(self) -> float:
+        """Collect garbage if it is due, and log the result; return the seconds until the next check."""
+        began_s = time.monotonic()
+        try:
+            if began_s >= self._rest_until_s and load_settings().gc:
+                _log_reports(self._maintenance.gc_when_due(), began_s)
+        except (TracelakeError, OSError) as error:
+            _log.warning("garbage was not collected, and will be within the hour: %s", error)
+        except Exception:  # noqa: BLE001  the next collection tries again
+            _log.exception("garbage was not collected because of an internal error")
+        ended_s = time.monotonic()
+        self._rest_until_s = max(self._rest_until_s, ended_s + _GC_RESTS * (ended_s - began_s))
+        return _GC_POLL_S
+
+    def __exit__(self, *_: object) -> None:
+        """Stop, or abandon a collection that takes long; the next one continues."""
+        self.stop(_GC_STOP_MAX_S)
+
+
+def _log_reports(reports: Sequence[GcReport] | None, began_s: float) -> None:
+    if reports is None:
+        return
+    _log.info(
+        "garbage collection: %d commits expired, %d bytes freed, in %.1f s",
+        sum(report.expired for report in reports),
+        sum(report.bytes for report in reports),
+        time.monotonic() - began_s,
+    )
+    for what in dict.fromkeys(what for report in reports for what in report.damage):
+        _log.warning("garbage collection kept what may lie behind damage: %s", what)
 
 
 @contextmanager

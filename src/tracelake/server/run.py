@@ -26,6 +26,7 @@ from tracelake._errors import TracelakeError, UsageError
 from tracelake.access.oidc import OpenId
 from tracelake.lake.erasure import Erasures
 from tracelake.lake.lake import Lake
+from tracelake.lake.maintenance import CollectionLoop
 from tracelake.lake.retention import RetentionLoop
 from tracelake.server.app import OtlpDoor, create_app
 from tracelake.server.archive import ArchiveService
@@ -306,6 +307,7 @@ def serve(
             pipeline_host.start()
             stack.callback(pipeline_host.stop)
             stack.enter_context(RetentionLoop(lake.retention, "server"))
+            stack.enter_context(CollectionLoop(lake.maintenance))
         archiving = ArchiveService(lake, archive_interval_s)
         stack.callback(archiving.stop)
         stack.enter_context(HotIndexWarmer(lake.hot.index_newest))
