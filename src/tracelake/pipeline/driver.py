@@ -21,6 +21,7 @@ from tracelake.journal.explicit_transactions import (
     takes,
 )
 from tracelake.journal.model import QuarantinedInput, QuarantineRecord, Seal, Step, inputs_of
+from tracelake.journal.protocol import Appended
 from tracelake.journal.store import Journal
 from tracelake.limits import TRANSACTION_STEPS_MAX
 from tracelake.pipeline.batch_sizing import BatchSizer
@@ -43,7 +44,7 @@ from tracelake.storage import KeyValueStore, ObjectStore, delete_all
 from tracelake.tasks.runners import OnProgress, Progress, TaskRunner, silent
 
 
-def seal(journal: Journal, t: int, steps: Sequence[Step]) -> protocol.Sealed | protocol.Appended:
+def seal(journal: Journal, t: int, steps: Sequence[Step]) -> protocol.Sealed | Appended:
     """Seal a transaction that consists of these steps. Return Appended if a peer has recorded another step first."""
     records, checksum = protocol.totals(protocol.merge_steps(steps).sources)
     ours = Seal(t, records, checksum, now().isoformat(timespec="microseconds"))
@@ -51,7 +52,7 @@ def seal(journal: Journal, t: int, steps: Sequence[Step]) -> protocol.Sealed | p
     return (
         protocol.Sealed()
         if isinstance(recorded, Seal)
-        else protocol.Appended(recorded, ours=False, transform=TRANSFORM)
+        else Appended(recorded, ours=False, transform=TRANSFORM)
     )
 
 
@@ -430,7 +431,7 @@ class _DriverRun:
             self._read = self._queue.open(t, continuous=goes_on)
         return protocol.NoInput() if self._read is None else protocol.Read()
 
-    def _append(self, t: int, number: int) -> protocol.Appended | protocol.Sealed | protocol.NoInput:
+    def _append(self, t: int, number: int) -> Appended | protocol.Sealed | protocol.NoInput:
         assert self._read is not None
         opened = self._replayer.opened
         if opened is not None and self._client.begins_next(t, opened.steps[0].client):
@@ -445,9 +446,9 @@ class _DriverRun:
             self._replayer.add(step, self._read, is_new=True)
             self._result.note_step(self._read.inputs)
             self._read = None
-            return protocol.Appended(step, ours, TRANSFORM)
+            return Appended(step, ours, TRANSFORM)
         self._put_back()
-        return protocol.Sealed() if isinstance(current, Seal) else protocol.Appended(current, ours, TRANSFORM)
+        return protocol.Sealed() if isinstance(current, Seal) else Appended(current, ours, TRANSFORM)
 
     def _put_back(self) -> None:
         """Put the inputs of an unrecorded step back into the queue. A peer's step may contain some of them; this run
