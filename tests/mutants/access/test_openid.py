@@ -83,7 +83,7 @@ def test_broken_rules_are_caught(broken: Mutation, check: Any) -> None:
         Mutation(
             "only its token ends a session",
             oidc.Sessions.of,
-            rewrite("_(a(b) if b else None, c, _1)", "a(b) if b else None"),
+            rewrite("_(_1(b) if b else None, c, _2)", "_1(b) if b else None"),
         ),
         Mutation("an API key is no session", oidc.Sessions.revoke, rewrite("_1.a is not None", "True")),
     ],
