@@ -18,7 +18,6 @@ from tests.server.client import Client
 from tests.tracking.requests import trace_id
 from tracelake import limits
 from tracelake.hot.tier import HotTier
-from tracelake.server import mlflow
 from tracelake.server.app import create_app
 from tracelake.tracking.ingest_queue import Inbox
 from tracelake.tracking.schema import trace_parts
@@ -158,7 +157,7 @@ def test_a_batch_has_each_trace_once_and_is_bounded(client: Client, monkeypatch:
         assert "not a full trace id" in refused.json()["message"]
     for name, most in (("MLFLOW_BATCH_SPANS_MAX", 2), ("MLFLOW_BATCH_MAX_BYTES", 1)):
         with monkeypatch.context() as patched:
-            patched.setattr(mlflow, name, most)
+            patched.setattr(limits, name, most)
             refused = asked_for(first, third)
             assert (refused.status_code, "fewer traces" in refused.json()["message"]) == (413, True)
             assert len(asked_for(first, trace_id(99)).json()["traces"]) == 1, "of one, what `get` answers"

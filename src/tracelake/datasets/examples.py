@@ -76,7 +76,7 @@ def read_span(
         if workspace in (None, row["workspace"]) and kind in (None, row["kind"])
     ]
     if not rows:
-        raise NotFoundError(f"trace {trace_id} has no span {span_id}.")
+        raise NotFoundError(f"trace {trace_id} has no span {span_id!r}.")
     return min(rows, key=lambda row: (row["workspace"] != WORKSPACE_DEFAULT, is_server_side(row)))
 
 
