@@ -175,11 +175,11 @@ def pipeline_page(
 @pages.get("/pipeline/{transaction}")
 def transaction_page(lake: RequestLake, request: Request, transaction: int) -> Response:
     """Show a transaction."""
-    account = lake.journal.explain(transaction)
+    explained = lake.journal.explain(transaction)
     shown = limits.PAGE_ROWS_DEFAULT
     twin = f"{PIPELINE}/transactions/{transaction}"
     return routes.render_page(
-        request, "transaction.html", twin, account=account, info=account.info, shown=shown
+        request, "transaction.html", twin, explanation=explained, info=explained.info, shown=shown
     )
 
 
