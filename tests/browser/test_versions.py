@@ -61,6 +61,6 @@ def test_from_an_example_to_its_trace(page: Page, versions_site: str) -> None:
     expect(page.locator("tbody tr.committed")).to_have_count(3)
     expect(page.locator("tbody tr.added")).to_contain_text(HOSTILE)
     assert page.locator("main img").count() == 0
-    page.locator("tbody tr", has_text="refund for a coat").locator("a").click()
+    page.locator("tbody tr", has_text="refund for a coat").locator("a[href^='/traces/']").click()
     expect(page.locator(".details h2")).to_contain_text("work")
     expect(page.locator(".details")).to_contain_text("within 30 days")
