@@ -18,7 +18,6 @@ from opentelemetry.sdk.trace import TracerProvider
 from tests.datasets.conversations import a_lake, ids
 from tests.patience import HANG_S
 from tracelake import Dataset, Lake, NotFoundError, UsageError, limits
-from tracelake.datasets import runs
 from tracelake.datasets.evaluation import check_score
 from tracelake.datasets.runs import EvaluationRun, ExampleResult, RunInfo, compare, mean_scores
 
@@ -248,11 +247,8 @@ def test_regressions_come_first(refunds: Dataset) -> None:
         assert ("<table>" in html, "<b>" in html, "<i>" in html) == (True, False, False)
 
 
-def test_large_runs_are_stored_in_several_files(
-    lake: Lake, refunds: Dataset, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Long outputs are cut, and results are in files of bounded size, read in order."""
-    monkeypatch.setattr(runs, "_PART_MAX_CHARS", limits.EVALUATION_TEXT_MAX_CHARS)
+def test_results_are_stored_in_a_file_each(lake: Lake, refunds: Dataset) -> None:
+    """Long outputs are cut, and each result has a file of its own, read in order."""
     run = refunds.evaluate(lambda text: text[:1] * (limits.EVALUATION_TEXT_MAX_CHARS + 1))
     assert {len(each.output or "") for each in run.results} == {limits.EVALUATION_TEXT_MAX_CHARS}
     assert refunds.run(run.info.id) == run

@@ -204,16 +204,19 @@ def test_examples_of_an_erased_trace_are_gone(
     fill(store, pipeline)
     dataset = lake.datasets.create("evaluation", message="create")
     dataset.add(where="true", message="add")
+    run = dataset.evaluate(lambda _: "answer", [])
     before, commit = {example.id: example for example in dataset.examples()}, lake.log()[0].id
     report = lake.erasures.request(trace=trace_id(1))
     others = {key: each for key, each in before.items() if each.provenance.trace_id != trace_id(1)}
     assert 0 < len(others) < len(before)
     for _ in range(2):
         for at in ("main", commit):
-            assert {each.id: each for each in lake.datasets.get("evaluation", at).examples()} == others
+            shown = lake.datasets.get("evaluation", at)
+            assert {each.id: each for each in shown.examples()} == others
+            assert {each.example_id for each in shown.run(run.info.id).results} == others.keys()
         (report,) = lake.erasures.run(report.id)
     assert report.state == "finished"
-    assert report.removed["dataset examples"] == len(before) - len(others)
+    assert report.removed["dataset examples"] == 2 * (len(before) - len(others))  # and their results
     assert objects_with(lake, SECRET.encode()) == []
     assert lake.verify().findings == ()
 

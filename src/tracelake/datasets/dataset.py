@@ -424,7 +424,8 @@ class Dataset:
 
         Results of erased traces are left out.
         """
-        run = read_run(self._repository, self._objects, self.name, self._commit() or "", name)
+        is_erased = self._erasures.is_file_erased
+        run = read_run(self._repository, self._objects, self.name, self._commit() or "", name, is_erased)
         masked = self._erasures.masked().trace_ids
         shown = (each for each in run.results if not masked & {trace_of(each.example_id), each.trace_id})
         return EvaluationRun(run.info, tuple(shown))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import uuid
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -91,22 +91,21 @@ def read_files(
 
 
 def files_of_traces(
-    objects: ObjectStore, trace_ids: Collection[str], clean: set[str]
+    objects: ObjectStore,
+    trace_ids: Collection[str],
+    traces_of: Callable[[bytes, str], Set[str | None]],
+    clean: set[str],
 ) -> Iterator[tuple[str, str]]:
-    """Yield the paths and checksums of files with examples of traces, of any commit. Adds all other files to `clean`,
-    and does not read the files in it."""
+    """Yield the paths and checksums of files with content of traces, of any commit. Adds all others to `clean`, whose
+    files are not read."""
     for info in list(objects.list(FILES)):
         if info.path in clean:
             continue
         try:
             data = objects.get(info.path)
-            example = from_bytes(Example, data, info.path)
         except NotFoundError:
             continue
-        except DamageError:  # it is of another kind
-            clean.add(info.path)
-            continue
-        if example.provenance.trace_id in trace_ids:
+        if any(trace_id in trace_ids for trace_id in traces_of(data, info.path)):
             yield info.path, hashlib.sha256(data).hexdigest()
         else:
             clean.add(info.path)

@@ -1,14 +1,16 @@
 """Evaluation runs: stored results of a function on each example of a dataset version, and comparisons of two runs.
 
-A run is immutable. Its entries are in the commits of the lake: `evaluations/<dataset>/<run>/.run`, and files with its
-results in order of example id. The id of a run begins with its time, so runs are listed in order.
+A run is immutable. Its entries are in the commits of the lake: `evaluations/<dataset>/<run>/.run`, and a file for each
+result, in order of example id, so that the erasure of a trace deletes its results alone. The id of a run begins with
+its time, so runs are listed in order.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from html import escape
@@ -17,8 +19,9 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from tracelake._errors import NotFoundError
-from tracelake.datasets.files import commit_files, read_files
+from tracelake._errors import DamageError, NotFoundError
+from tracelake.datasets.files import IsErased, commit_files, read_files
+from tracelake.datasets.model import Example, from_bytes, trace_of
 from tracelake.formats import decode, encode
 from tracelake.limits import EVALUATION_TEXT_MAX_CHARS
 from tracelake.storage import ObjectStore
@@ -30,9 +33,6 @@ FORMAT_VERSION: Final = 1
 EVALUATIONS: Final = "evaluations"
 _SPEC: Final = ".run"
 _RUN_ID: Final = re.compile(r"[0-9]{8}T[0-9]{12}-[0-9a-f]{8}")
-_PART_RESULTS: Final = 200
-"""Results in one file."""
-_PART_MAX_CHARS: Final = 4_000_000
 _TABLE_ROWS_SHOWN: Final = 50
 _CELL_MAX_CHARS: Final = 200
 
@@ -75,8 +75,8 @@ class RunInfo(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     format_version: int = FORMAT_VERSION
 
 
-class _ResultPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    results: tuple[ExampleResult, ...]
+class _ResultFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    result: ExampleResult
     format_version: int = FORMAT_VERSION
 
 
@@ -301,24 +301,10 @@ def store_run(
     """Store a run by one commit on a branch, without other staged changes."""
     folder = _folder(run.info.dataset, run.info.id)
     contents: dict[str, bytes | None] = {f"{folder}/{_SPEC}": encode(run.info)}
-    for number, part in enumerate(_parts(run.results)):
-        contents[f"{folder}/{number:06}"] = encode(_ResultPart(part))
+    for number, result in enumerate(run.results):
+        contents[f"{folder}/{number:06}"] = encode(_ResultFile(result))
     message = f"dataset {run.info.dataset}: evaluation run {run.info.name}"
     commit_files(repository, objects, branch, contents, message, committer)
-
-
-def _parts(results: Iterable[ExampleResult]) -> Iterator[tuple[ExampleResult, ...]]:
-    part: list[ExampleResult] = []
-    chars = 0
-    for each in results:
-        size = len(each.output or "") + len(each.error or "")
-        if part and (len(part) == _PART_RESULTS or chars + size > _PART_MAX_CHARS):
-            yield tuple(part)
-            part, chars = [], 0
-        part.append(each)
-        chars += size
-    if part:
-        yield tuple(part)
 
 
 def list_runs(repository: Repository, objects: ObjectStore, dataset: str, head: str) -> list[RunInfo]:
@@ -339,9 +325,15 @@ def list_runs(repository: Repository, objects: ObjectStore, dataset: str, head: 
 
 
 def read_run(
-    repository: Repository, objects: ObjectStore, dataset: str, head: str, name: str
+    repository: Repository,
+    objects: ObjectStore,
+    dataset: str,
+    head: str,
+    name: str,
+    is_erased: IsErased,
 ) -> EvaluationRun:
-    """Return a run with its results, by its id or its name; of several with a name, the newest.
+    """Return a run with its results, by its id or its name; of several with a name, the newest. Erased results are left
+    out.
 
     Raises NotFoundError.
     """
@@ -352,13 +344,23 @@ def read_run(
         name = ids[0]
     start, stop = below(_folder(dataset, name))
     files = [file for _, file in repository.scan(head, start, stop) if isinstance(file, FileAt)]
-    records = read_files(objects, files)
+    records = read_files(objects, files, is_erased)
     if not files:
         raise _no_run(dataset, name)
     title = f"evaluation run {name} of dataset {dataset}"
     info = decode(RunInfo, next(records), title, FORMAT_VERSION)
-    parts = [decode(_ResultPart, data, title, FORMAT_VERSION) for data in records]
-    return EvaluationRun(info, tuple(chain.from_iterable(part.results for part in parts)))
+    stored = (decode(_ResultFile, data, title, FORMAT_VERSION) for data in records)
+    return EvaluationRun(info, tuple(each.result for each in stored))
+
+
+def traces_of(data: bytes, path: str) -> set[str | None]:
+    """Return the traces of which a dataset's file has content: an example's, or a result's. Other files have none."""
+    with suppress(DamageError):
+        return {from_bytes(Example, data, path).provenance.trace_id}
+    with suppress(DamageError):
+        result = decode(_ResultFile, data, path, FORMAT_VERSION).result
+        return {trace_of(result.example_id), result.trace_id}
+    return set()
 
 
 def _no_run(dataset: str, name: str) -> NotFoundError:

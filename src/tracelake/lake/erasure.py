@@ -37,6 +37,7 @@ from tracelake._errors import ContentionError, NotFoundError, TracelakeError, Us
 from tracelake.archive.service import open_archive
 from tracelake.context import LakeContext
 from tracelake.datasets.files import files_of_traces
+from tracelake.datasets.runs import traces_of
 from tracelake.erasure.model import Criterion, ErasureRecord
 from tracelake.erasure.protocol import ErasureStep, Observation, next_step
 from tracelake.erasure.store import FOLDER
@@ -481,9 +482,9 @@ class Erasures:
         return self._put(record, removed=_removed(record, **counts))
 
     def _delete_examples(self, record: ErasureRecord) -> ErasureRecord:
-        """Delete the files of dataset examples. Readers of older commits skip them."""
+        """Delete the files of dataset examples and of their results. Readers of older commits skip them."""
         objects, trace_ids = self._opened.objects, self._store.ids(record.path)
-        files = list(files_of_traces(objects, trace_ids, self._clean_files[record.id]))
+        files = list(files_of_traces(objects, trace_ids, traces_of, self._clean_files[record.id]))
         for path, sha256 in files:
             self._store.erase_file(sha256)
             objects.delete(path)
@@ -536,7 +537,9 @@ class Erasures:
         documents = self._index_of(record).count(trace_ids) if is_free and not rows else 0
         is_free = is_free and not rows and not documents
         examples = (
-            files_of_traces(self._opened.objects, trace_ids, self._clean_files[record.id]) if is_free else ()
+            files_of_traces(self._opened.objects, trace_ids, traces_of, self._clean_files[record.id])
+            if is_free
+            else ()
         )
         count = sum(1 for _ in examples)
         return Observation(tracking, waiting, rows, documents, count, record.is_resolved, record.is_collected)
