@@ -10,6 +10,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from pyspark.sql.streaming.datasource import ReadMaxFiles
+from pyspark.sql.types import StructType
 from typer.testing import CliRunner
 
 import tracelake
@@ -23,6 +25,7 @@ from tracelake.datasets.files import write_file
 from tracelake.datasets.model import Example, Provenance, example_path, to_bytes
 from tracelake.lake.maintenance import CollectionLoop, Maintenance
 from tracelake.location import open_location
+from tracelake.spark.source import Options, StreamReader
 from tracelake.tasks.runners import InProcess
 from tracelake.versions import expiry
 from tracelake.versions.protocol import DAY_S
@@ -101,8 +104,18 @@ def test_without_a_tag_history_rows_go(lake: Lake) -> None:
     state = context(lake).shard("traces").state()
     assert state.since == 10
     lake.maintenance.compact(runner=InProcess())
-    with pytest.raises((ExpiredError, UsageError), match="no longer"):
-        list(lake.listen("traces", since=-1, timeout_s=0))
+    changes = list(lake.listen("traces", since=-1, timeout_s=0))
+    assert [each.transaction for each in changes] == [10, 11], (
+        "a new listener starts with all rows of the oldest"
+    )
+    signs = [sign for each in changes for sign in each.rows["_change"].to_pylist()]
+    assert signs.count(1) - signs.count(-1) == len(lake.table("traces").to_arrow())
+    with pytest.raises(ExpiredError, match="no longer"):
+        list(lake.listen("traces", since=3, timeout_s=0))
+    reader = StreamReader(Options.of({"lake": lake.place, "table": "traces"}), StructType())
+    start = reader.initialOffset()
+    ends = [reader.latestOffset(start, ReadMaxFiles(files))["transaction"] for files in (1, 11, 12)]
+    assert ends == [10, 10, 11]
     assert lake.verify().findings == ()
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from tracelake.shards.model import Batch, BatchRef, Part, ShardState
 from tracelake.shards.rows import first_row_id
-from tracelake.tables.protocol import ChangedParts, are_forgotten, changed_parts, later_than, up_to
+from tracelake.tables.protocol import ChangedParts, are_forgotten, changed_parts, first_end, later_than, up_to
 
 
 def part(name: str, first: int = 0, last: int = 0) -> Part:
@@ -66,9 +66,26 @@ def test_batches_between_two_times() -> None:
 
 
 @pytest.mark.parametrize(
-    ("since", "after", "forgotten"),
-    [(0, -1, False), (0, 0, False), (1, -1, True), (3, 2, True), (3, 3, False)],
+    ("since", "after", "until", "forgotten"),
+    [
+        (0, -1, -1, False),
+        (0, -1, 5, False),
+        (0, 0, 5, False),
+        (2, -1, 1, True),
+        (2, -1, 2, False),
+        (2, -1, 5, False),
+        (2, 0, 5, True),
+        (3, 2, 5, True),
+        (3, 3, 5, False),
+        (3, 1, 1, False),
+    ],
 )
-def test_changes_that_are_forgotten(since: int, after: int, forgotten: bool) -> None:
-    """If `since` has passed `after`, changes may be forgotten."""
-    assert are_forgotten(ShardState(since=since), after) is forgotten
+def test_changes_that_are_forgotten(since: int, after: int, until: int, forgotten: bool) -> None:
+    """If `since` has passed `after`, changes may be forgotten. From the beginning they are known as one."""
+    assert are_forgotten(ShardState(since=since), after, until) is forgotten
+
+
+@pytest.mark.parametrize(("since", "after", "end"), [(0, -1, 0), (4, -1, 4), (4, 4, 5), (4, 1, 2)])
+def test_the_first_end_of_changes(since: int, after: int, end: int) -> None:
+    """From the beginning, changes are read up to `since` first; from elsewhere, one transaction after the other."""
+    assert first_end(ShardState(since=since), after) == end

@@ -152,10 +152,11 @@ def test_listen_yields_each_transaction_once(tmp_path: Path) -> None:
         assert len(lake.table("spans").scan.snapshot.parts) < 3
         assert changes() == before, "compaction forgets no change"
         lake.maintenance.compact(forget_before="main~1", runner=InProcess())
+        assert changes() == [(1, before[0][1]), *before[1:]], "up to transaction 1, they come as one"
         with pytest.raises(
             ExpiredError, match="individual changes up to transaction 1 are no longer recorded"
         ):
-            changes()
+            list(lake.listen("spans", 0, timeout_s=0))
         assert [each.transaction for each in lake.listen("spans", 1, timeout_s=0)] == [2]
 
 

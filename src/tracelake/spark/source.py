@@ -304,7 +304,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the last transaction of the next micro-batch."""
         newest = self._newest() if self._last is None else self._last
         if isinstance(limit, ReadMaxFiles):
-            newest = min(newest, start[_OFFSET] + limit.max_files)
+            with self._options.opened() as lake:
+                first_end = lake.change_log(self._options.table).first_end(start[_OFFSET])
+            newest = min(newest, max(start[_OFFSET] + limit.max_files, first_end))
         return {_OFFSET: max(newest, start[_OFFSET])}
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  Spark's name

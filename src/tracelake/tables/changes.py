@@ -15,7 +15,7 @@ from tracelake._errors import ExpiredError, UsageError
 from tracelake.shards.model import BatchRef
 from tracelake.shards.rows import first_row_id, lost_rows, retracted
 from tracelake.shards.shard import Shard, Snapshot
-from tracelake.tables.protocol import ChangedParts, are_forgotten, changed_parts, later_than, up_to
+from tracelake.tables.protocol import ChangedParts, are_forgotten, changed_parts, first_end, later_than, up_to
 from tracelake.tables.scan import Changed, Scan, check_parts
 from tracelake.tables.view import CommitView
 
@@ -51,6 +51,14 @@ class ChangeLog:
         """Return the last committed transaction, -1 if there is none."""
         return self._view().time_of(self._name)
 
+    def first_end(self, after: int) -> int:
+        """Return the first transaction up to which the changes later than `after` can be read.
+
+        From -1, it is the oldest transaction that is recorded. The changes up to it come as one; rows that were
+        replaced may be missing.
+        """
+        return first_end(self._shard.state(), after)
+
     def scans(self, after: int, until: int, retractions: Retractions) -> list[Scan]:
         """Return scans of the changes later than `after`, up to `until`: insertions first, then retractions.
 
@@ -62,7 +70,7 @@ class ChangeLog:
     def scans_like(self, scan: Scan, after: int, until: int, retractions: Retractions) -> list[Scan]:
         """Return the same as `scans`, but read the snapshot of an existing scan. It may contain uncommitted changes."""
         state = self._shard.state()
-        if are_forgotten(state, after):
+        if are_forgotten(state, after, until):
             raise ExpiredError(
                 f"table {self._name}: the individual changes up to transaction {state.since} are no longer "
                 f"recorded. Read the table as of that transaction, and listen from there instead of {after}."
@@ -117,15 +125,15 @@ class ChangeLog:
         quiet_since = time.monotonic()
         while True:
             newest = self.newest()
-            for transaction in range(since + 1, newest + 1):
+            for transaction in range(self.first_end(since), newest + 1):
                 if stop.is_set():
                     return
-                scans = self.scans(transaction - 1, transaction, retractions)
+                scans = self.scans(since, transaction, retractions)
                 tables = [scan.select(scan.open_files()) for scan in scans]
                 if any(map(len, tables)):
                     yield Changes(transaction, pa.concat_tables(tables))
                     quiet_since = time.monotonic()
-            since = max(since, newest)
+                since = transaction
             wait_s = _LISTEN_POLL_S
             if timeout_s is not None:
                 wait_s = min(wait_s, quiet_since + timeout_s - time.monotonic())

@@ -33,10 +33,17 @@ class ChangedParts:
         return bool(self.retractions or self.retracted_history)
 
 
-def are_forgotten(state: ShardState, after: int) -> bool:
-    """Return whether the table may have lost individual changes later than `after`, because compaction combined them.
-    Changes since the table's beginning are never lost."""
-    return after < state.since and (after >= 0 or state.since > 0)
+def are_forgotten(state: ShardState, after: int, until: int) -> bool:
+    """Return whether changes later than `after`, up to `until`, may be lost: compaction or expiry combined them.
+
+    Changes from the table's beginning up to `since` or later are always known as one: the rows that remained.
+    """
+    return after < min(state.since, until) and (after >= 0 or until < state.since)
+
+
+def first_end(state: ShardState, after: int) -> int:
+    """Return the first transaction up to which the changes later than `after` can be read."""
+    return max(after + 1, state.since) if after < 0 else after + 1
 
 
 def up_to(state: ShardState, until: int) -> list[BatchRef]:
