@@ -26,6 +26,7 @@ from tracelake.storage import (
     Outcome,
 )
 from tracelake.tasks.runners import InProcess
+from tracelake.versions import committer
 from tracelake.versions.branch_store import BRANCHES
 from tracelake.versions.model import FileAt
 from tracelake.versions.repository import Repository
@@ -164,8 +165,9 @@ def fail_everywhere(operation: Callable[[Lake], object], folder: Path, *, for_go
                     outcome, said = "unknown", str(error)
                 except StorageError:
                     outcome = "not done"
-            # helps to finish the pending work
-            lake._opened.repository.commit_entries({"other": FileAt("0" * 64, at)})
+            # Helps to finish the pending work, after short polls for the one that left it.
+            with mock.patch.object(committer, "_COMMIT_POLL_MAX_S", 0.001):
+                lake._opened.repository.commit_entries({"other": FileAt("0" * 64, at)})
             assert outcome != "unknown" or not made(lake) or REQUEST in said, said
             if outcome == "not done":
                 assert made(lake) == [], f"call {at} failed, and the commit is there"
