@@ -248,7 +248,7 @@ def test_regressions_come_first(refunds: Dataset) -> None:
 
 
 def test_results_are_stored_in_a_file_each(lake: Lake, refunds: Dataset) -> None:
-    """Long outputs are cut, and each result has a file of its own, read in order."""
+    """Long outputs are cut, and each result is a file, read in order."""
     run = refunds.evaluate(lambda text: text[:1] * (limits.EVALUATION_TEXT_MAX_CHARS + 1))
     assert {len(each.output or "") for each in run.results} == {limits.EVALUATION_TEXT_MAX_CHARS}
     assert refunds.run(run.info.id) == run

@@ -89,7 +89,7 @@ def test_many_operations() -> None:
 
 @pytest.mark.parametrize("names", ["abcdef", "aabbcc", "abcabc", "aaaaaa"])
 def test_boxes_do_not_overlap(names: str) -> None:
-    """Each box has a place of its own inside the drawing."""
+    """Each box has another place, inside the drawing."""
     drawing = drawn(FakeLake(spans(None, 1, 1, 2, 3, 4, names=names)))
     places = [(box.x, box.y) for box in drawing.boxes]
     assert len(set(places)) == len(places)

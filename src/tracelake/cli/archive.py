@@ -325,11 +325,10 @@ def _shown(reports: Sequence[ErasureReport] | ErasureCheck) -> Iterator[Renderab
             yield "None of the erased values is left."
         return
     if not reports:
-        yield "There are no erasures."
+        yield "There is no erasure to show or to continue."
     for report in reports:
-        yield plain(
-            f"{report.id} {report.state}: {report.traces:,} traces of {report.criterion} {report.value}"
-        )
+        traces = "1 trace" if report.traces == 1 else f"{report.traces:,} traces"
+        yield plain(f"{report.id} {report.state}: {traces}, by {report.criterion} {report.value}")
         if report.step is not None:
             yield f"  next: {report.step}"
         for place, count in report.removed.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import os
 import signal
@@ -67,7 +68,10 @@ def test_signals_to_all_are_for_the_server(
     broken: Mutation, lake: Lake, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The check fails if the rule is broken."""
-    assert_caught(broken, lambda: test_pipeline_process.test_signals_to_all_are_for_the_server(lake, caplog))
+    hear = inspect.getsource(pipeline_child._hear)
+    assert_caught(
+        broken, lambda: test_pipeline_process.ended_by_its_server_alone(lake, caplog, hear, stop_max_s=20)
+    )
 
 
 @pytest.mark.parametrize(
