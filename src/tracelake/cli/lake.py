@@ -252,7 +252,7 @@ def log(
     """
     return {
         "commits": lake.log(at, limit=limit),
-        "expired": lake.maintenance.expired() if limit is None else None,
+        "expired": lake.branch().expired() if limit is None else None,
     }
 
 

@@ -28,7 +28,7 @@ from tracelake.journal.store import Journal, trim
 from tracelake.limits import EPOCH_MIN_S, JOURNAL_TRANSACTIONS_KEPT
 from tracelake.location import first_index
 from tracelake.pipeline.publish import Outputs
-from tracelake.results import CompactReport, ExpiredCommits, GcReport, IndexReport
+from tracelake.results import CompactReport, GcReport, IndexReport
 from tracelake.search.finalize import CollectedIndexParts as IndexCollected
 from tracelake.search.finalize import collect as collect_index
 from tracelake.search.vectors import requested_vectors
@@ -264,10 +264,6 @@ class Maintenance:
             GcReport(INDEX_LINE, 0, parts.objects, parts.size_bytes, 0),
             self._trimmed(journal_transactions, distinct_damage, dry_run=dry_run),
         ]
-
-    def expired(self) -> ExpiredCommits | None:
-        """Return the number of commits that have expired, and the oldest that can be read; None if none has."""
-        return self._opened.repository.expired()
 
     def gc_when_due(self) -> list[GcReport] | None:
         """Collect garbage if the last collection of any process began long enough ago; return None otherwise.

@@ -12,7 +12,15 @@ import msgspec
 
 from tracelake._errors import StorageError, UsageError
 from tracelake._settings import find_committer
-from tracelake.results import BranchInfo, CommitInfo, EntryChange, MergeConflict, RequestInfo, Row
+from tracelake.results import (
+    BranchInfo,
+    CommitInfo,
+    EntryChange,
+    ExpiredCommits,
+    MergeConflict,
+    RequestInfo,
+    Row,
+)
 from tracelake.versions.branch_store import MAIN
 from tracelake.versions.model import Commit, Reference, shown
 from tracelake.versions.protocol import Unclear, merged
@@ -55,6 +63,10 @@ class Branch:
         """Return the commits, newest first."""
         head = self.head
         return [] if head is None else log(self._repository, head, limit)
+
+    def expired(self) -> ExpiredCommits | None:
+        """Return how many commits of the lake have expired, and the oldest that can be read; None if none has."""
+        return self._repository.expired()
 
     def diff(self, other: str, limit: int | None = None) -> list[EntryChange]:
         """Return the entries that differ between commit `other` (`before`) and this branch (`after`), in order of path;
