@@ -40,8 +40,9 @@ def days_later(days: float) -> Iterator[None]:
 
 
 @pytest.fixture
-def lake(tmp_path: Path) -> Iterator[Lake]:
-    """Return a lake with twelve transactions, each of which replaces a span and a trace."""
+def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lake]:
+    """Return a lake with twelve transactions, each of which replaces a span and a trace. Its history expires."""
+    monkeypatch.setenv("TRACELAKE_HISTORY_AGE", "7d")
     with tracelake.init(tmp_path / "lake", buckets=2) as lake:
         for number in range(12):
             ingest(lake, tmp_path, number)
