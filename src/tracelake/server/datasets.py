@@ -29,7 +29,7 @@ from tracelake.lake.lake import Lake
 from tracelake.lake.trace_list import cut
 from tracelake.results import AddReport, DatasetInfo
 from tracelake.server.evaluations import columns_of
-from tracelake.server.http_policy import RequestLake, may_send, status_of
+from tracelake.server.http_policy import RequestLake, may_send
 from tracelake.server.key_ring import ACTOR, KeyHolder
 from tracelake.server.render import span_query, with_query
 from tracelake.server.routes import (
@@ -526,9 +526,8 @@ def _example_page(
 ) -> Response:
     return render_page(
         request, "example.html", f"/api/v1/datasets/{target.name}/examples/{stored.id}",
-        200 if error is None else status_of(type(error)),
         dataset=target.name, ref=target.at, example=stored, fields=fields,
-        error=None if error is None else str(error),
+        error=error,
         can_edit=may_edit(request) and _is_open(lake, target.at),
     )  # fmt: skip
 
@@ -547,9 +546,9 @@ def _add_page(
         query = span_query(fields["span"], fields["workspace"], fields["kind"])
         address += f"?{query}#{query}"
     return render_page(
-        request, "add_to_dataset.html", "/api/v1/datasets", 200 if error is None else status_of(type(error)),
+        request, "add_to_dataset.html", "/api/v1/datasets",
         fields={"new_name": ""} | dict(fields), back=address, warnings=warnings or [],
-        error=None if error is None else str(error), branches=branches,
+        error=error, branches=branches,
         datasets=[each.name for each in lake.datasets.all(branch if branch in branches else MAIN)],
     )  # fmt: skip
 

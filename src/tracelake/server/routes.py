@@ -23,12 +23,12 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from tracelake import limits
-from tracelake._errors import DecodeError, ForbiddenError, UnsupportedError, UsageError
+from tracelake._errors import DecodeError, ForbiddenError, TracelakeError, UnsupportedError, UsageError
 from tracelake.formats import MALFORMED
 from tracelake.lake.trace_list import cut
 from tracelake.server import render
 from tracelake.server.audit import tell_body
-from tracelake.server.http_policy import HttpLocations, may_open
+from tracelake.server.http_policy import HttpLocations, may_open, status_of
 from tracelake.server.key_ring import ACTOR, KeyHolder
 from tracelake.server.otlp_http import Budget, read_body
 
@@ -270,10 +270,24 @@ def _nav_links(request: Request) -> dict[str, Any]:
 TEMPLATES: Final = _templates()
 
 
-def render_page(request: Request, template: str, twin: str, status: int = 200, **context: Any) -> Response:
-    """Render a template for a request, given the path of the page's JSON twin and the context."""
+def render_page(
+    request: Request,
+    template: str,
+    twin: str,
+    status: int = 200,
+    *,
+    error: TracelakeError | None = None,
+    **context: Any,
+) -> Response:
+    """Render a template for a request, given the path of the page's JSON twin and the context. A page with an error
+    shows its text, and has its status."""
     json_url = f"{twin}?{request.url.query}" if request.url.query else twin
-    return TEMPLATES.TemplateResponse(request, template, {"json_url": json_url, **context}, status)
+    if error is not None:
+        status = status_of(type(error))
+    text = None if error is None else str(error)
+    return TEMPLATES.TemplateResponse(
+        request, template, {"json_url": json_url, "error": text, **context}, status
+    )
 
 
 def author_of(request: Request) -> str:

@@ -17,7 +17,7 @@ from tracelake import limits
 from tracelake._errors import ConflictError, TracelakeError
 from tracelake.lake.lake import Lake
 from tracelake.results import BranchInfo, CommitInfo
-from tracelake.server.http_policy import RequestLake, may_send, status_of
+from tracelake.server.http_policy import RequestLake, may_send
 from tracelake.server.key_ring import ACTOR, KeyHolder
 from tracelake.server.render import with_query
 from tracelake.server.routes import (
@@ -237,9 +237,8 @@ def _versions_page(
         request,
         "versions.html",
         "/api/v1/commits",
-        200 if error is None else status_of(type(error)),
         ref=ref,
-        error=None if error is None else str(error),
+        error=error,
         can_edit=_may_change(request),
         is_branch=any(branch.name == ref for branch in branches),
         branches=branches,
@@ -310,9 +309,9 @@ def _merge_page(
     branch = lake.branch(into)
     changes, conflicts = branch.incoming(source), branch.conflicts(source)
     return render_page(
-        request, "version_change.html", "/api/v1/branches", 200 if error is None else status_of(type(error)),
+        request, "version_change.html", "/api/v1/branches",
         action="merge", ref=source, branch=into, changes=changes[: limits.PAGE_ROWS_MAX], total=len(changes),
-        conflicts=conflicts[: limits.PAGE_ROWS_MAX], error=None if error is None else str(error),
+        conflicts=conflicts[: limits.PAGE_ROWS_MAX], error=error,
         commit=None, can_edit=_may_change(request),
     )  # fmt: skip
 
@@ -339,9 +338,9 @@ def _revert_page(
 ) -> Response:
     changes = lake.diff(None, ref, limits.PAGE_ROWS_MAX)
     return render_page(
-        request, "version_change.html", "/api/v1/branches", 200 if error is None else status_of(type(error)),
+        request, "version_change.html", "/api/v1/branches",
         action="revert", ref=ref, branch=branch, changes=changes, total=len(changes), conflicts=[],
-        error=None if error is None else str(error), commit=next(iter(lake.log(ref, 1)), None),
+        error=error, commit=next(iter(lake.log(ref, 1)), None),
         can_edit=_may_change(request),
     )  # fmt: skip
 
