@@ -6,7 +6,6 @@ With TRACELAKE_SCREENSHOTS=1 the screenshots go to docs/images.
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +16,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from tests.browser.agent_trace import AGENT, QUESTION, agent_trace
 from tests.browser.conftest import serving
-from tests.browser.test_trace_page import AXE, ROOT, findings
+from tests.browser.test_trace_page import check_look, images, looking
 from tests.server.fake_lake import FakeLake, span_row
 from tracelake.results import Row
 
@@ -188,21 +187,13 @@ def test_the_look_of_a_comparison(
     browser: Browser, runs_site: str, tmp_path: Path, width: int, scheme: str
 ) -> None:
     """Axe finds nothing on the comparison, the menu and the sign-in page, and nothing is beyond the right edge."""
-    assert AXE.is_file(), "no axe-core: run scripts/setup-browser"
-    folder = ROOT / "docs" / "images" if os.environ.get("TRACELAKE_SCREENSHOTS") else tmp_path
-    with browser.new_context(
-        viewport={"width": width, "height": 900 if width > 900 else 844},
-        color_scheme="dark" if scheme == "dark" else "light",
-        bypass_csp=True,
-    ) as context:
-        page = context.new_page()
+    folder = images(tmp_path)
+    with looking(browser, width, scheme) as page:
         last = f"base={8:016x}&other={8:016x}"
         for name, path in (("comparison", f"{COMPARISON}?{last}"), ("sign-in", "/sign-in"), ("menu", "/")):
             page.goto(f"{runs_site}{path}")
             if name == "menu":
                 page.click(".account summary")
-            page.add_script_tag(path=AXE)
-            assert (name, findings(page)) == (name, [])
-            assert page.evaluate("document.documentElement.scrollWidth") <= width, name
+            check_look(page, name, width)
             if name != "menu":
                 page.screenshot(path=folder / f"{name}-{width}-{scheme}.png")

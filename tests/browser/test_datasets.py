@@ -6,7 +6,6 @@ With TRACELAKE_SCREENSHOTS=1 the screenshots go to docs/images.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -16,7 +15,7 @@ from playwright.sync_api import Browser, Page, expect
 
 import tracelake
 from tests.browser.conftest import serving
-from tests.browser.test_trace_page import AXE, ROOT, findings
+from tests.browser.test_trace_page import check_look, images, looking
 from tests.datasets.conversations import ids, ingest, talk
 from tracelake import Lake
 
@@ -147,17 +146,10 @@ def test_what_it_looks_like(browser: Browser, site: Site, tmp_path: Path, width:
         "merge": "/versions/merge?source=labels&into=main",
     }
     shown = ("add-to-dataset", "dataset", "run-comparison")
-    folder = ROOT / "docs" / "images" if os.environ.get("TRACELAKE_SCREENSHOTS") else tmp_path
-    with browser.new_context(
-        viewport={"width": width, "height": 900 if width > 900 else 844},
-        color_scheme="dark" if scheme == "dark" else "light",
-        bypass_csp=True,
-    ) as context:
-        page = context.new_page()
+    folder = images(tmp_path)
+    with looking(browser, width, scheme) as page:
         for name, path in paths.items():
             page.goto(f"{site.address}{path}")
-            page.add_script_tag(path=AXE)
-            assert (name, findings(page)) == (name, [])
-            assert page.evaluate("document.documentElement.scrollWidth") <= width, name
+            check_look(page, name, width)
             target = folder if name in shown else tmp_path
             page.screenshot(path=target / f"{name}-{width}-{scheme}.png")

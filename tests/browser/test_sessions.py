@@ -6,7 +6,6 @@ With TRACELAKE_SCREENSHOTS=1 the screenshots go to docs/images.
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +15,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from tests.browser.conftest import serving
-from tests.browser.test_trace_page import AXE, ROOT, findings
+from tests.browser.test_trace_page import check_look, images, looking
 from tests.server.fake_lake import FakeLake, span_row
 from tracelake.results import Row
 
@@ -188,19 +187,11 @@ def test_what_it_looks_like(
     browser: Browser, desk_site: str, tmp_path: Path, width: int, scheme: str
 ) -> None:
     """Axe finds nothing on any list or page of sessions and users, and nothing is beyond the right edge."""
-    assert AXE.is_file(), "no axe-core: run scripts/setup-browser"
-    folder = ROOT / "docs" / "images" if os.environ.get("TRACELAKE_SCREENSHOTS") else tmp_path
-    with browser.new_context(
-        viewport={"width": width, "height": 900 if width > 900 else 844},
-        color_scheme="dark" if scheme == "dark" else "light",
-        bypass_csp=True,
-    ) as context:
-        page = context.new_page()
+    folder = images(tmp_path)
+    with looking(browser, width, scheme) as page:
         for name, path in PATHS.items():
             page.goto(f"{desk_site}{path}")
-            page.add_script_tag(path=AXE)
-            assert (name, findings(page)) == (name, [])
-            assert page.evaluate("document.documentElement.scrollWidth") <= width, name
+            check_look(page, name, width)
             page.screenshot(path=folder / f"{name}-{width}-{scheme}.png")
         if width < 900:
             for label, path in (("Sessions", "/sessions"), ("Overview", "/overview"), ("Traces", "/")):

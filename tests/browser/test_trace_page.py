@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -171,15 +172,8 @@ def test_what_it_looks_like(
     browser: Browser, agent_site: str, tmp_path: Path, width: int, scheme: str
 ) -> None:
     """Axe finds nothing, nothing is beyond the right edge, and on a phone the details come as a sheet."""
-    assert AXE.is_file(), "no axe-core: run scripts/setup-browser"
-    folder = ROOT / "docs" / "images" if os.environ.get("TRACELAKE_SCREENSHOTS") else tmp_path
-    size = {"width": width, "height": 900 if width > 900 else 844}
-    with browser.new_context(
-        viewport={"width": size["width"], "height": size["height"]},
-        color_scheme="dark" if scheme == "dark" else "light",
-        bypass_csp=True,
-    ) as context:
-        page = context.new_page()
+    folder = images(tmp_path)
+    with looking(browser, width, scheme) as page:
         open_trace(page, agent_site)
         page.add_script_tag(path=AXE)
         assert findings(page) == []
@@ -195,10 +189,32 @@ def test_what_it_looks_like(
             page.screenshot(path=folder / f"trace-tree-{width}-{scheme}.png")
         page.click("text=Call graph")
         expect(page.locator(".graph svg").first).to_be_visible()
-        page.add_script_tag(path=AXE)
-        assert findings(page) == []
-        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        check_look(page, "call-graph", width)
         page.screenshot(path=folder / f"call-graph-{width}-{scheme}.png")
+
+
+@contextmanager
+def looking(browser: Browser, width: int, scheme: str) -> Iterator[Page]:
+    """Open a page of a desktop or phone in a colour scheme, into which axe may be loaded."""
+    assert AXE.is_file(), "no axe-core: run scripts/setup-browser"
+    with browser.new_context(
+        viewport={"width": width, "height": 900 if width > 900 else 844},
+        color_scheme="dark" if scheme == "dark" else "light",
+        bypass_csp=True,
+    ) as context:
+        yield context.new_page()
+
+
+def images(tmp_path: Path) -> Path:
+    """Return the directory for screenshots: the documentation's if they are wanted there."""
+    return ROOT / "docs" / "images" if os.environ.get("TRACELAKE_SCREENSHOTS") else tmp_path
+
+
+def check_look(page: Page, name: str, width: int) -> None:
+    """Check that axe finds nothing on a page, and that nothing is beyond the right edge."""
+    page.add_script_tag(path=AXE)
+    assert (name, findings(page)) == (name, [])
+    assert page.evaluate("document.documentElement.scrollWidth") <= width, name
 
 
 def findings(page: Page) -> list[str]:
