@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from queue import Queue
 
 import pytest
 
 from tests.patience import HANG_S, wait_until
+from tracelake._errors import StorageError
 from tracelake.durations import backoff_s
-from tracelake.tasks.backoff import PeriodicThread
+from tracelake.tasks.backoff import FailureLog, PeriodicThread
 
 
 def test_wake_and_stop_end_a_pause() -> None:
@@ -47,6 +49,32 @@ def test_stop_waits_no_longer_than_asked() -> None:
     assert thread.stop(HANG_S)
     late = PeriodicThread("periodic", lambda: 0.0, first_pause_s=3600.0)
     assert late.stop(0.0)
+
+
+def test_failures_are_logged_once_and_retried(caplog: pytest.LogCaptureFixture) -> None:
+    """A failed step is retried after a pause. Its message is logged again only if it changes or the step succeeded;
+    an internal error has a traceback."""
+    results: list[Exception | float] = [
+        StorageError("the disk is full"),
+        StorageError("the disk is full"),
+        ValueError("wrong"),
+        3.0,
+        StorageError("the disk is full"),
+    ]
+
+    def step() -> float:
+        result = results.pop(0)
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    failures = FailureLog(logging.getLogger("tracelake.tests"), "nothing was done", 7.0)
+    thread = PeriodicThread("periodic", step, failures=failures)
+    assert [thread.turn() for _ in range(5)] == [7.0, 7.0, 7.0, 3.0, 7.0]
+    full = "nothing was done: the disk is full"
+    messages = [full, "nothing was done: internal error ValueError: wrong", full]
+    assert [record.getMessage() for record in caplog.records] == messages
+    assert [record.exc_info is not None for record in caplog.records] == [False, True, False]
 
 
 @pytest.mark.parametrize(("failures", "pause_s"), [(0, 0.5), (1, 1.0), (3, 4.0), (4, 5.0), (10_000, 5.0)])

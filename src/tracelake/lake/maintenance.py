@@ -15,7 +15,6 @@ from tracelake._errors import (
     DamageError,
     ExpiredError,
     RefNotFoundError,
-    TracelakeError,
     UsageError,
 )
 from tracelake._settings import find_history, load_settings
@@ -38,7 +37,7 @@ from tracelake.tables.builtin import BUILT_IN
 from tracelake.tables.maintenance import Maintainer, collect, forget_before
 from tracelake.tables.spec import read_spec
 from tracelake.tables.view import INDEX, build_name, named_by
-from tracelake.tasks.backoff import PeriodicThread
+from tracelake.tasks.backoff import FailureLog, PeriodicThread
 from tracelake.tasks.runners import OnProgress, TaskRunner, silent
 from tracelake.user_tables.write import finish_writes
 from tracelake.versions.branch_store import BranchRecords
@@ -348,27 +347,24 @@ class CollectionLoop(PeriodicThread):
     """Thread of a server or pipeline that collects garbage once an epoch; all processes share the epochs."""
 
     def __init__(self, maintenance: Maintenance) -> None:
+        """Create the thread. Its end abandons a collection that takes long; the next one continues."""
         self._maintenance = maintenance
         self._rest_until_s = 0.0
-        super().__init__("tracelake-gc", self.turn, _GC_FIRST_PAUSE_S)
+        failures = FailureLog(_log, "garbage was not collected, and will be within the hour", _GC_POLL_S)
+        super().__init__(
+            "tracelake-gc", self._collect, _GC_FIRST_PAUSE_S, failures=failures, stop_max_s=_GC_STOP_MAX_S
+        )
 
-    def turn(self) -> float:
+    def _collect(self) -> float:
         """Collect garbage if it is due, and log the result; return the seconds until the next check."""
         began_s = time.monotonic()
         try:
             if began_s >= self._rest_until_s and load_settings().gc:
                 _log_reports(self._maintenance.gc_when_due(), began_s)
-        except (TracelakeError, OSError) as error:
-            _log.warning("garbage was not collected, and will be within the hour: %s", error)
-        except Exception:  # noqa: BLE001  the next collection tries again
-            _log.exception("garbage was not collected because of an internal error")
-        ended_s = time.monotonic()
-        self._rest_until_s = max(self._rest_until_s, ended_s + _GC_RESTS * (ended_s - began_s))
+        finally:
+            ended_s = time.monotonic()
+            self._rest_until_s = max(self._rest_until_s, ended_s + _GC_RESTS * (ended_s - began_s))
         return _GC_POLL_S
-
-    def __exit__(self, *_: object) -> None:
-        """Stop, or abandon a collection that takes long; the next one continues."""
-        self.stop(_GC_STOP_MAX_S)
 
 
 def _log_reports(reports: Sequence[GcReport] | None, began_s: float) -> None:

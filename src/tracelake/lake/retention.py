@@ -48,7 +48,7 @@ from tracelake.tables.retention import (
     requests,
 )
 from tracelake.tables.view import INDEX_ENTRY, CommitView
-from tracelake.tasks.backoff import PeriodicThread
+from tracelake.tasks.backoff import FailureLog, PeriodicThread
 from tracelake.tasks.runners import InProcess, OnProgress, TaskRunner, silent
 from tracelake.tracking.database import at_once
 from tracelake.tracking.schema import trace_info
@@ -456,23 +456,19 @@ class RetentionLoop(PeriodicThread):
     """Thread of a server or pipeline that applies the rules once an interval; other processes share the interval."""
 
     def __init__(self, retention: Retention, by: str) -> None:
+        """Create the thread. It ends after the current transaction, or abandons a scan that takes long."""
         self._retention = retention
         self._by = by
-        super().__init__("tracelake-retention", self.turn, _FIRST_PAUSE_S)
+        failures = FailureLog(
+            _log, "the retention rules were not applied, and will be within the hour", _POLL_S
+        )
+        super().__init__(
+            "tracelake-retention", self._apply, _FIRST_PAUSE_S, failures=failures, stop_max_s=_STOP_MAX_S
+        )
 
-    def turn(self) -> float:
-        """Apply the rules if they are due, and log failures; return the seconds until the next check."""
-        try:
-            report = self._retention.apply_when_due(by=self._by, stopping=self.stopping)
-        except (TracelakeError, OSError) as error:
-            _log.warning("the retention rules were not applied, and will be within the hour: %s", error)
-        except Exception:  # noqa: BLE001  the next application tries again
-            _log.exception("the retention rules were not applied because of an internal error")
-        else:
-            if report is not None and report.traces:
-                _log.info("retention deleted %d traces, %d spans", report.traces, report.spans_deleted)
+    def _apply(self) -> float:
+        """Apply the rules if they are due, and log the result; return the seconds until the next check."""
+        report = self._retention.apply_when_due(by=self._by, stopping=self.stopping)
+        if report is not None and report.traces:
+            _log.info("retention deleted %d traces, %d spans", report.traces, report.spans_deleted)
         return _POLL_S
-
-    def __exit__(self, *_: object) -> None:
-        """Stop after the current transaction, or abandon a scan that takes long; the next application continues."""
-        self.stop(_STOP_MAX_S)

@@ -22,7 +22,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from tracelake import limits
-from tracelake._errors import TracelakeError, UsageError
+from tracelake._errors import UsageError
 from tracelake.access.oidc import OpenId
 from tracelake.lake.erasure import Erasures
 from tracelake.lake.lake import Lake
@@ -38,7 +38,7 @@ from tracelake.server.otlp_grpc import OtlpGrpcServer
 from tracelake.server.pipeline_host import PipelineHost, PipelineThread
 from tracelake.server.pipeline_process import PipelineProcess
 from tracelake.storage.local import raise_limit
-from tracelake.tasks.backoff import PeriodicThread
+from tracelake.tasks.backoff import FailureLog, PeriodicThread
 from tracelake.tracking.ingest_queue import Inbox, RequestGroups, TrackingDoor
 
 _ACCEPTED_AT_ONCE: Final = 8
@@ -192,14 +192,21 @@ logger = logging.getLogger("tracelake.server")
 
 
 class HotIndexWarmer(PeriodicThread):
-    """Background thread that indexes uncommitted spans, as a context manager. It logs and retries failures, because
-    searches also work without it."""
+    """Background thread that indexes uncommitted spans, as a context manager. It retries failures, because searches
+    also work without it."""
 
     def __init__(self, index_newest: Callable[[], bool]) -> None:
         """Create the warmer. `index_newest` indexes some rows, and returns whether more remain."""
-        self._index_newest = index_newest
-        self._logged = ""
-        super().__init__("tracelake-indexing", self._step)
+        failures = FailureLog(
+            logger,
+            "the in-memory index cannot be warmed, so searches build it themselves",
+            UNCOMMITTED_AHEAD_FAILED_S,
+        )
+        super().__init__(
+            "tracelake-indexing",
+            lambda: UNCOMMITTED_AHEAD_TURN_S if index_newest() else limits.UNCOMMITTED_AHEAD_EVERY_S,
+            failures=failures,
+        )
 
     def __exit__(self, *_: object) -> None:
         """Wait for the current step, up to a limit, and stop."""
@@ -209,39 +216,22 @@ class HotIndexWarmer(PeriodicThread):
                 UNCOMMITTED_AHEAD_STOP_MAX_S,
             )
 
-    def _step(self) -> float:
-        try:
-            is_more = self._index_newest()
-        except Exception as error:  # no error may end the thread
-            if str(error) != self._logged:
-                self._logged = str(error)
-                logger.warning(
-                    "the in-memory index cannot be warmed, so searches build it themselves: %s",
-                    error,
-                    exc_info=None if isinstance(error, TracelakeError | OSError) else error,
-                )
-            return UNCOMMITTED_AHEAD_FAILED_S
-        self._logged = ""
-        return UNCOMMITTED_AHEAD_TURN_S if is_more else limits.UNCOMMITTED_AHEAD_EVERY_S
-
 
 class ErasureRunner(PeriodicThread):
-    """Background thread that continues open erasures, as a context manager. It logs and retries failures."""
+    """Background thread that continues open erasures, as a context manager."""
 
     def __init__(self, erasures: Erasures) -> None:
         """Create the runner of a lake's erasures."""
         self._erasures = erasures
-        super().__init__("tracelake-erasures", self._step)
+        failures = FailureLog(
+            logger,
+            "an erasure stopped, and will be retried; readers do not see its traces",
+            limits.ERASURE_INTERVAL_S,
+        )
+        super().__init__("tracelake-erasures", self._run_erasures, failures=failures)
 
-    def _step(self) -> float:
-        try:
-            self._erasures.run()
-        except Exception as error:  # no error may end the thread
-            logger.warning(
-                "an erasure stopped, and will be retried; readers do not see its traces: %s",
-                error,
-                exc_info=None if isinstance(error, TracelakeError | OSError) else error,
-            )
+    def _run_erasures(self) -> float:
+        self._erasures.run()
         return limits.ERASURE_INTERVAL_S
 
 

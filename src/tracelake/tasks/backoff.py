@@ -8,6 +8,7 @@ cannot process must not block others.
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Callable, Hashable
@@ -16,7 +17,7 @@ from threading import Event, Thread
 from typing import Final, Generic, Self, TypeVar
 
 from tracelake import _errors
-from tracelake._errors import DamageError, TaskError
+from tracelake._errors import DamageError, TaskError, TracelakeError
 from tracelake.durations import backoff_s
 from tracelake.limits import MAINTENANCE_TRIES, PIPELINE_PAUSE_MAX_S, PIPELINE_POLL_S
 
@@ -129,6 +130,16 @@ def is_damage(error: Exception) -> bool:
     return isinstance(error, DamageError)
 
 
+@dataclass(frozen=True, slots=True)
+class FailureLog:
+    """Log of the failures of a periodic step, and the pause before its retry. A repeated message is logged once."""
+
+    logger: logging.Logger
+    message: str
+    """Consequence of a failure, such as `garbage was not collected`."""
+    retry_s: float
+
+
 class PeriodicThread:
     """Thread that runs a step, pauses, and repeats; also a context manager.
 
@@ -142,10 +153,25 @@ class PeriodicThread:
         step: Callable[[], float | None],
         first_pause_s: float = 0.0,
         stopping: Event | None = None,
+        *,
+        failures: FailureLog | None = None,
+        stop_max_s: float | None = None,
     ) -> None:
-        """Prepare the thread. `stop` sets `stopping`; a long step may check it."""
+        """Prepare the thread.
+
+        Args:
+            name: name of the thread.
+            step: function that runs repeatedly.
+            first_pause_s: seconds before the first step.
+            stopping: event that `stop` sets; a long step may check it.
+            failures: log of the exceptions of steps, which are then retried. Without it, an exception ends the thread.
+            stop_max_s: seconds that the end of a `with` block waits for the current step; without it, until its end.
+        """
         self._stopping = stopping or Event()
         self._step = step
+        self._failure_log = failures
+        self._logged = ""
+        self._stop_max_s = stop_max_s
         self._pause_s: float | None = first_pause_s
         self._is_waiting = False
         self._wake = Event()
@@ -157,8 +183,25 @@ class PeriodicThread:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop the thread after the current step."""
-        self.stop()
+        """Stop the thread after the current step, or abandon a step that takes too long."""
+        self.stop(self._stop_max_s)
+
+    def turn(self) -> float | None:
+        """Run one step. Return the seconds until the next one, or None to end the thread."""
+        if self._failure_log is None:
+            return self._step()
+        try:
+            pause_s = self._step()
+        except Exception as error:
+            is_expected = isinstance(error, TracelakeError | OSError)
+            reason = str(error) if is_expected else f"internal error {type(error).__name__}: {error}"
+            if reason != self._logged:
+                self._logged = reason
+                log, message = self._failure_log.logger, self._failure_log.message
+                log.warning("%s: %s", message, reason, exc_info=None if is_expected else error)
+            return self._failure_log.retry_s
+        self._logged = ""
+        return pause_s
 
     def start(self) -> None:
         """Start the thread."""
@@ -198,4 +241,4 @@ class PeriodicThread:
             self._wake.clear()
             if self._stopping.is_set():
                 return
-            self._pause_s = self._step()
+            self._pause_s = self.turn()
