@@ -10,13 +10,17 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
+from msgspec.structs import replace
 
 from tracelake.otlp.schema import SPANS_TABLE
+from tracelake.scratch import scratch_directory
 from tracelake.search.analyzers import ENGLISH, Analyzer
 from tracelake.search.build import build_part
 from tracelake.search.finalize import finalize
 from tracelake.search.model import Manifest, Receipt
+from tracelake.search.part_cache import PackedFile, unpack
 from tracelake.search.vectors import VectorSettings
 from tracelake.storage.memory import MemoryObjectStore
 from tracelake.storage.ports import ObjectInfo, ObjectStore
@@ -220,3 +224,13 @@ def _attributes(raw: list[dict[str, Any]] | None) -> list[tuple[str, str]]:
 def _text(value: dict[str, Any]) -> str:
     inner = next(iter(value.values()), "")
     return inner if isinstance(inner, str) else json.dumps(inner)
+
+
+def earlier_pack(data: bytes) -> bytes:
+    """Return a pack in format 1, as earlier versions wrote it."""
+    with scratch_directory("earlier") as directory:
+        header = unpack(data, hashlib.sha256(data).hexdigest(), "p", directory)
+        contents = [(directory / file.name).read_bytes() for file in header.files]
+    files = [PackedFile(name=file.name, size_bytes=file.size_bytes) for file in header.files]
+    encoded = msgspec.json.encode(replace(header, format_version=1, files=files))
+    return b"".join((b"TLPACK01", len(encoded).to_bytes(4, "little"), encoded, *contents))

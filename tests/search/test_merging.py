@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tests.search.build_inputs import INDEX, finalize_build, index_of, span, table
+from tests.search.build_inputs import INDEX, earlier_pack, finalize_build, index_of, span, table
 from tracelake import DamageError
 from tracelake.search.build import merge_parts
 from tracelake.search.finalize import read_parts
@@ -146,7 +146,7 @@ def damaged_before() -> None:
     rows = rows_of([20, 3])
     objects, manifest = index_of(rows)
     parts = read_parts(objects, manifest)
-    whole = objects.get(parts[0].path)
+    whole = earlier_pack(objects.get(parts[0].path))
     header, body = _split(whole, "")
     for file in header.files:
         for place in (0, file.size_bytes // 2, file.size_bytes - 1):
@@ -169,7 +169,7 @@ def wrong_headers() -> None:
     rows = rows_of([20, 3])
     objects, manifest = index_of(rows)
     parts = read_parts(objects, manifest)
-    whole = objects.get(parts[0].path)
+    whole = earlier_pack(objects.get(parts[0].path))
     for old, new in (
         (b'"max_doc":20', b'"max_doc":19'),
         (b'"max_doc":20', b'"max_doc":99'),

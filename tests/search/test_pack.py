@@ -8,15 +8,19 @@ import os
 import threading
 from pathlib import Path
 
+import msgspec
+import numpy as np
 import pytest
 import tantivy
+import zstandard
 from msgspec.structs import replace
 
 from tests.altered import altered
-from tests.search.build_inputs import HookedStore, index_of, span, table
+from tests.search.build_inputs import HookedStore, earlier_pack, index_of, span, table
 from tracelake._errors import DamageError, UsageError
 from tracelake.search import analyzers
 from tracelake.search.analyzers import ENGLISH
+from tracelake.search.build import write_merged
 from tracelake.search.finalize import read_parts
 from tracelake.search.model import Manifest, PartProblem
 from tracelake.search.part_cache import (
@@ -24,6 +28,8 @@ from tracelake.search.part_cache import (
     META_FILE,
     SEGMENT_SUFFIXES,
     Header,
+    PartCache,
+    is_as_packed,
     pack,
     read_header,
     unpack,
@@ -80,7 +86,7 @@ def test_a_pack_unpacks_to_the_same_files(tmp_path: Path) -> None:
     part = read_parts(objects, manifest)[0]
     data = objects.get(part.path)
     header = unpack(data, part.sha256, part.path, tmp_path)
-    assert read_header(tmp_path) == header
+    assert read_header(tmp_path, part.sha256) == header
     meta = {
         "segments": [
             {"segment_id": s.segment_id, "max_doc": s.max_doc, "deletes": None} for s in header.segments
@@ -92,26 +98,107 @@ def test_a_pack_unpacks_to_the_same_files(tmp_path: Path) -> None:
     assert pack(tmp_path) == (header, data)
 
 
+def with_earlier_packs() -> tuple[MemoryObjectStore, Manifest]:
+    """Return the small index with its first part in format 1."""
+    objects, manifest = small_index()
+    first, *others = read_parts(objects, manifest)
+    data = earlier_pack(objects.get(first.path))
+    sha256 = hashlib.sha256(data).hexdigest()
+    path = first.path.replace(first.sha256, sha256)
+    objects.put(path, data)
+    earlier = replace(first, path=path, sha256=sha256, size_bytes=len(data))
+    return objects, replace(manifest, newest=(earlier, *others))
+
+
+def check_earlier_packs(directory: Path) -> None:
+    """Check that parts of both formats open together, answer, merge, and are fetched again if altered."""
+    directory.mkdir(exist_ok=True)
+    objects, manifest = with_earlier_packs()
+    assert list(verify_parts(objects, manifest.newest)) == []
+    cache = directory / "cache"
+    assert len(Searcher(objects, manifest, cache).search("common", 10)) == 6
+    parts = PartCache(objects, cache)
+    for part in manifest.newest[:2]:
+        assert is_as_packed(cache / part.sha256, part.sha256)
+        (file,) = (cache / part.sha256).glob("*.idx")
+        written = file.read_bytes()
+        file.unlink()  # others have links
+        file.write_bytes(bytes([written[0] ^ 1]) + written[1:])
+        assert not is_as_packed(cache / part.sha256, part.sha256)
+        assert parts.drop_altered([part]) == 1
+    parts.fetch(manifest.newest, {})
+    header_file = cache / manifest.newest[0].sha256 / HEADER_FILE
+    header_file.write_bytes(header_file.read_bytes().replace(b'"max_doc":2', b'"max_doc":3'))
+    assert [header.documents for header in parts.fetch(manifest.newest, {})] == [2, 2, 2]
+    merged = directory / "merged"
+    merged.mkdir()
+    found = Searcher(objects, manifest, cache).search("*", 10)
+    live = np.sort(np.array([hit.row for hit in found], np.int64))
+    assert write_merged(merged, objects, manifest.newest, live) == 6
+
+
+def test_packs_of_the_earlier_format_are_read(tmp_path: Path) -> None:
+    """An index whose parts earlier versions packed stays readable, next to new parts."""
+    check_earlier_packs(tmp_path)
+
+
+def check_wrong(change: str, directory: Path) -> None:
+    """Check that a pack with a right checksum but wrong content is damage that names it."""
+    objects, manifest = small_index()
+    data = objects.get(read_parts(objects, manifest)[0].path)
+    length = int.from_bytes(data[8:12], "little")
+    encoded = zstandard.ZstdDecompressor().decompress(data[12 : 12 + length])
+    header, files = msgspec.json.decode(encoded), data[12 + length :]
+    if change == "frames":
+        files = b"\0" * len(files)
+    elif change == "size":
+        header["files"][0]["size_bytes"] += 1
+    else:
+        header["format_version"] = 1
+    frame = zstandard.ZstdCompressor().compress(msgspec.json.encode(header))
+    wrong = b"".join((data[:8], len(frame).to_bytes(4, "little"), frame, files))
+    with pytest.raises(DamageError, match="some/part is not a pack of format 1 or 2"):
+        unpack(wrong, hashlib.sha256(wrong).hexdigest(), "some/part", directory)
+
+
+@pytest.mark.parametrize("change", ["frames", "size", "version"])
+def test_a_pack_that_was_written_wrong_is_refused(change: str, tmp_path: Path) -> None:
+    """Frames that do not decompress or have another size, and a header of another format, are refused."""
+    check_wrong(change, tmp_path)
+
+
+def check_wrong_size(directory: Path) -> None:
+    """Check that a file of another size than its header says is refused."""
+    directory.mkdir()
+    check_wrong("size", directory)
+
+
 @pytest.mark.parametrize("name", ["../evil.term", "/etc/passwd", "0" * 32 + ".term/x", "meta.json"])
-def test_a_pack_cannot_write_outside_its_directory(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_pack_cannot_write_outside_its_directory(name: str, version: int, tmp_path: Path) -> None:
     """A header with a name that tantivy would not write is refused, although its checksum is right."""
     objects, manifest = small_index()
     part = read_parts(objects, manifest)[0]
     header = unpack(objects.get(part.path), part.sha256, part.path, tmp_path)
     encoded = json.dumps(
         {
-            "files": [{"name": name, "size_bytes": 0}],
+            "format_version": version,
+            "files": [{"name": name, "size_bytes": 0, "packed_bytes": 0}],
             "segments": [],
             "tantivy_schema": header.tantivy_schema,
             "index_settings": {},
         }
     ).encode()
-    evil = b"TLPACK01" + len(encoded).to_bytes(4, "little") + encoded
+    if version > 1:
+        encoded = zstandard.ZstdCompressor().compress(encoded)
+    evil = b"TLPACK%02d" % version + len(encoded).to_bytes(4, "little") + encoded
     with pytest.raises(DamageError, match="not a pack of format 1"):
         unpack(evil, hashlib.sha256(evil).hexdigest(), "p", tmp_path)
 
 
-@pytest.mark.parametrize("data", [b"", b"TLPACK01", b"TLPACK02\0\0\0\0", b"TLPACK01\xff\xff\xff\xff{}"])
+@pytest.mark.parametrize(
+    "data", [b"", b"TLPACK01", b"TLPACK02\0\0\0\0", b"TLPACK03\0\0\0\0", b"TLPACK01\xff\xff\xff\xff{}"]
+)
 def test_bytes_that_are_no_pack_are_refused(data: bytes, tmp_path: Path) -> None:
     """Bytes that are no pack are damage that names the part, even with the right checksum."""
     with pytest.raises(DamageError, match="some/part is not a pack"):
@@ -128,6 +215,14 @@ def test_f14_a_flipped_bit_anywhere_in_a_part_is_refused_and_named(tmp_path: Pat
             Searcher(objects, manifest, tmp_path / str(number))
         [problem] = verify_parts(objects, read_parts(objects, manifest))
         assert (problem.kind, problem.path) == ("damaged", part.path)
+    objects, manifest = small_index()
+    part = read_parts(objects, manifest)[1]
+    data = objects.get(part.path)
+    for place in range(0, len(data), 3):
+        flipped = bytearray(data)
+        flipped[place] ^= 1
+        with pytest.raises(DamageError, match="SHA-256"):
+            unpack(bytes(flipped), part.sha256, part.path, tmp_path)
 
 
 def test_verify_tells_missing_from_damaged_and_counts_documents() -> None:
@@ -210,7 +305,7 @@ def test_a_cached_part_that_is_not_whole_is_fetched_again(tmp_path: Path, harm: 
         for path in place.iterdir():
             path.unlink()
     assert len(Searcher(objects, manifest, tmp_path).search('"common"', 10)) == 6
-    assert isinstance(read_header(place), Header)
+    assert isinstance(read_header(place, place.name), Header)
 
 
 def test_searchers_that_open_at_once_share_a_cache(tmp_path: Path) -> None:

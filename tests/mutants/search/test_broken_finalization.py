@@ -98,7 +98,9 @@ SCENARIOS: Final = (
     ),
     (
         Mutation(
-            "F14: bytes are those that were packed", part_cache.unpack, rewrite("if _: ...", "if False: ...")
+            "F14: bytes are those that were packed",
+            part_cache.unpack,
+            rewrite("if a != b: ...", "if False: ..."),
         ),
         f14,
     ),

@@ -1,4 +1,4 @@
-"""Mutants that `tests/search/test_cache.py` notices."""
+"""Mutants that `tests/search/test_cache.py` and `test_pack.py` notice."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.mutants.mutation import Mutation, assert_caught, drop, rewrite, rule_of
-from tests.search import test_cache
+from tests.search import test_cache, test_pack
 from tracelake.search import part_cache as cache
 from tracelake.search.open_index import OpenIndex
 from tracelake.search.part_cache import PartCache
@@ -46,7 +46,19 @@ from tracelake.search.part_cache import PartCache
         ),
         (test_cache.check_altered, Mutation("alone", PartCache.drop_altered, rewrite("a(b, c)", "False"))),
         (test_cache.check_altered, Mutation("once", PartCache.drop_altered, drop("_[_] = _"))),
-        (test_cache.check_altered, Mutation("of as many", PartCache._fetch, rewrite("_ == _", "True"))),
+        (test_pack.check_earlier_packs, Mutation("of as many", PartCache._fetch, rewrite("_ == _", "True"))),
+        (
+            test_pack.check_earlier_packs,
+            Mutation("content of files", cache.is_as_packed, rewrite("a(_ / _) == _", "True")),
+        ),
+        (
+            test_pack.check_earlier_packs,
+            Mutation("content of earlier files", cache.is_as_packed, rewrite("_.a() == b", "True")),
+        ),
+        (
+            test_pack.check_wrong_size,
+            Mutation("size of files", cache.unpack, rewrite("len(_) != _", "False")),
+        ),
     ],
     ids=rule_of,
 )
