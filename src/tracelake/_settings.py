@@ -122,6 +122,9 @@ class Settings(BaseSettings):
     history_daily: str = "30d"
     """Time for which the last commit of each day can be read; `none` for no such commits."""
 
+    window: str = "1d"
+    """Length of a window of ingest time, in UTC, such as `1d` or `6h`. Parts of different windows are never merged, so
+    that old data is not rewritten and a time range reads only its windows. `none` merges without bounds."""
     spark_master: str | None = None
     """Spark master, such as `spark://host:7077` or `sc://host:15002`; by default that of `spark-submit` or of
     `spark-defaults.conf`, otherwise `local[*]`."""
@@ -217,6 +220,15 @@ def find_history(age: str | None = None, daily: str | None = None) -> tuple[floa
     daily = daily if daily is not None or settings is None else settings.history_daily
     age_s = None if age in (None, "none") else duration_ns(f"{age}") / 1e9
     return age_s, 0.0 if daily in (None, "none") else duration_ns(f"{daily}") / 1e9
+
+
+def find_window() -> int | None:
+    """Return the seconds of a window of ingest time, None without windows.
+
+    Raises UsageError if the duration, or the settings, cannot be read.
+    """
+    window = load_settings().window
+    return None if window == "none" else duration_ns(window) // 10**9
 
 
 def find_watch(explicit: Sequence[str] | None = None) -> Sequence[str]:

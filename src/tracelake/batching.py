@@ -11,15 +11,25 @@ In any order of large and small items, n rows have fewer than `fan_out` items in
 a run have the same size class, the merged item has the next class. Otherwise the newest item of the run is as large as
 its largest. A row is therefore rewritten once per class if items have similar sizes. In any order, it is rewritten at
 most `fan_out` times per class, because as many new rows pay for each large rewrite.
+
+Items of different *windows* of time are never merged. So the work on an old window ends, however old the sequence
+becomes. A settled window becomes one item by a last merge, which rewrites each row at most once more.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import accumulate, groupby
-from typing import TypeVar
+from typing import Final, TypeVar
 
 ItemT = TypeVar("ItemT")
+
+DAY_S: Final = 86_400
+WINDOW_SETTLES_S: Final = 3_600
+"""Time from the end of a window to its last merge. Clocks of writers differ, and slow writers append late."""
+_CLOCK_AHEAD_MAX_S: Final = DAY_S
+"""Time by which an item may be newer than the clock of the merging process. The time of a newer item is wrong."""
 
 
 def batches(
@@ -83,3 +93,63 @@ def due(sizes: Sequence[int], fan_out: int) -> range:
         if len(run) >= fan_out:
             return run[: fan_out**2]
     return range(0)
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """Division of a sequence into windows of time, as a process decides it at one moment."""
+
+    length_s: int | None
+    """Length of a window; None for a single window."""
+    now_s: float
+    """The current time, in seconds since 1970."""
+
+    def numbers(self, times_s: Iterable[int]) -> list[int]:
+        """Return the number of the window of each item, given all times from the oldest item to the newest.
+
+        Numbers never fall, so the items of a window are adjacent. An item without a time (0), or with a wrong one, is
+        in the window of the item before it. Old items without times are in window 0.
+        """
+        if self.length_s is None:
+            return [0 for _ in times_s]
+        latest_s = self.now_s + _CLOCK_AHEAD_MAX_S
+        plausible_s = (time_s if time_s <= latest_s else 0 for time_s in times_s)
+        return list(accumulate((time_s // self.length_s for time_s in plausible_s), max))
+
+    def is_settled(self, number: int) -> bool:
+        """Return whether a window has ended, long enough ago that nothing will be added to it."""
+        return (
+            self.length_s is not None
+            and number > 0
+            and self.now_s >= (number + 1) * self.length_s + WINDOW_SETTLES_S
+        )
+
+    def time_of(self, times_s: Sequence[int]) -> int:
+        """Return the time of adjacent items of one window as one item."""
+        return max((time_s for time_s in times_s if time_s <= self.now_s + _CLOCK_AHEAD_MAX_S), default=0)
+
+    def groups(self, times_s: Sequence[int]) -> list[tuple[int, range]]:
+        """Return each window, by its number, with the positions of its items."""
+        numbers, start = self.numbers(times_s), 0
+        groups = []
+        for number, alike in groupby(numbers):
+            stop = start + len(list(alike))
+            groups.append((number, range(start, stop)))
+            start = stop
+        return groups
+
+    def due(self, times_s: Sequence[int], sizes: Sequence[int], fan_out: int) -> range:
+        """Return the oldest run to merge: one that is due within its window, or all items of a settled window."""
+        for number, items in self.groups(times_s):
+            if self.is_settled(number):
+                if len(items) > 1:
+                    return items[: fan_out**2]
+                continue
+            run = due([sizes[place] for place in items], fan_out)
+            if run:
+                return items[run.start : run.stop]
+        return range(0)
+
+
+ONE_WINDOW: Final = Windows(None, 0.0)
+"""No division: all items are in one window, which never settles."""

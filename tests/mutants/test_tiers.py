@@ -9,7 +9,7 @@ import pytest
 
 from tests import test_tiers
 from tests.mutants.mutation import Mutation, assert_caught, rewrite, rule_of
-from tracelake.batching import due, runs
+from tracelake.batching import Windows, due, runs
 
 
 @pytest.mark.parametrize(
@@ -25,3 +25,38 @@ from tracelake.batching import due, runs
 def test_each_rule_is_needed(broken: Mutation, sizes: Callable[[int], int]) -> None:
     """Without any one rule, too many pieces remain, or rows move too often."""
     assert_caught(broken, partial(test_tiers.test_few_are_left_and_a_row_is_moved_few_times, sizes))
+
+
+@pytest.mark.parametrize(
+    ("broken", "check"),
+    [
+        (
+            Mutation(
+                "windows are not merged",
+                Windows.numbers,
+                rewrite("list(_(_1, max))", "[0 for c in _1]"),
+            ),
+            lambda: test_tiers.check_windows(4),
+        ),
+        (
+            Mutation("a settled window is one item", Windows.due, rewrite("self._(a)", "False", 2)),
+            lambda: test_tiers.check_windows(4),
+        ),
+        (
+            Mutation("numbers never fall", Windows.numbers, rewrite("list(_(_1, max))", "list(_1)")),
+            test_tiers.test_items_without_a_time_and_wrong_clocks,
+        ),
+        (
+            Mutation("a clock far ahead is wrong", Windows.numbers, rewrite("a if a <= b else 0", "a")),
+            test_tiers.test_items_without_a_time_and_wrong_clocks,
+        ),
+        (
+            Mutation("late writers have time", Windows.is_settled, rewrite("_1 >= _2 + a", "_1 >= _2")),
+            test_tiers.test_a_window_settles_once_clocks_agree_that_it_has_ended,
+        ),
+    ],
+    ids=rule_of,
+)
+def test_each_rule_of_windows_is_needed(broken: Mutation, check: Callable[[], object]) -> None:
+    """Without any one rule, windows are merged, rewritten or never settle."""
+    assert_caught(broken, check)

@@ -17,7 +17,7 @@ from tracelake._errors import (
     RefNotFoundError,
     UsageError,
 )
-from tracelake._settings import find_history, load_settings
+from tracelake._settings import find_history, find_window, load_settings
 from tracelake.access.audit import Audit
 from tracelake.context import LakeContext
 from tracelake.datasets.files import source_commits
@@ -79,7 +79,7 @@ class Maintenance:
         runner: TaskRunner | None = None,
         progress: OnProgress | None = None,
     ) -> list[CompactReport]:
-        """Rewrite each table as few sorted parts. Readers and writers may continue.
+        """Rewrite each window of each table as few sorted parts. Readers and writers may continue.
 
         If a writer to a user's table was killed just before its commit, this commits the write first. Writers also
         compact by themselves when it is due; this call compacts everything at once. All older commits stay readable,
@@ -97,7 +97,8 @@ class Maintenance:
             ContentionError: concurrent compactions won too many races in a row.
         """
         finish_writes(self._opened.stores)
-        maintainer = Maintainer(self._opened.key_value, self._opened.objects, self._opened.runner(runner))
+        opened, window_s = self._opened, find_window()
+        maintainer = Maintainer(opened.key_value, opened.objects, opened.runner(runner), window_s=window_s)
         entries = {} if forget_before is None else self._opened.entries_at(forget_before)
         if forget_before is not None and not entries:
             raise RefNotFoundError(f"no commit {forget_before!r}: the lake is empty; ingest traces first.")

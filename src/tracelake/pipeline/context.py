@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
+from tracelake._settings import find_window
 from tracelake.indexing.build import IndexBuilder
 from tracelake.indexing.merge import IndexMerger
 from tracelake.journal.explicit_transactions import ExplicitTransactions
@@ -125,7 +126,7 @@ class PipelineContext:
         tries = CrashMarkers(key_value, name)
         maintenance_tries = tries.another()
         runner, maintaining = runners(runner, tries, maintenance_tries)
-        maintainer = Maintainer(key_value, objects, maintaining)
+        maintainer = Maintainer(key_value, objects, maintaining, window_s=find_window())
         merger = IndexMerger(IndexBuilder(key_value, objects, buckets, maintaining))
         return cls(
             journal,

@@ -64,6 +64,8 @@ class Batch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     retraction."""
     epoch: int = 0
     """The shard's epoch when the first of its objects was written (see `protocol.may_append`)."""
+    ingested_s: int = 0
+    """Time of its transaction, in seconds since 1970, which determines its window; 0 for unknown."""
     format_version: int = FORMAT_VERSION
 
     @property
@@ -92,6 +94,8 @@ class BatchRef(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Rows of all its objects: live rows, retractions and history. It measures the cost of compaction."""
     level: int = 0
     """Number of times that its rows were compacted."""
+    ingested_s: int = 0
+    """As in the batch."""
 
 
 class Retired(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

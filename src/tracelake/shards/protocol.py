@@ -10,7 +10,7 @@ from typing import Final, TypeAlias
 
 from msgspec.structs import replace as changed
 
-from tracelake import batching
+from tracelake.batching import ONE_WINDOW, Windows
 from tracelake.limits import WRITES_REMEMBERED
 from tracelake.shards.model import BatchRef, LeaseRecord, Moment, Retired, ShardState, Write
 
@@ -171,14 +171,28 @@ def settle_append(batches: Sequence[BatchRef], committed: int) -> tuple[BatchRef
     return tuple(batch for batch in batches if batch.upper <= committed)
 
 
-def due(batches: Sequence[BatchRef], until: int, fan_out: int = COMPACTION_FAN_OUT) -> tuple[BatchRef, ...]:
-    """Return adjacent batches to compact now, the oldest that are due; empty if nothing is due.
+def due(
+    batches: Sequence[BatchRef],
+    until: int,
+    fan_out: int = COMPACTION_FAN_OUT,
+    windows: Windows = ONE_WINDOW,
+) -> tuple[BatchRef, ...]:
+    """Return adjacent batches of one window to compact now, the oldest that are due; empty if nothing is due.
 
     Batches that extend beyond `until` are skipped.
     """
     there = settle_append(batches, until)
-    run = batching.due([batch.weight for batch in there], fan_out)
+    times_s, weights = [batch.ingested_s for batch in there], [batch.weight for batch in there]
+    run = windows.due(times_s, weights, fan_out)
     return there[run.start : run.stop]
+
+
+def of_one_window(batches: Sequence[BatchRef], lower: int, windows: Windows) -> tuple[BatchRef, ...]:
+    """Return the batches of the oldest window that has none before `lower`; empty if there is none."""
+    for _, items in windows.groups([batch.ingested_s for batch in batches]):
+        if batches[items.start].lower >= lower:
+            return tuple(batches[items.start : items.stop])
+    return ()
 
 
 def replace(state: ShardState, run: Sequence[BatchRef], batch: BatchRef, epoch: int) -> ReplaceDecision:

@@ -404,4 +404,5 @@ class Shard:
             size_bytes=sum(part.size_bytes for part in batch.parts),
             weight=sum(part.rows for part in batch.objects()),
             level=level,
+            ingested_s=batch.ingested_s,
         )

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import time
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -22,12 +23,13 @@ from typing import Final
 from msgspec.structs import replace as msgspec_replace
 
 from tracelake._errors import ContentionError, DamageError, TableNotFoundError, TracelakeError
+from tracelake.batching import Windows
 from tracelake.limits import MAINTENANCE_TRIES
 from tracelake.results import CompactReport, Finding, GcReport
 from tracelake.shards.compaction import Collector, CompactReceipt, compact_tasks, run_compact_task
 from tracelake.shards.leases import Lease
 from tracelake.shards.model import Batch, BatchRef
-from tracelake.shards.protocol import COMPACTION_FAN_OUT, due, forget, settle_append
+from tracelake.shards.protocol import COMPACTION_FAN_OUT, due, forget, of_one_window, settle_append
 from tracelake.shards.rows import quoted
 from tracelake.shards.shard import Shard
 from tracelake.storage import KeyValueStore, ObjectStore
@@ -58,6 +60,7 @@ class Maintainer:
         runner: TaskRunner,
         committed: Callable[[str], int] | None = None,
         tries: int = MAINTENANCE_TRIES,
+        window_s: int | None = None,
     ) -> None:
         """Create a maintainer.
 
@@ -65,7 +68,10 @@ class Maintainer:
             committed: returns the committed upper of a table; by default that of branch `main`
             tries: number of failed calls after which a failing batch is skipped; 0 skips it at once, for a caller
                 that maintains only once
+            window_s: length of the windows whose batches are not compacted together; None for no windows. User tables
+                have none, because their writers replace rows of any age.
         """
+        self._window_s = window_s
         self._key_value = key_value
         self._objects = objects
         self._runner = runner
@@ -93,8 +99,9 @@ class Maintainer:
         try:
             state = shard.state()
             upper = state.upper
-            behind = _Behind(upper)
-            if due(state.batches, upper):  # rarely the case, and otherwise not worth a lease
+            windows = self._windows(shard)
+            behind = _Behind(upper, windows)
+            if due(state.batches, upper, windows=windows):  # rarely the case, and otherwise not worth a lease
                 if upper < again.not_before and not again.is_time():
                     return reports
                 while (report := self._compact_or_pass_by(shard, order, again, behind, progress)) is not None:
@@ -110,6 +117,9 @@ class Maintainer:
             else:
                 again.succeeded()
         return reports
+
+    def _windows(self, shard: Shard) -> Windows:
+        return Windows(self._window_s if shard.name in BUILT_IN else None, time.time())
 
     def _compact_or_pass_by(
         self,
@@ -131,20 +141,25 @@ class Maintainer:
     def compact_all(
         self, shard: Shard, order: tuple[str, ...], since: int | None = None, progress: OnProgress = silent
     ) -> CompactReport:
-        """Compact everything into one batch, even if it is not due, and drop rows that were retracted by `since`.
+        """Compact each window into one batch, even if it is not due, and drop rows that were retracted by `since`.
 
         Raises ContentionError if other maintainers win too many races in a row.
         """
         if since is not None:
             shard.change(partial(forget, since=since))
-        for _ in range(_COMPACTION_TRIES_MAX):
-            report = self._compact(shard, order, partial(_all, shard, forgets=since is not None), progress)
+        windows, forgets, lost = self._windows(shard), since is not None, 0
+        reports: list[CompactReport] = []
+        choice = _NextWindow(shard, windows, forgets=forgets)
+        while lost < _COMPACTION_TRIES_MAX:
+            report = self._compact(shard, order, choice, progress)
             if report is None:
-                state = shard.state()
-                parts = sum(len(shard.batch(ref).objects()) for ref in state.batches)
-                return CompactReport(shard.name, 0, parts, parts, 0, 0, state.since)
+                return _total(shard, reports)
             if report.batches:
-                return report
+                reports.append(report)
+                choice.go_on()
+                lost = 0
+            else:
+                lost += 1
         raise ContentionError(
             f"table {shard.name}: other compactions committed first {_COMPACTION_TRIES_MAX} times; try again."
         )
@@ -171,7 +186,7 @@ class Maintainer:
                     Progress("compacting", finished_tasks, len(tasks), "buckets")
                 ),
             )
-            merged = _merged(run, receipts, epoch)
+            merged = _merged(run, receipts, epoch, self._windows(shard))
             before = {part.path for batch in batches for part in batch.objects()}
             written = {part.path for part in merged.objects()} - before
             won = shard.replace(run, merged, written)
@@ -189,15 +204,16 @@ class Maintainer:
 class _Behind:
     """Selects due batches, and skips those that cannot be compacted."""
 
-    def __init__(self, until: int) -> None:
+    def __init__(self, until: int, windows: Windows) -> None:
         """Ignore batches that reach beyond `until`."""
-        self._lower, self._until = 0, until
+        self._lower, self._until, self._windows = 0, until, windows
         self._tried: Sequence[BatchRef] = ()
         self.has_passed = False
 
     def due(self, batches: Sequence[BatchRef]) -> Sequence[BatchRef]:
         """Return the due batches, the oldest first."""
-        self._tried = due([batch for batch in batches if batch.lower >= self._lower], self._until)
+        remaining = [batch for batch in batches if batch.lower >= self._lower]
+        self._tried = due(remaining, self._until, windows=self._windows)
         return self._tried
 
     def pass_by(self, shard: Shard, message: str) -> bool:
@@ -256,15 +272,47 @@ def forget_before(shard: Shard, key_value: KeyValueStore, since: int) -> None:
                 shard.replace((ref,), trimmed)
 
 
-def _all(shard: Shard, batches: Sequence[BatchRef], *, forgets: bool) -> Sequence[BatchRef]:
-    """Choose all batches for compaction. Choose none if a single batch has everything, unless it also has history that
-    can be dropped."""
-    if len(batches) == 1 and not (forgets and shard.batch(batches[0]).history):
+class _NextWindow:
+    """Chooses all batches of one window after the other. It skips a window that has a single batch, unless that one has
+    history that can be dropped."""
+
+    def __init__(self, shard: Shard, windows: Windows, *, forgets: bool) -> None:
+        self._shard, self._windows, self._forgets = shard, windows, forgets
+        self._lower = self._upper = 0
+
+    def __call__(self, batches: Sequence[BatchRef]) -> Sequence[BatchRef]:
+        """Return the batches of the next window to compact; empty if there is none."""
+        while run := of_one_window(batches, self._lower, self._windows):
+            self._upper = run[-1].upper
+            if len(run) > 1 or (self._forgets and self._shard.batch(run[0]).history):
+                return run
+            self.go_on()
         return ()
-    return batches
+
+    def go_on(self) -> None:
+        """Continue after the chosen window."""
+        self._lower = self._upper
 
 
-def _merged(run: Sequence[BatchRef], receipts: Sequence[CompactReceipt], epoch: int) -> Batch:
+def _total(shard: Shard, reports: Sequence[CompactReport]) -> CompactReport:
+    """Return the report of the compactions of all windows."""
+    state = shard.state()
+    parts = sum(len(shard.batch(ref).objects()) for ref in state.batches)
+    fewer = sum(report.parts_before - report.parts_after for report in reports)
+    return CompactReport(
+        table=shard.name,
+        batches=sum(report.batches for report in reports),
+        parts_before=parts + fewer,
+        parts_after=parts,
+        read_bytes=sum(report.read_bytes for report in reports),
+        written_bytes=sum(report.written_bytes for report in reports),
+        since=state.since,
+    )
+
+
+def _merged(
+    run: Sequence[BatchRef], receipts: Sequence[CompactReceipt], epoch: int, windows: Windows
+) -> Batch:
     return Batch(
         lower=run[0].lower,
         upper=run[-1].upper,
@@ -274,6 +322,7 @@ def _merged(run: Sequence[BatchRef], receipts: Sequence[CompactReceipt], epoch: 
         counts={},
         history=tuple(part for receipt in receipts for part in receipt.history),
         epoch=epoch,
+        ingested_s=windows.time_of([ref.ingested_s for ref in run]),
     )
 
 

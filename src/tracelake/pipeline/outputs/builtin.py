@@ -15,7 +15,7 @@ from tracelake._errors import DamageError
 from tracelake.indexing.build import IndexBuilder, IndexedRows
 from tracelake.journal.model import QuarantineRecord, Step
 from tracelake.pipeline.outputs.external import OvertakenError, Publication, SealedTransaction
-from tracelake.pipeline.run_result import Counts
+from tracelake.pipeline.run_result import Counts, now
 from tracelake.replicas.replica import BatchCounts
 from tracelake.search.analyzers import get_analyzer
 from tracelake.search.finalize import finalize, finalize_nothing, published
@@ -89,6 +89,7 @@ class TableOutput:
             tuple(change.retractions),
             change.counts,
             epoch=sealed.epochs[self.table.name],
+            ingested_s=int(now().timestamp()),
         )
         upper = self.upper()
         verdict = classify(t, upper, t + 1)
