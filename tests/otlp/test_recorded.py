@@ -18,12 +18,13 @@ NOT_SENT = {
     "anthropic_otel": {"reasoning", "session", "user", "messages"},  # it omits the text of a stream
     "langchain_openllmetry": {"reasoning"},
     "litellm_otel": {"tools", "cached", "reasoning", "session", "messages"},  # it loses the second call
-    "llamaindex_openllmetry": {"type", "tools", "tokens", "cached", "reasoning", "cost", "session", "user"},
+    "llamaindex_openllmetry": {"session", "user"},
     "mlflow_anthropic": {"reasoning", "session", "user", "messages"},  # a stream is the name of its class
     "mlflow_openai": {"reasoning", "session", "user"},  # both are in the trace, which OTLP does not have
     "openai_openllmetry": {"session", "user"},
     "openai_otel": {"session", "user"},
     "pydanticai_logfire": {"user"},
+    "pydanticai_openinference": {"user"},
     "pydanticai_otel": {"user"},
 }
 """The facts that a library does not send, if any."""

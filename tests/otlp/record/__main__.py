@@ -44,13 +44,14 @@ CLIENTS: Final[Mapping[str, Sequence[str]]] = {
     "langchain_openinference": ("langchain", "langchain-openai", f"{_OPENINFERENCE}-langchain"),
     "llamaindex_openllmetry": (
         *("llama-index-core", "llama-index-llms-openai", "llama-index-embeddings-openai"),
-        f"{_SDK}-llamaindex",
+        *(f"{_SDK}-openai", f"{_SDK}-llamaindex"),
     ),
     "llamaindex_openinference": (
         *("llama-index-core", "llama-index-llms-openai", "llama-index-embeddings-openai"),
         f"{_OPENINFERENCE}-llama-index",
     ),
     "pydanticai_otel": ("pydantic-ai-slim[openai]",),
+    "pydanticai_openinference": ("pydantic-ai-slim[openai]", f"{_OPENINFERENCE}-pydantic-ai"),
     "pydanticai_logfire": ("pydantic-ai-slim[openai]", "logfire"),
     "litellm_openinference": ("litellm", f"{_OPENINFERENCE}-litellm"),
     "litellm_otel": ("litellm",),

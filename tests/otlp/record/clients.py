@@ -180,10 +180,13 @@ def _run_llamaindex() -> None:
 
 
 def llamaindex_openllmetry() -> None:
-    """LlamaIndex's query engine and agent with OpenLLMetry."""
+    """LlamaIndex's query engine and agent with OpenLLMetry, whose SDK instruments OpenAI's client too."""
     from opentelemetry.instrumentation.llamaindex import LlamaIndexInstrumentor
+    from opentelemetry.instrumentation.openai import OpenAIInstrumentor
 
-    LlamaIndexInstrumentor().instrument(tracer_provider=tracer_provider())
+    provider = tracer_provider()
+    OpenAIInstrumentor().instrument(tracer_provider=provider)
+    LlamaIndexInstrumentor().instrument(tracer_provider=provider)
     _run_llamaindex()
 
 
@@ -219,6 +222,24 @@ def pydanticai_otel() -> None:
     from pydantic_ai.models.instrumented import InstrumentationSettings
 
     _run_pydantic_ai(InstrumentationSettings(tracer_provider=tracer_provider()))
+
+
+def pydanticai_openinference() -> None:
+    """Pydantic AI with OpenInference, which rewrites the spans of its own instrumentation."""
+    from openinference.instrumentation import using_attributes
+    from openinference.instrumentation.pydantic_ai import OpenInferenceSpanProcessor
+    from opentelemetry import trace
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+
+    provider = TracerProvider(resource=Resource({"service.name": "weather"}))
+    trace.set_tracer_provider(provider)
+    provider.add_span_processor(OpenInferenceSpanProcessor())
+    provider.add_span_processor(SimpleSpanProcessor(OTLPSpanExporter()))
+    with using_attributes(session_id=SESSION, user_id=USER):
+        _run_pydantic_ai(True)
 
 
 def pydanticai_logfire() -> None:
