@@ -167,6 +167,21 @@ def test_examples_by_api(client: Client, real: Lake) -> None:
     assert [commit.committer for commit in real.log(limit=2)] == ["local", "local"]
 
 
+def test_the_page_exports_what_the_command_exports(client: Client, real: Lake, tmp_path: Path) -> None:
+    """The page links to the committed examples of its version as JSON lines, the same bytes as from Python."""
+    empty = real.datasets.create("words", message="made")
+    assert client.get("/api/v1/datasets/words/export").content == b""
+    for trace in (2, 3, 4):
+        empty.put(empty.propose(f"{trace:032x}"), message="put")
+    page = client.get("/datasets/words?ref=main~1").text
+    (link,) = re.findall(r'href="([^"]+)" download="words.jsonl"', page)
+    real.datasets.get("words", "main~1").export(tmp_path / "words.jsonl")
+    download = client.get(unescape(link))
+    assert download.content == (tmp_path / "words.jsonl").read_bytes()
+    assert download.content.count(b"\n") == 2
+    assert 'attachment; filename="words.jsonl"' in download.headers["content-disposition"]
+
+
 def test_only_keys_that_annotate_the_lake_change_datasets(real: Lake, store: FaultyStore) -> None:
     """A key that reads sees examples without forms; one that annotates edits them; one of a workspace sees none."""
     real.datasets.create("refunds", message="made").add(search="refund", message="three")

@@ -15,14 +15,27 @@ from tests.server.fake_lake import FakeLake, span_row
 def lake() -> FakeLake:
     """Return a lake in which a shop calls a bank, which fails once, and a model."""
     called = {"service": "bank", "name": "pay"}
+    chat = {"name": "chat", "type": "llm", "model": "gpt-4o"}
     failed = {"status": "ERROR", "status_message": "no funds"}
     return FakeLake(
         [
             *(span_row(number, 1, name="buy") for number in (1, 2, 3)),
             span_row(1, 2, parent=1, **called),
             span_row(2, 2, parent=1, duration_ns=9_000_000_000, **called, **failed),
-            span_row(3, 2, parent=1, name="chat", model="gpt-4o", input_tokens=7, output_tokens=5),
-            span_row(3, 3, parent=1, name="chat", model="gpt-4o", input_tokens=None, output_tokens=6),
+            span_row(
+                3,
+                2,
+                parent=1,
+                name="chat",
+                type="llm",
+                model="gpt-4o",
+                input_tokens=7,
+                output_tokens=5,
+                cost=0.25,
+            ),
+            span_row(3, 3, parent=1, **chat, output_tokens=6, cost=0.5),
+            span_row(3, 4, parent=1, name="run", type="agent", model="gpt-4o", output_tokens=11, cost=0.75),
+            span_row(3, 5, parent=1, name="run", type="agent", model="own", output_tokens=4),
         ]
     )
 
@@ -36,9 +49,13 @@ def test_statistics(client: Client) -> None:
         "shop": (3, 0),
         "bank": (2, 1),
     }
-    assert [(row["model"], row["input_tokens"], row["output_tokens"]) for row in overview["models"]] == [
-        ("gpt-4o", 7, 11)
+    columns = ("model", "input_tokens", "output_tokens", "cost")
+    # The usage that an agent repeats counts once; that of an agent without traced calls counts.
+    assert [tuple(row[name] for name in columns) for row in overview["models"]] == [
+        ("gpt-4o", 7, 11, 0.75),
+        ("own", 0, 4, None),
     ]
+    assert [(row["type"], row["spans"]) for row in overview["types"]] == [("agent", 2), ("llm", 2)]
     slowest = overview["operations"][0]
     assert (slowest["name"], slowest["service"], slowest["spans"], slowest["p95_ns"]) == (
         *("pay", "bank", 2),

@@ -143,7 +143,7 @@ def _tag(text: str) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """Traces over time: their number, errors, latency and tokens, in intervals of equal length."""
+    """Traces over time: their number, errors, latency, tokens and cost, in intervals of equal length."""
 
     low_ns: int
     high_ns: int
@@ -295,7 +295,7 @@ _TOKEN_SUMS: Final = totals_sql(("input_tokens", "output_tokens"))
 _LATENCY: Final = "quantile_disc(duration_ns, 0.5) AS p50_ns, quantile_disc(duration_ns, 0.95) AS p95_ns"
 STATISTICS_SQL: Final = f"""
     count(*) AS traces, count(*) FILTER (error_count > 0) AS errors,
-    {_LATENCY}, quantile_disc(duration_ns, 0.99) AS p99_ns, {_TOKEN_SUMS}"""
+    {_LATENCY}, quantile_disc(duration_ns, 0.99) AS p99_ns, {_TOKEN_SUMS}, sum(cost) AS cost"""
 """Columns of statistics over rows of table `traces`."""
 
 
@@ -307,7 +307,7 @@ def activity_sql(where: str, range_ns: tuple[int | None, int | None]) -> str:
     )
     return f"""
         WITH chosen AS (
-            SELECT start_ns, duration_ns, error_count, input_tokens, output_tokens FROM traces {where}
+            SELECT start_ns, duration_ns, error_count, input_tokens, output_tokens, cost FROM traces {where}
         ), bounds AS (SELECT {low} AS low, greatest({high}, {low}) AS high FROM chosen)
         SELECT (({BUCKETS} * (start_ns - low)) // (high - low + 1))::INTEGER AS bucket,
             any_value(low)::BIGINT AS low, any_value(high)::BIGINT AS high, {STATISTICS_SQL}
@@ -380,6 +380,14 @@ def span_values_of(lake: Lake, traces: Sequence[Row]) -> dict[str, dict[str, lis
 _ROWS: Final = 10
 """Rows of each table of the overview."""
 _ERRORS: Final = "count(*) FILTER (status = 'ERROR') AS errors"
+_IS_CALL: Final = "coalesce(type, '') NOT IN ('agent', 'chain')"
+"""Condition on spans that do not repeat the usage of spans below them."""
+_CALL_SUMS: Final = ", ".join(
+    f"least(coalesce(sum({name}::HUGEINT) FILTER ({_IS_CALL}), sum({name}::HUGEINT), 0), {_INT64_MAX})::BIGINT "
+    f"AS {name}"
+    for name in ("input_tokens", "output_tokens")
+)
+_CALL_COST: Final = f"coalesce(sum(cost) FILTER ({_IS_CALL}), sum(cost)) AS cost"
 
 
 @dataclass(frozen=True, slots=True)
@@ -389,6 +397,9 @@ class Overview:
     activity: Activity | None
     services: list[Row]
     models: list[Row]
+    """Models with their tokens and cost, the most expensive first."""
+    types: list[Row]
+    """Types of spans, the most frequent first."""
     operations: list[Row]
     """Operations with the largest 95th percentile of latency first."""
     errors: list[Row]
@@ -410,8 +421,11 @@ def read_overview(lake: Lake, wanted: TraceFilter) -> Overview:
         activity_sql(where, range_of(wanted, now_ns)),
         f"SELECT service, count(DISTINCT trace_id) AS traces, count(*) AS spans, {_ERRORS}, {_LATENCY}, {_TOKEN_SUMS} "
         f"FROM {spans} WHERE service IS NOT NULL GROUP BY service ORDER BY traces DESC, service LIMIT {_ROWS}",
-        f"SELECT model, count(*) AS spans, {_ERRORS}, {_LATENCY}, {_TOKEN_SUMS} "
-        f"FROM {spans} WHERE model IS NOT NULL GROUP BY model ORDER BY spans DESC, model LIMIT {_ROWS}",
+        f"SELECT model, count(*) AS spans, {_ERRORS}, {_LATENCY}, {_CALL_SUMS}, {_CALL_COST} "
+        f"FROM {spans} WHERE model IS NOT NULL GROUP BY model "
+        f"ORDER BY cost DESC NULLS LAST, spans DESC, model LIMIT {_ROWS}",
+        f"SELECT type, count(*) AS spans, {_ERRORS}, {_LATENCY} "
+        f"FROM {spans} WHERE type IS NOT NULL GROUP BY type ORDER BY spans DESC, type",
         f"SELECT name, service, count(*) AS spans, {_ERRORS}, {_LATENCY} "
         f"FROM {spans} GROUP BY name, service ORDER BY p95_ns DESC, name, service LIMIT {_ROWS}",
         f"SELECT {message} AS message, count(*) AS spans, count(DISTINCT trace_id) AS traces, "
@@ -424,11 +438,11 @@ def read_overview(lake: Lake, wanted: TraceFilter) -> Overview:
         "ON caller.trace_id = callee.trace_id AND caller.span_id = callee.parent_span_id "
         f"WHERE caller.service <> callee.service GROUP BY ALL ORDER BY calls DESC, caller, callee LIMIT {2 * _ROWS}",
     )
-    services, models, operations, errors, calls = (
+    services, models, types, operations, errors, calls = (
         [{name: cut(value) for name, value in row.items()} for row in table.to_pylist()] for table in tables
     )
     note = "; ".join([*notes, *not_listed(activity)]) or None
-    return Overview(read_activity(activity), services, models, operations, errors, calls, note)
+    return Overview(read_activity(activity), services, models, types, operations, errors, calls, note)
 
 
 GroupedBy: TypeAlias = Literal["session", "user"]

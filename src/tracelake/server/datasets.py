@@ -23,6 +23,7 @@ from tracelake import limits
 from tracelake._errors import DatasetNotFoundError, NotFoundError, TracelakeError, UsageError
 from tracelake.datasets.dataset import Dataset
 from tracelake.datasets.example_changes import ExampleChange, remarks
+from tracelake.datasets.export import json_line
 from tracelake.datasets.model import Example, example_digest
 from tracelake.datasets.runs import score_text
 from tracelake.lake.lake import Lake
@@ -31,7 +32,7 @@ from tracelake.results import AddReport, DatasetInfo
 from tracelake.server.evaluations import columns_of
 from tracelake.server.http_policy import RequestLake, may_send
 from tracelake.server.key_ring import ACTOR, KeyHolder
-from tracelake.server.render import span_query, with_query
+from tracelake.server.render import in_pieces, span_query, with_query
 from tracelake.server.routes import (
     DatasetJsonRoute,
     ExampleForm,
@@ -167,6 +168,15 @@ def dataset(
     """List the examples of a dataset."""
     page = list_examples(lake, name, ref, after or "", limit)
     return json_response({"name": name, "ref": ref, **asdict(page)})
+
+
+@api.get("/datasets/{name}/export")
+def export(lake: RequestLake, name: str, ref: Name = MAIN) -> Response:
+    """Download the committed examples of a dataset as JSON lines."""
+    response = in_pieces(map(json_line, lake.datasets.get(name, ref).examples()))
+    response.headers["content-type"] = "application/jsonl"
+    response.headers["content-disposition"] = f'attachment; filename="{name}.jsonl"'
+    return response
 
 
 @api.get("/datasets/{name}/proposal")

@@ -59,6 +59,11 @@ def timestamp(nanoseconds: int) -> str:
     return str((EPOCH + timedelta(microseconds=nanoseconds // 1_000)).replace(tzinfo=None))
 
 
+def minute(nanoseconds: int | None) -> str:
+    """Format a time in UTC as the field of a form has it, `2026-01-31T12:00`; None becomes an empty text."""
+    return "" if nanoseconds is None else timestamp(nanoseconds)[:16].replace(" ", "T")
+
+
 def ago(nanoseconds: int, now_ns: int) -> str:
     """Format an age, such as `5 minutes ago`."""
     seconds = (now_ns - nanoseconds) // 1_000_000_000

@@ -238,6 +238,7 @@ def _templates() -> Jinja2Templates:
     environment.filters |= {
         "duration": render.duration,
         "timestamp": render.timestamp,
+        "minute": render.minute,
         "ago": lambda nanoseconds: render.ago(nanoseconds, time.time_ns()),
         "count": render.count,
         "short": render.short,

@@ -136,7 +136,7 @@ def services(lake: RequestLake) -> Response:
 
 @api.get("/overview")
 def overview(lake: RequestLake, wanted: Wanted) -> Response:
-    """Traffic, errors, latency and tokens of traces, with the filters of the list."""
+    """Traffic, errors, latency, tokens and cost of traces, with the filters of the list."""
     return json_response(asdict(read_overview(lake, wanted)))
 
 
@@ -350,6 +350,10 @@ def _number(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
+def _cost(dollars: float | None) -> str:
+    return "" if dollars is None else f", {render.cost(dollars)}"
+
+
 def _previous_url(request: Request, wanted: TraceFilter, listing: TracePage) -> str | None:
     """Return the URL of the previous page. A page requested by offset links to a page by offset."""
     if wanted.offset:
@@ -375,7 +379,11 @@ def overview_page(lake: RequestLake, request: Request, wanted: Wanted) -> Respon
         "/api/v1/overview",
         overview=shown,
         chart=None if shown.activity is None else chart(request, shown.activity),
+        token_bars=[] if shown.activity is None else token_bars(request, shown.activity),
+        types=TYPE_LABELS,
         presets=presets_of(request),
+        wanted=wanted,
+        parameters=request.query_params,
         link=in_list,
         operation_url=lambda row: with_query(
             *(clause_of(name, row[name]) for name in ("service", "name") if row[name])
@@ -469,6 +477,8 @@ def _user_context(lake: Lake, request: Request, wanted: TraceFilter) -> dict[str
         "traces": traces,
         "previews": previews_of(lake, traces.traces),
         "presets": presets_of(request),
+        "wanted": wanted,
+        "parameters": request.query_params,
         "link": lambda **changed: link(request, **changed),
         "in_list": lambda path="/", **changed: link(request, path, **changed),
     }
@@ -477,6 +487,7 @@ def _user_context(lake: Lake, request: Request, wanted: TraceFilter) -> dict[str
 def token_bars(request: Request, activity: Activity) -> list[ChartBar]:
     """Lay out tokens over time: the height is all tokens of an interval, of which `error_height` is output."""
     sums = {bucket: (row["input_tokens"], row["output_tokens"]) for bucket, row in activity.buckets.items()}
+    costs = {bucket: row["cost"] for bucket, row in activity.buckets.items()}
     most = max(map(sum, sums.values()), default=0)
     bars = []
     for bucket, (received, returned) in sorted(sums.items()):
@@ -488,7 +499,7 @@ def token_bars(request: Request, activity: Activity) -> list[ChartBar]:
                 bucket * _CHART_WIDTH / BUCKETS,
                 round(max(_CHART_HEIGHT * (received + returned) / most, 2), 2),
                 round(_CHART_HEIGHT * max(returned, 0) / most, 2),
-                f"{render.timestamp(first)[:19]} UTC: {received:,} tokens in, {returned:,} out",
+                f"{render.timestamp(first)[:19]} UTC: {received:,} tokens in, {returned:,} out{_cost(costs[bucket])}",
                 link(request, start=first, end=last),
             )
         )

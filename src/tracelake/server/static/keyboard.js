@@ -48,6 +48,11 @@ function helpDialog() {
   return dialog;
 }
 
+/** The open menus that cover the page. */
+function popups() {
+  return document.querySelectorAll(".account[open], .popup[open]");
+}
+
 let help = null;
 function showHelp() {
   help ??= document.querySelector("dialog.keys") ?? helpDialog();
@@ -62,7 +67,10 @@ const actions = {
   x: (rows) => rows[current(rows)]?.querySelector("input[name=trace]")?.click(),
   "/": () => (document.querySelector(".filters input[type=search]") ?? document.querySelector(".find input"))?.focus(),
   "?": showHelp,
-  Escape: () => document.activeElement?.blur(),
+  Escape: () => {
+    for (const popup of popups()) popup.open = false;
+    document.activeElement?.blur();
+  },
 };
 
 function press(event) {
@@ -80,7 +88,6 @@ if (button) {
   button.parentElement.hidden = false;
   button.addEventListener("click", showHelp);
 }
-const account = document.querySelector(".account");
 document.addEventListener("click", (event) => {
-  if (account?.open && !account.contains(event.target)) account.open = false;
+  for (const popup of popups()) if (!popup.contains(event.target)) popup.open = false;
 });
