@@ -142,7 +142,15 @@ _COMPLETE_ONLY: Final = ("InProcess", "TaskRunner")
 """Classes for tests and adapters, whose methods only the complete page has."""
 
 _BRIEF: Final = (
-    *("lake.transactions", "lake.keys", "lake.sessions", "lake.audit", "lake.archive", "lake.annotations"),
+    *(
+        "lake.transactions",
+        "lake.keys",
+        "lake.prices",
+        "lake.sessions",
+        "lake.audit",
+        "lake.archive",
+        "lake.annotations",
+    ),
 )
 """Sections of the short page without effects: most programs use the command line or HTTP for this work."""
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from tracelake._errors import DamageError, ExpiredError, UsageError
 from tracelake._settings import load_settings
 from tracelake.erasure.store import ErasureStore
+from tracelake.journal.prices import Prices
 from tracelake.location import CONFIG, Location, in_memory
 from tracelake.storage import IsolatingObjectStore, KeyValueStore, ObjectStore
 from tracelake.tasks.runners import InProcess, SizedRunner, TaskRunner
@@ -48,6 +49,7 @@ class LakeContext:
         self.config = location.config
         self.repository = Repository(self.key_value, self.objects)
         self.erasures = ErasureStore(self.key_value, self.objects)
+        self.prices = Prices(self.key_value)
         self._spark: TaskRunner | None = None
         self._view: tuple[str | None, CommitView] | None = None
         if self.in_memory:

@@ -52,3 +52,19 @@ def test_pages_have_each_session_once_while_traces_arrive(lake: tracelake.Lake, 
             break
         store.write([hot(turn(arriving, f"late {arriving}", "ada"))])
     assert seen == [f"chat {number}" for number in reversed(range(1, 12))]
+
+
+def test_pages_by_cost(lake: tracelake.Lake, store: TrackingStore) -> None:
+    """The most expensive session comes first, and each page continues the last one."""
+    costs = {"a": 0.1, "b": 0.3, "c": 0.2, "d": None, "e": 0.3}
+    for number, (session, cost) in enumerate(costs.items(), 1):
+        span = turn(number, session, "ada")
+        stated = {"key": "gen_ai.usage.cost", "value": {"doubleValue": cost}}
+        store.write([hot(span | {"attributes": span["attributes"] + [stated] * (cost is not None)})])
+    seen: list[tuple[str, float | None]] = []
+    page: str | None = None
+    while page is not None or not seen:
+        listing = list_groups(lake, "session", TraceFilter(limit=2, page=page), "cost")
+        seen += [(row["session_id"], row["cost"]) for row in listing.groups]
+        page = listing.next_page
+    assert seen == [("e", 0.3), ("b", 0.3), ("c", 0.2), ("a", 0.1), ("d", None)]

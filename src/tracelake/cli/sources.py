@@ -1,4 +1,4 @@
-"""Commands for the pipeline's configured sources, and for its outputs other than the tables."""
+"""Commands for the pipeline's configured sources, its outputs other than the tables, and the prices of models."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tracelake.cli import render
-from tracelake.cli.command import Renderable, command
+from tracelake.cli.command import Renderable, Rendered, command
+from tracelake.cli.keys import recorded
 from tracelake.cli.output import plain
 
 if TYPE_CHECKING:
+    from tracelake.journal.prices import OwnPrice
     from tracelake.lake.lake import Lake
     from tracelake.lake.sources import OutputInfo, SourceInfo
 
@@ -21,6 +23,8 @@ sources_app = typer.Typer(help="Manage input sources while pipelines run.")
 app.add_typer(sources_app, name="source")
 outputs_app = typer.Typer(help="Manage outputs that receive each transaction exactly once.")
 app.add_typer(outputs_app, name="output")
+prices_app = typer.Typer(help="Manage own prices of models, by which costs are computed.")
+app.add_typer(prices_app, name="prices")
 
 
 def source_lines(infos: Sequence[SourceInfo]) -> Iterator[Renderable]:
@@ -143,3 +147,97 @@ def output_remove(lake: Lake, name: NameArgument) -> list[OutputInfo]:
     """Remove an output. The data sent to it stays there."""
     lake.outputs.remove(name)
     return lake.outputs.all()
+
+
+DayOption = Annotated[
+    str | None,
+    typer.Option("--valid-from", metavar="DAY", help="First day of the price, UTC, such as 2026-01-31."),
+]
+
+
+def _prices(prices: Sequence[OwnPrice]) -> Rendered:
+    if not prices:
+        return "No own prices: costs are computed by the shipped prices. `tracelake prices set` adds one."
+    names = ("input", "cached_input", "cache_write", "output")
+    return render.grid(
+        ("model", "valid from", *(name.replace("_", " ") for name in names)),
+        [
+            (each.model, each.valid_from or "always", *(getattr(each, name) for name in names))
+            for each in prices
+        ],
+        ids=("model",),
+    )
+
+
+@command(
+    prices_app,
+    "list",
+    text=_prices,
+    examples=["tracelake prices list", "tracelake prices list --json"],
+)
+def price_list(lake: Lake) -> list[OwnPrice]:
+    """List the own prices in US dollars per million tokens."""
+    return lake.prices.all()
+
+
+@command(
+    prices_app,
+    "set",
+    text=_prices,
+    examples=[
+        "tracelake prices set my-model --input 0.5 --output 2",
+        "tracelake prices set 'gpt-4o*' --input 2 --output 8 --valid-from 2026-01-01",
+    ],
+)
+def price_set(
+    lake: Lake,
+    model: Annotated[str, typer.Argument(help="Name of the model; * at its end matches any ending.")],
+    input: Annotated[
+        float, typer.Option("--input", metavar="DOLLARS", help="US dollars per million input tokens.")
+    ],
+    output: Annotated[float, typer.Option(metavar="DOLLARS", help="The same for output.")] = 0.0,
+    cached_input: Annotated[
+        float | None,
+        typer.Option(metavar="DOLLARS", help="The same for input read from a cache; default: as input."),
+    ] = None,
+    cache_write: Annotated[
+        float | None,
+        typer.Option(metavar="DOLLARS", help="The same for input written to a cache; default: as input."),
+    ] = None,
+    valid_from: DayOption = None,
+) -> list[OwnPrice]:
+    """Add or replace an own price of a model.
+
+    It applies to spans that are ingested from now on and state no cost. Of several valid prices, the most specific
+    name wins, then the latest day, then the shipped price.
+    """
+    with recorded(lake, "prices set", model):
+        price = lake.prices.set(
+            model,
+            input=input,
+            output=output,
+            cached_input=cached_input,
+            cache_write=cache_write,
+            valid_from=valid_from or "",
+        )
+    return [price]
+
+
+@command(
+    prices_app,
+    "remove",
+    text=_prices,
+    examples=[
+        "tracelake prices remove my-model",
+        "tracelake prices remove 'gpt-4o*' --valid-from 2026-01-01",
+    ],
+)
+def price_remove(
+    lake: Lake,
+    model: Annotated[str, typer.Argument(help="Name of the model, as listed.")],
+    valid_from: DayOption = None,
+) -> list[OwnPrice]:
+    """Remove the own prices of a model, or only the one that is valid from a day."""
+    with recorded(lake, "prices remove", model):
+        lake.prices.remove(model, valid_from)
+    return lake.prices.all()

@@ -27,6 +27,7 @@ from tracelake.batching import batches
 from tracelake.context import LakeContext
 from tracelake.hot.rows import decoded
 from tracelake.limits.input import MIB
+from tracelake.otlp.prices import SHIPPED, PriceTable
 from tracelake.otlp.schema import SPANS
 from tracelake.search.analyzers import Analyzer
 from tracelake.search.build import FIRST_UNPUBLISHED, UnpublishedPart, write_unpublished
@@ -195,6 +196,7 @@ class HotPart:
     """Number of unreadable trace parts."""
     large: frozenset[str]
     """Traces that are incomplete because some of their rows did not fit into memory."""
+    prices: PriceTable = SHIPPED
     is_sifted: bool = False
     """Whether it was filtered for one query and lacks the other spans of its rows."""
 
@@ -307,7 +309,8 @@ class HotIndex:
             more = len(waiting) > len(wanted)
             texts = self._texts
             if not is_mine:
-                parts = tuple(_useful(self._parts, set(wanted), analyzer))
+                prices = self._opened.prices.table()
+                parts = tuple(_useful(self._parts, set(wanted), analyzer, prices))
                 there = set[int]().union(*(part.sizes for part in parts))
                 lacking = [each for each in wanted if each not in there]
                 at_work = self._is_at_work() and bool(lacking)
@@ -390,7 +393,7 @@ class HotIndex:
             wanted,
             {**self._texts.sizes, **{each: size for part in before for each, size in part.sizes.items()}},
         )
-        parts = _useful(before, sizes.keys(), analyzer)
+        parts = _useful(before, sizes.keys(), analyzer, self._opened.prices.table())
         there = set[int]().union(*(part.sizes for part in parts))
         later = 0
         new = {each: size for each, size in sizes.items() if each not in there}
@@ -417,13 +420,14 @@ class HotIndex:
     ) -> HotPart:
         """Build a part of these rows, within `most_bytes` and the memory that the parts in `other_parts` leave."""
         held_bytes = sum(part.index.rows.nbytes for part in other_parts if part.index is not None)
-        read = decoded(stored, min(most_bytes, limits.UNCOMMITTED_ROWS_MAX_BYTES - held_bytes))
+        prices = self._opened.prices.table()
+        read = decoded(stored, min(most_bytes, limits.UNCOMMITTED_ROWS_MAX_BYTES - held_bytes), prices)
         ids = [next(self._row_ids) for _ in range(len(read.rows))]
         rows = read.rows.append_column(ROW_ID, pa.array(ids, ROW_ID.type))
         came_by = frozenset((part.trace_id, part.sequence) for part in stored)
         index = self._indexed(rows, analyzer)
         large = frozenset(part.trace_id for part in read.large)
-        return HotPart(index, analyzer, sizes, came_by, len(read.unread), large)
+        return HotPart(index, analyzer, sizes, came_by, len(read.unread), large, prices)
 
     def _indexed(self, rows: pa.Table, analyzer: Analyzer) -> UnpublishedPart | None:
         cache = self._opened.stores.cache / "search"
@@ -456,6 +460,7 @@ class HotIndex:
             frozenset[tuple[str, int]]().union(*(part.came_by for part in some)),
             sum(part.problems for part in some),
             frozenset[str]().union(*(part.large for part in some)),
+            some[0].prices,
         )
 
 
@@ -487,13 +492,16 @@ def _nameable(rows: Collection[int]) -> list[int]:
     return [row for row in rows if row >= runs[-1][0]]
 
 
-def _useful(parts: Iterable[HotPart], wanted: Collection[int], analyzer: Analyzer) -> list[HotPart]:
-    """Return the existing parts of which at least half the rows are wanted. Wanted rows of the others are indexed
-    again."""
+def _useful(
+    parts: Iterable[HotPart], wanted: Collection[int], analyzer: Analyzer, prices: PriceTable
+) -> list[HotPart]:
+    """Return the existing parts with these prices of which at least half the rows are wanted. Wanted rows of the others
+    are indexed again."""
     return [
         part
         for part in parts
         if part.analyzer is analyzer
+        and part.prices == prices
         and 2 * sum(each in wanted for each in part.sizes) >= len(part.sizes)
         and part.is_there
     ]

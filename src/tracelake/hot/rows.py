@@ -31,6 +31,7 @@ from tracelake.context import LakeContext
 from tracelake.otlp.columns import SpanColumns, of_workspace
 from tracelake.otlp.parse import rows_bytes
 from tracelake.otlp.partition import add_rows, rows_of
+from tracelake.otlp.prices import SHIPPED, PriceTable
 from tracelake.otlp.schema import SPANS, TRANSACTION_FIELD
 from tracelake.tables import upsert_rule
 from tracelake.tables.builtin import SPAN_COLUMNS, TABLE_TRACES, aggregate_sql
@@ -56,7 +57,7 @@ class DecodedParts:
     """Parts whose rows exceed the memory budget."""
 
 
-def decoded(parts: Sequence[StoredPart], room_bytes: float) -> DecodedParts:
+def decoded(parts: Sequence[StoredPart], room_bytes: float, prices: PriceTable = SHIPPED) -> DecodedParts:
     """Return the spans of parts, up to `room_bytes` of rows. An unreadable part does not affect the others."""
     payloads = list[tuple[StoredPart, bytes]]()
     unread, large = list[StoredPart](), list[StoredPart]()
@@ -73,12 +74,12 @@ def decoded(parts: Sequence[StoredPart], room_bytes: float) -> DecodedParts:
             payloads.append((part, data))
             room_bytes -= takes
     try:
-        batches = [rows_of(b"".join(payload for _, payload in payloads)).take()]
+        batches = [rows_of(b"".join(payload for _, payload in payloads), prices).take()]
     except InputError:
         batches = []
         for part, payload in payloads:
             try:
-                batches.append(rows_of(payload).take())
+                batches.append(rows_of(payload, prices).take())
             except InputError:
                 unread.append(part)
     rows = pa.Table.from_batches(batches, batches[0].schema if batches else SPANS)
@@ -186,7 +187,7 @@ class HotList:
 class HotLists:
     """The uncommitted traces of one tracking store, for lists. Threads may share it."""
 
-    def __init__(self, opened: LakeContext, uncommitted: Uncommitted) -> None:
+    def __init__(self, opened: LakeContext, uncommitted: Uncommitted, prices: PriceTable = SHIPPED) -> None:
         self._opened = opened
         self._uncommitted = uncommitted
         self._making = Lock()
@@ -194,7 +195,7 @@ class HotLists:
         self._made = 0
         """The number of the last finished list."""
         self._list = HotList()
-        self._waiting = UncommittedTraces(uncommitted)
+        self._waiting = UncommittedTraces(uncommitted, prices)
 
     def newest(self) -> HotList:
         """Return a list whose build began after this call. Raises BackPressureError if other builds take too long."""
@@ -244,8 +245,9 @@ class HotLists:
 class UncommittedTraces:
     """Cached rows of the outbox, up to the limits of lists. One thread at a time may use it."""
 
-    def __init__(self, uncommitted: Uncommitted) -> None:
+    def __init__(self, uncommitted: Uncommitted, prices: PriceTable = SHIPPED) -> None:
         self._uncommitted = uncommitted
+        self._prices = prices
         self._rows = SPANS.append(_PART).empty_table()
         self._numbers: dict[ListedPart, int] = {}
         """Number of each cached part; column `_part` has the same numbers."""
@@ -282,7 +284,7 @@ class UncommittedTraces:
 
         Adds the traces of unreadable parts to `unread`, and those without room to `large`.
         """
-        columns, of_rows = SpanColumns(), list[int]()
+        columns, of_rows = SpanColumns(self._prices), list[int]()
         numbers: dict[ListedPart, int] = {}
         for part in self._uncommitted.of_traces(step):
             number = next(self._next)

@@ -39,6 +39,7 @@ from tracelake.limits.input import MIB
 from tracelake.otlp.columns import SpanColumns, of_workspace
 from tracelake.otlp.parse import rows_bytes
 from tracelake.otlp.partition import rows_of
+from tracelake.otlp.prices import SHIPPED, PriceTable
 from tracelake.otlp.schema import SPANS, TRANSACTION_FIELD
 from tracelake.results import InboxInfo, Row, Trace, is_server_side
 from tracelake.search.results import SearchResults
@@ -149,8 +150,9 @@ HOT_TRACE_BYTES: Final = MIB
 class HotTraces:
     """Reads single traces from one tracking store. Threads may share it."""
 
-    def __init__(self, uncommitted: Uncommitted) -> None:
+    def __init__(self, uncommitted: Uncommitted, prices: PriceTable = SHIPPED) -> None:
         self._uncommitted = uncommitted
+        self._prices = prices
         self._reading = ReadGate(1)
 
     def rows(
@@ -221,7 +223,7 @@ class HotTraces:
         `begin` is called before large rows are built. `held_bytes` counts against the memory limit. Raises LimitError
         if the rows exceed the memory limit, and the errors of `begin`.
         """
-        columns = SpanColumns()
+        columns = SpanColumns(self._prices)
         for part in self._uncommitted.of_traces(parts):
             if span_id is not None and not holds_span(part, span_id):
                 continue
@@ -273,7 +275,7 @@ class HotTier:
         self._lock = Lock()
         self._store: TrackingStore | None = None
         self._next_look_s = 0.0
-        self._reads: tuple[TrackingStore, tuple[HotLists, HotTraces]] | None = None
+        self._reads: tuple[TrackingStore, PriceTable, tuple[HotLists, HotTraces]] | None = None
         self._search = HotSearch(opened, lambda: self.store)
 
     def set_up(self, url: str | None = None) -> TrackingStore:
@@ -591,16 +593,18 @@ class HotTier:
                     raise too_large(trace_id)
                 if takes > limits.LARGE_TRACE_ROWS_BYTES:
                     acquire_read()
-                return pa.Table.from_batches([rows_of(data).take()])
+                return pa.Table.from_batches([rows_of(data, self._opened.prices.table()).take()])
         return rows
 
     def _reads_of(self, store: TrackingStore) -> tuple[HotLists, HotTraces]:
-        """Return the cached readers of lists and traces for this store."""
+        """Return the cached readers of lists and traces for this store. Other prices need others, because rows are
+        cached with their costs."""
+        prices = self._opened.prices.table()
         with self._lock:
-            if self._reads is None or self._reads[0] is not store:
-                lists = HotLists(self._opened, Uncommitted(store))
-                self._reads = store, (lists, HotTraces(Uncommitted(store)))
-            return self._reads[1]
+            if self._reads is None or self._reads[0] is not store or self._reads[1] != prices:
+                lists = HotLists(self._opened, Uncommitted(store), prices)
+                self._reads = store, prices, (lists, HotTraces(Uncommitted(store), prices))
+            return self._reads[2]
 
 
 def _key_of(span: Row) -> _Key:

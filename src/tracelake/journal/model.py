@@ -166,6 +166,8 @@ class Step(msgspec.Struct, frozen=True, tag="step", forbid_unknown_fields=True):
     """The explicit transaction of a client to which T belongs; empty for none. The first step of T decides."""
     began_at: str = ""
     """Start time of T, ISO 8601, UTC. Only the first step has it; steps of older versions do not."""
+    prices: str = ""
+    """Version of the lake's own prices by which its costs are computed; empty for none."""
     format_version: int = FORMAT_VERSION
 
 

@@ -536,7 +536,15 @@ def repairable(t: int) -> str:
 _STEPS: Final = "journal/main"
 _ASIDES: Final = "asides/main"
 _MISSING: Final = "committed, but not recorded and sealed"
-_PARTITIONS: Final = (_STEPS, "inputs/main", _ASIDES, "suspects/main", "receipts/main", "written/main")
+_PARTITIONS: Final = (
+    _STEPS,
+    "inputs/main",
+    _ASIDES,
+    "suspects/main",
+    "receipts/main",
+    "written/main",
+    "prices",
+)
 
 
 def check_transactions(

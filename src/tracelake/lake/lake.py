@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from tracelake.access.oidc import Sessions
     from tracelake.archive.service import LakeArchive
     from tracelake.hot.tier import HotTier
+    from tracelake.journal.prices import Prices
     from tracelake.lake.annotations import LakeAnnotations
     from tracelake.lake.datasets import Datasets
     from tracelake.lake.erasure import Erasures
@@ -199,6 +200,11 @@ class Lake:
         return Keys(lambda: self._opened.key_value)
 
     @_Component
+    def prices(self) -> Prices:
+        """The lake's own prices of models."""
+        return self._opened.prices
+
+    @_Component
     def sessions(self) -> Sessions:
         """Sessions of users who signed in."""
         from tracelake.access.oidc import Sessions
@@ -270,8 +276,8 @@ class Lake:
             patterns: files, objects such as `s3://bucket/key`, or glob patterns of either.
             transaction_bytes: maximum stored input bytes of one transaction; 64 MiB by default.
             transaction: the id of an open explicit transaction; the files become part of it alone. The default is the
-                transaction that this object has begun and not ended, if any. master, conf: Spark master, `local[*]` by
-                default, and Spark settings. A lake in memory accepts neither, because its tasks run in this process.
+                transaction that this object has begun and not ended, if any.
+            master, conf: Spark master, `local[*]` by default, and Spark settings. A lake in memory accepts neither.
             runner: runs the tasks instead of Spark.
             progress: receives progress events.
 
@@ -399,8 +405,7 @@ class Lake:
             mode: `text` by words; `semantic` by meaning, if the lake has vectors; `hybrid` ranks by both.
             vector: ranks the hits by similarity to this vector. The words of the query then only filter.
             sort: `score`, or `newest` or `oldest` first.
-            facets: fields by which all matches are counted: service, kind, status, model, session, user, workspace,
-                day.
+            facets: fields by which matches are counted: service, kind, status, model, session, user, workspace, day.
             page: `next_page` of the previous page. The search continues after that page, at the same commit.
             now: the time that ranges such as `last 2h` end at, with a time zone; by default the time of the first page.
 
@@ -456,13 +461,11 @@ class Lake:
     def backup(self, directory: str | os.PathLike[str], progress: OnProgress | None = None) -> BackupReport:
         """Copy the lake into an empty directory, and verify the copy. Readers and writers may continue.
 
-        The copy is a lake whose databases are SQLite files. It contains everything that was acknowledged before the
-        call.
+        The copy is a lake with SQLite databases. It contains everything that was acknowledged before the call.
 
         Raises:
             UsageError: the directory is not empty, or the lake keeps its metadata as objects, which have no snapshot.
-            StorageError: a store failed, or pipelines repeatedly deleted inputs before they were copied. The directory
-                then contains no lake.
+            StorageError: a store failed, or pipelines repeatedly deleted inputs before they were copied.
         """
         from tracelake.lake.backup import back_up
 
@@ -507,10 +510,8 @@ class Lake:
 
         Args:
             name: up to 63 of a-z, 0-9 and _, a letter first; not `spans` or `traces`.
-            schema: the columns. Names that begin with _ are reserved, and so are file_index and
-                file_row_number.
-            key: columns of text or integers that identify a row: each key has one row. Without a key, rows
-                are only added.
+            schema: the columns. Names that begin with _ are reserved, and so are file_index and file_row_number.
+            key: columns of text or integers that identify a row. Without a key, rows are only added.
             buckets: hash buckets of the key, from 1 to 4096; those of the lake by default.
 
         Raises:
@@ -605,8 +606,7 @@ class Lake:
     def diff(self, before: str | None, after: str = MAIN, limit: int | None = None) -> list[EntryChange]:
         """Return the entries that differ between two commits, by path, at most `limit`.
 
-        `before` defaults to the first parent of `after`. The time is proportional to the differences. Raises
-        RefNotFoundError if a reference names no commit.
+        `before` defaults to the first parent of `after`. Raises RefNotFoundError if a reference names no commit.
         """
         repository = self._opened.repository
         to = repository.resolve(after)
@@ -646,11 +646,11 @@ def init(
     succeeds.
 
     Args:
-        place: a directory, empty or absent, or `file:///directory`, `s3://bucket/prefix`,
-            `gs://bucket/prefix`, `az://account/container/prefix`, `memory://name` (lost when the process ends).
-        metadata: URL of the key-value store for the lake's records, as `open_key_value` takes it, or
-            `objects` for objects in the lake itself. By default the setting `metadata`; without it a SQLite file
-            for a directory, `objects` for other places. A password in the URL is used but not stored.
+        place: a directory, empty or absent, or `file:///directory`, `s3://bucket/prefix`, `gs://bucket/prefix`,
+            `az://account/container/prefix`, `memory://name` (lost when the process ends).
+        metadata: URL of the key-value store for the lake's records, as `open_key_value` takes it, or `objects` for
+            objects in the lake itself. By default the setting `metadata`; without it a SQLite file for a directory,
+            `objects` for other places. A password in the URL is used but not stored.
         buckets: hash buckets of its tables, from 1 to 4096; fixed for the life of the lake.
         text: the tokenizer of the full-text index: `english`, `whitespace` or `cjk`. By default the setting `text`,
             otherwise `english`. `lake.maintenance.rebuild_index(text=...)` changes it.
@@ -663,8 +663,8 @@ def init(
 
     Raises:
         LakeExistsError: there is a lake already.
-        UsageError: the place is not empty, a URL is unusable, `buckets` is out of range, or there is no
-            such `text`, function, or attribute.
+        UsageError: the place is not empty, a URL is unusable, `buckets` is out of range, or there is no such `text`,
+            function, or attribute.
         StorageError: a store is unreachable or refuses.
     """
     if not 1 <= buckets <= BUCKETS_MAX:

@@ -198,6 +198,7 @@ class WorkspaceLake:
     ingest = _WholeLakeOnly()
     journal = _WholeLakeOnly()
     keys = _WholeLakeOnly()
+    prices = _WholeLakeOnly()
     listen = _WholeLakeOnly()
     log = _WholeLakeOnly()
     maintenance = _WholeLakeOnly()

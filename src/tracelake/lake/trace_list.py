@@ -292,10 +292,14 @@ def totals_sql(columns: Iterable[str]) -> str:
 
 
 _TOKEN_SUMS: Final = totals_sql(("input_tokens", "output_tokens"))
+# The sum of doubles depends on their order, and pages of a list compare it.
+_COST_SUM: Final = (
+    "sum((least(greatest(cost, 0), 9e9) * 1e12)::HUGEINT) FILTER (cost IS NOT NULL)::DOUBLE / 1e12 AS cost"
+)
 _LATENCY: Final = "quantile_disc(duration_ns, 0.5) AS p50_ns, quantile_disc(duration_ns, 0.95) AS p95_ns"
 STATISTICS_SQL: Final = f"""
     count(*) AS traces, count(*) FILTER (error_count > 0) AS errors,
-    {_LATENCY}, quantile_disc(duration_ns, 0.99) AS p99_ns, {_TOKEN_SUMS}, sum(cost) AS cost"""
+    {_LATENCY}, quantile_disc(duration_ns, 0.99) AS p99_ns, {_TOKEN_SUMS}, {_COST_SUM}"""
 """Columns of statistics over rows of table `traces`."""
 
 
@@ -446,7 +450,7 @@ def read_overview(lake: Lake, wanted: TraceFilter) -> Overview:
 
 
 GroupedBy: TypeAlias = Literal["session", "user"]
-GroupOrder: TypeAlias = Literal["newest", "oldest", "traces", "spans", "errors", "tokens"]
+GroupOrder: TypeAlias = Literal["newest", "oldest", "traces", "spans", "errors", "tokens", "cost"]
 _NEWEST: Final = ("(last_ns > {latest_ns})::BIGINT", "last_ns DESC")
 _GROUP_KEYS: Final[dict[GroupOrder, tuple[str, ...]]] = {
     "newest": _NEWEST,
@@ -455,6 +459,7 @@ _GROUP_KEYS: Final[dict[GroupOrder, tuple[str, ...]]] = {
     "spans": ("span_count DESC", "last_ns DESC"),
     "errors": ("error_count DESC", "last_ns DESC"),
     "tokens": ("(input_tokens::HUGEINT + output_tokens) DESC", "last_ns DESC"),
+    "cost": ("(least(coalesce(cost, 0), 9e9) * 1e9)::BIGINT DESC", "last_ns DESC"),
 }
 _SUMS: Final = ("span_count", "error_count", "input_tokens", "output_tokens")
 
@@ -490,7 +495,7 @@ def list_groups(
         WITH grouped AS (
             SELECT {column} AS id, md5({column}) AS row_id, count(*) AS traces,
                 count(*) FILTER (error_count > 0) AS failed_traces, {totals_sql(_SUMS)},
-                sum(cost) AS cost,
+                {_COST_SUM},
                 min(start_ns) AS first_ns, max(start_ns) AS last_ns, arg_min(trace_id, start_ns) AS first_trace_id,
                 count(DISTINCT {other}) AS others, arg_max({other}, start_ns) AS other
             FROM traces {where} GROUP BY {column}

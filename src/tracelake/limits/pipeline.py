@@ -100,3 +100,5 @@ REPLICA_GONE_S: Final = 12.0
 """Time without a heartbeat of a replica. Beyond: it shows as gone."""
 REPLICA_STUCK_S: Final = 120.0
 """Time without progress of a replica. Beyond: it shows as stuck; a failing one does so at once."""
+PRICES_MAX: Final = 500
+"""Own prices of a lake. Beyond: another one is refused."""

@@ -471,6 +471,11 @@ class SpanChecks:
 class SpanColumns(SpanChecks):
     """Collector of spans that returns them as record batches of schema SPANS. It holds `rows` spans."""
 
+    def __init__(self, table: prices.PriceTable = prices.SHIPPED) -> None:
+        """Create a collector that computes costs by a price table."""
+        super().__init__()
+        self._prices = table
+
     def _begin(self) -> None:
         super()._begin()
         self._scope_of_row: list[int] = []
@@ -485,7 +490,7 @@ class SpanColumns(SpanChecks):
         for column, values in (plain | _read_unchecked(plain, spans)).items():
             self._plain[column] += values
         derived = derive_columns(attributes, events)
-        prices.fill(derived, plain["start_ns"])
+        prices.fill(derived, plain["start_ns"], self._prices)
         for column in conventions.COLUMNS:
             self._plain[column] += derived.get(column) or [None] * len(spans)
         self._attributes.extend(attributes)

@@ -29,6 +29,7 @@ from tracelake.otlp.decode import Decoded, decode_json, decode_protobuf
 from tracelake.otlp.framing import Format
 from tracelake.otlp.json_messages import Message
 from tracelake.otlp.parse import Dialect
+from tracelake.otlp.prices import SHIPPED, PriceTable
 from tracelake.otlp.wire import has_old_names, take_old_names
 
 _PLAIN: Final = ("span_id", "parent_span_id", "name", "kind", "status", "start_ns", "end_ns")
@@ -168,9 +169,10 @@ def take_apart(format: Format, payload: bytes) -> dict[str, TraceSpans]:
     return complete(format, payload, partitioner, decoded)
 
 
-def rows_of(data: bytes) -> SpanColumns:
-    """Return the spans of a `TracesData` as columns. Raises InputError if it cannot be decoded."""
-    columns = SpanColumns()
+def rows_of(data: bytes, prices: PriceTable = SHIPPED) -> SpanColumns:
+    """Return the spans of a `TracesData` as columns, with costs by a price table. Raises InputError if it cannot be
+    decoded."""
+    columns = SpanColumns(prices)
     add_rows(data, columns)
     return columns
 

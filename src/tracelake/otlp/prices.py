@@ -1,6 +1,7 @@
 """Cost of a model call by a price table, for spans whose sender states none.
 
-The table is part of the code, so that a replay gives the same rows: `TRANSFORM` contains its fingerprint.
+The shipped table is part of the code, and `TRANSFORM` contains its fingerprint. The journal names the version of a
+lake's own prices for each step. A replay therefore gives the same rows.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import hashlib
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from functools import cache, lru_cache
 from pathlib import Path
@@ -39,7 +40,7 @@ class Price:
     cache_write: float | None = None
     """Of input that is written to a cache; as other input if absent."""
     valid_from: date | None = None
-    """First day of the price, UTC. The first price of a model also holds before."""
+    """First day of the price, UTC. The first shipped price of a model also holds before."""
 
     def cost(self, inputs: int, outputs: int, cache_reads: int, cache_writes: int) -> float:
         """Return US dollars for these tokens. Some senders do not count cached tokens as input; the cached tokens may
@@ -67,32 +68,82 @@ def table_fingerprint() -> str:
     return hashlib.sha256(repr(sorted(price_table().items())).encode()).hexdigest()[:8]
 
 
+def _names_of(model: str) -> list[str]:
+    """Return the names by which a model may have a price: as sent, without its host, and without its release."""
+    names = [model.strip().lower()]
+    if match := _HOST.match(names[0]):
+        names.append(names[0][match.end() :])
+    while (shorter := _RELEASE.sub("", names[-1])) != names[-1]:
+        names.append(shorter)
+    return names
+
+
 @lru_cache(_MODELS_CACHED_MAX)
 def prices_of(model: str) -> Sequence[Price]:
-    """Return the prices of a model. The name may have a prefix of a host or a suffix of a release. Empty for an unknown
-    model."""
+    """Return the shipped prices of a model. The name may have a prefix of a host or a suffix of a release. Empty for an
+    unknown model."""
     table = price_table()
-    name = model.strip().lower()
-    name = name[match.end() :] if (match := _HOST.match(name)) else name
-    while name not in table:
-        shorter = _RELEASE.sub("", name)
-        if shorter == name:
-            return ()
-        name = shorter
-    return table[name]
+    return next((table[name] for name in _names_of(model) if name in table), ())
 
 
 def price_at(model: str, time_ns: int) -> Price | None:
-    """Return the price of a model at a time, if it is known."""
+    """Return the shipped price of a model at a time, if it is known."""
     prices = prices_of(model)
     if len(prices) < 2:
         return prices[0] if prices else None
-    day = datetime.fromtimestamp(time_ns // 1_000_000_000, UTC).date()
+    day = _day(time_ns)
     valid = [price for price in prices if price.valid_from is None or price.valid_from <= day]
     return valid[-1] if valid else prices[0]
 
 
-def fill(columns: dict[str, list[Any]], starts_ns: Sequence[int]) -> None:
+def _day(time_ns: int) -> date:
+    return datetime.fromtimestamp(time_ns // 1_000_000_000, UTC).date()
+
+
+@dataclass(frozen=True, slots=True)
+class PriceTable:
+    """Prices of a lake: its own, then those that are shipped."""
+
+    own: tuple[tuple[str, Price], ...] = ()
+    """The lake's own prices, each with the name of a model in lower case; `*` at its end matches any ending."""
+    version: str = ""
+    """Version of the own prices; empty for none."""
+    _matching: dict[str, Sequence[Price]] = field(default_factory=dict, compare=False, repr=False)
+
+    def price_at(self, model: str, time_ns: int) -> Price | None:
+        """Return the price of a model at a time, if it is known. Of own prices that are valid, the most specific name
+        wins, then the latest day. An own price wins over a shipped one."""
+        if self.own and (prices := self._own_prices(model)):
+            day = _day(time_ns)
+            for price in prices:
+                if price.valid_from is None or price.valid_from <= day:
+                    return price
+        return price_at(model, time_ns)
+
+    def _own_prices(self, model: str) -> Sequence[Price]:
+        """Return the own prices of a model in the order in which they win."""
+        if model not in self._matching:
+            if len(self._matching) >= _MODELS_CACHED_MAX:
+                self._matching.clear()
+            names = _names_of(model)
+            matching = [each for each in self.own if _fits(each[0], names)]
+            matching.sort(key=lambda each: each[1].valid_from or date.min, reverse=True)
+            matching.sort(key=lambda each: (each[0].endswith("*"), -len(each[0])))
+            self._matching[model] = [price for _, price in matching]
+        return self._matching[model]
+
+
+def _fits(pattern: str, names: Sequence[str]) -> bool:
+    if pattern.endswith("*"):
+        return any(name.startswith(pattern[:-1]) for name in names)
+    return pattern in names
+
+
+SHIPPED: Final = PriceTable()
+"""The table of a lake without own prices."""
+
+
+def fill(columns: dict[str, list[Any]], starts_ns: Sequence[int], table: PriceTable = SHIPPED) -> None:
     """Add the cost of spans that have a model and tokens, and no cost yet."""
     if "model" not in columns or not ("input_tokens" in columns or "output_tokens" in columns):
         return
@@ -108,5 +159,5 @@ def fill(columns: dict[str, list[Any]], starts_ns: Sequence[int]) -> None:
         inputs, outputs, cache_reads, cache_writes = (column[span] for column in usage)
         if inputs is None and outputs is None:
             continue
-        if (price := price_at(model, starts_ns[span])) is not None:
+        if (price := table.price_at(model, starts_ns[span])) is not None:
             costs[span] = price.cost(inputs or 0, outputs or 0, cache_reads or 0, cache_writes or 0)

@@ -19,6 +19,7 @@ from tracelake._settings import find_window
 from tracelake.indexing.build import IndexBuilder
 from tracelake.indexing.merge import IndexMerger
 from tracelake.journal.explicit_transactions import ExplicitTransactions
+from tracelake.journal.prices import Prices
 from tracelake.journal.quarantine import QuarantineStore
 from tracelake.journal.store import IngestedFiles, Journal
 from tracelake.pipeline.batch_sizing import BatchSizer
@@ -101,6 +102,7 @@ class PipelineContext:
     maintenance_tries: CrashMarkers
     """Separate markers, because maintenance may run concurrently with transactions."""
     unread: UnreadableInputs
+    prices: Prices
     sizer: BatchSizer | None
     """None: transactions take the groups of inputs as given."""
 
@@ -143,5 +145,6 @@ class PipelineContext:
             tries,
             maintenance_tries,
             UnreadableInputs(key_value, name),
+            Prices(key_value),
             sizer,
         )

@@ -30,6 +30,7 @@ from tracelake.otlp.columns import SpanColumns
 from tracelake.otlp.conventions import with_experiment
 from tracelake.otlp.decode import InputDigest, decode_json, decode_protobuf, incomplete_reason
 from tracelake.otlp.framing import Payload, Reading
+from tracelake.otlp.prices import SHIPPED, PriceTable
 from tracelake.pipeline.sources import deletions
 from tracelake.pipeline.sources.base import Input
 from tracelake.pipeline.sources.files import experiment_of
@@ -170,6 +171,7 @@ class ReadTask:
     buckets: int
     staging: str
     """Path prefix of staged objects. Empty: the task stages nothing, for example if it only verifies input."""
+    prices: PriceTable = SHIPPED
 
     @property
     def work_bytes(self) -> int:
@@ -235,7 +237,7 @@ class _Reader:
     def __init__(self, task: ReadTask, objects: ObjectStore) -> None:
         self._task = task
         self._objects = objects
-        self._together = SpanColumns()  # of inputs that were read completely
+        self._together = SpanColumns(task.prices)  # of inputs that were read completely
         self._receipt = ReadReceipt()
 
     def read(self, share: InputShare, bring: Callable[[], str]) -> None:
@@ -262,7 +264,7 @@ class _Reader:
             if incomplete_reason(size_bytes, [receipt.digest]) is None:
                 self._receipt.pieces += self._take(few, self._together, receipt)
         else:
-            alone = SpanColumns()
+            alone = SpanColumns(self._task.prices)
             receipt.pieces += self._take(chain(few, items), alone, receipt)
             receipt.pieces += self._stage(alone)
             _note_end(reading, receipt)
@@ -392,7 +394,9 @@ def group_inputs(inputs: Sequence[Input], max_bytes: int) -> list[list[Input]]:
     return runs
 
 
-def read_tasks(inputs: Sequence[Input], objects_url: str, buckets: int, staging: str) -> list[ReadTask]:
+def read_tasks(
+    inputs: Sequence[Input], objects_url: str, buckets: int, staging: str, prices: PriceTable = SHIPPED
+) -> list[ReadTask]:
     """Return the tasks that read these inputs, largest first. A large input gets several tasks; small ones share a
     task."""
     groups: list[tuple[InputShare, ...]] = []
@@ -413,7 +417,7 @@ def read_tasks(inputs: Sequence[Input], objects_url: str, buckets: int, staging:
             groups.append(tuple(together))
             together, room = shares, READ_TASK_INPUT_BYTES - cost
     groups.append(tuple(together))
-    return [ReadTask(objects_url, group, buckets, staging) for group in groups if group]
+    return [ReadTask(objects_url, group, buckets, staging, prices) for group in groups if group]
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from tracelake.journal.model import QuarantinedInput, QuarantineRecord, Seal, St
 from tracelake.journal.protocol import Appended
 from tracelake.journal.store import Journal
 from tracelake.limits import TRANSACTION_STEPS_MAX
+from tracelake.otlp.prices import PriceTable
 from tracelake.pipeline.batch_sizing import BatchSizer
 from tracelake.pipeline.context import PipelineContext
 from tracelake.pipeline.input_failures import Guarded, InputFaultError
@@ -241,13 +242,22 @@ class Pipeline:
             SourceChangedError: the unfinished transaction cannot be replayed as recorded.
             DamageError: the journal contradicts the tables.
         """
+        prices = self._context.prices.table()
         client, self._client = self._client or self.snapshot_client(), None
         self._leftovers.clean()
         open_transaction, self._open_transaction = self._open_transaction, None
         policy = partial(protocol.decide, self._mode, continuous=continuous)
         maintain = partial(self._maintenance.after_commit, progress, continuous=continuous)
         run = _DriverRun(
-            self._context, progress, stopping, self._start_work, policy, open_transaction, client, maintain
+            self._context,
+            progress,
+            stopping,
+            self._start_work,
+            policy,
+            open_transaction,
+            client,
+            maintain,
+            prices,
         )
         result = run.go(runs)
         self._open_transaction = run.opened()
@@ -320,14 +330,16 @@ class _DriverRun:
         open_transaction: OpenTransaction | None,
         client: ClientTransactionView,
         maintain: Callable[..., None],
+        prices: PriceTable,
     ) -> None:
         self._policy, self._client, self._maintain = policy, client, maintain
         self._context = context
         self._progress = progress
         self._stopping = stopping
         self._result = RunResult()
-        self._reader = InputReader(context.objects, context.buckets, context.runner, self._tell)
-        self._prefetcher = Prefetcher(context, self._tell, start_work)
+        self._prices = prices
+        self._reader = InputReader(context.objects, context.buckets, context.runner, self._tell, prices)
+        self._prefetcher = Prefetcher(context, self._tell, start_work, prices)
         self._retries = RetryPolicy(context, self._reader, stopping)
         self._replayer = Replayer(context, self._reader, self._retries, self._result, open_transaction)
         self._state_reader = StateReader(context, self._replayer, self._result)
@@ -440,7 +452,7 @@ class _DriverRun:
         assert number == (0 if opened is None else len(opened.steps)), "all that is recorded was fed before"
         client = self._client.client_of(t, None if opened is None else opened.steps[0].client)
         began_at = "" if number else now().isoformat(timespec="milliseconds")
-        step = Step(t, self._read.recorded, TRANSFORM, number, client, began_at)
+        step = Step(t, self._read.recorded, TRANSFORM, number, client, began_at, self._prices.version)
         current, ours = self._context.journal.append_step(step)
         if ours:
             self._replayer.add(step, self._read, is_new=True)

@@ -20,6 +20,7 @@ from tracelake.journal.model import DELETIONS, QuarantinedInput, ReadRange, Step
 from tracelake.journal.quarantine import QuarantineListing, next_offer, on_unread
 from tracelake.limits import TRANSACTION_TRIES_MAX, UNREAD_INPUT_MAX_S
 from tracelake.limits.input import MIB
+from tracelake.otlp.prices import SHIPPED, PriceTable
 from tracelake.pipeline.context import PipelineContext
 from tracelake.pipeline.input_failures import ASIDE_REASON_MAX_CHARS, CrashMarkers, InputFaultError, mark_of
 from tracelake.pipeline.poison_input import PoisonInputFinder
@@ -55,11 +56,17 @@ def run_inline(work: Callable[[], None]) -> Callable[[], None]:
 class Prefetcher:
     """Reads the likely input of the next transaction while the current one is published."""
 
-    def __init__(self, context: PipelineContext, progress: OnProgress, start_work: StartWork | None) -> None:
+    def __init__(
+        self,
+        context: PipelineContext,
+        progress: OnProgress,
+        start_work: StartWork | None,
+        prices: PriceTable = SHIPPED,
+    ) -> None:
         """Create a prefetcher that reads with `start_work`. None: it prefetches nothing."""
         self._start_work = start_work
         self._progress = progress
-        self._reader = InputReader(context.objects, context.buckets, context.runner, self._tell)
+        self._reader = InputReader(context.objects, context.buckets, context.runner, self._tell, prices)
         self._context = context
         self._inputs: tuple[base.Input, ...] = ()
         self._staged: ReadInput | None = None

@@ -148,7 +148,7 @@ class Replayer:
             for recorded_input in inputs_of(ranges)
         ]
         try:
-            read = self._reader.stage(inputs, t)
+            read = self._reader.stage(inputs, t, self._context.prices.table_of(step.prices))
         except InputFaultError as fault:
             return self.undone(t, fault)
         differs = compare(step.sources, read.sources) is not None

@@ -21,6 +21,7 @@ from tracelake import limits
 from tracelake._errors import TracelakeError
 from tracelake.journal.model import ReadRange, Recorded, RecordedRange, Sources, Step, compress, inputs_of
 from tracelake.journal.protocol import compare
+from tracelake.otlp.prices import SHIPPED, PriceTable
 from tracelake.otlp.schema import SPANS
 from tracelake.pipeline.decode_task import (
     STAGED_PIECE_MAX_BYTES,
@@ -106,19 +107,32 @@ class ReadInput:
 class InputReader:
     """Runs read tasks, and deletes the rows that they staged when asked."""
 
-    def __init__(self, objects: ObjectStore, buckets: int, runner: TaskRunner, progress: OnProgress) -> None:
+    def __init__(
+        self,
+        objects: ObjectStore,
+        buckets: int,
+        runner: TaskRunner,
+        progress: OnProgress,
+        prices: PriceTable = SHIPPED,
+    ) -> None:
+        self._prices = prices
         self._objects = objects
         self._buckets = buckets
         self._runner = runner
         self._progress = progress
 
-    def stage(self, inputs: Sequence[Input], transaction: int | None = None) -> ReadInput:
+    def stage(
+        self, inputs: Sequence[Input], transaction: int | None = None, prices: PriceTable | None = None
+    ) -> ReadInput:
         """Run tasks that read inputs and stage their rows. On failure, delete the rows staged so far. Raises
-        InputFaultError if a task failed in a way that may be due to its input."""
+        InputFaultError if a task failed in a way that may be due to its input.
+
+        `prices` are those of a recorded step; by default those of the reader.
+        """
         staging = (
             f"{STAGING}{uuid.uuid4().hex}-"  # no directory, because deleting files would leave it behind
         )
-        tasks = read_tasks(inputs, self._objects.url, self._buckets, staging)
+        tasks = read_tasks(inputs, self._objects.url, self._buckets, staging, prices or self._prices)
         stage: Stage = "reading" if transaction is None else "recovering"
         receipts = self._run(run_read_task, tasks, staging, stage, transaction)
         gathered = gather(inputs, receipts)

@@ -44,7 +44,7 @@ _TOO_SLOW: Final = (
 )
 NAMING: Final = (
     *("name", "branch", "into", "source", "ref", "at", "id", "role", "workspace", "experiment_id"),
-    *("experiment_name", "key", "trace_ids", "request_ids", "max_timestamp_millis"),
+    *("model", "experiment_name", "key", "trace_ids", "request_ids", "max_timestamp_millis"),
 )
 """Fields of request bodies that identify an action's object. Other fields may contain private text."""
 

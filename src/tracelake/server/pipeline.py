@@ -1,8 +1,8 @@
-"""Pipeline, sources and explicit transactions in the JSON API and on pages.
+"""Pipeline, sources, prices and explicit transactions in the JSON API and on pages.
 
 `/api/v1/pipeline` reports transactions with their inputs, as `tracelake pipeline` does; pages show the same. The
-route `/api/v1/sources` lists and changes the sources of running pipelines. `/api/v1/transactions` controls explicit
-transactions, as `tracelake transaction` does.
+route `/api/v1/sources` lists and changes the sources of running pipelines, `/api/v1/prices` the own prices of models.
+`/api/v1/transactions` controls explicit transactions, as `tracelake transaction` does.
 
 The server only records a client's request; a pipeline of this or another server executes it. Therefore a response
 waits for a limited time, and is 202 if the request is still pending.
@@ -16,15 +16,19 @@ from dataclasses import asdict
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from fastapi import APIRouter, Query, Request, Response
+from fastapi.responses import RedirectResponse
 from pydantic import Field
 
 from tracelake import limits
-from tracelake._errors import BackPressureError
+from tracelake._errors import BackPressureError, UsageError
 from tracelake.journal.protocol import ClientRequest
 from tracelake.lake.explicit_transactions import ClientTransactionInfo
 from tracelake.lake.lake import Lake
+from tracelake.otlp.prices import price_table
 from tracelake.server import routes
-from tracelake.server.http_policy import RequestLake
+from tracelake.server.audit import tell_object
+from tracelake.server.http_policy import RequestLake, may_send
+from tracelake.server.key_ring import ACTOR, KeyHolder
 from tracelake.server.pipeline_host import PipelineHost, host_error
 from tracelake.server.render import with_query
 from tracelake.tasks.runners import InProcess
@@ -104,6 +108,7 @@ def _answer(info: ClientTransactionInfo, status: int) -> Response:
 
 
 PIPELINE = "/api/v1/pipeline"
+PRICES_PAGE: Final = "/pipeline/prices"
 _REPLAYING: Final = threading.Lock()
 Number = Annotated[int | None, Query(ge=0, le=limits.TRANSACTION_NUMBER_MAX)]
 
@@ -170,6 +175,77 @@ def pipeline_page(
     view = pipeline_overview(lake, host, limit, before)
     next_url = with_query(request, before=view["next"]) if view["next"] is not None else None
     return routes.render_page(request, "pipeline.html", PIPELINE, view=view, next_url=next_url)
+
+
+class NewPrice(routes.RequestModel):
+    """Request body that sets an own price of a model, in US dollars per million tokens."""
+
+    model: str
+    input: float
+    output: float = 0.0
+    cached_input: float | None = None
+    cache_write: float | None = None
+    valid_from: str = ""
+
+
+@api.get("/prices")
+def prices(lake: RequestLake) -> Response:
+    """List the lake's own prices of models."""
+    return routes.json_response({"prices": lake.prices.all()})
+
+
+@api.post("/prices")
+def set_price(lake: RequestLake, body: routes.JsonBody[NewPrice]) -> Response:
+    """Add or replace an own price of a model, for spans that are ingested from now on."""
+    return routes.json_response({"price": lake.prices.set(**body.model_dump())}, 201)
+
+
+@api.delete("/prices")
+def remove_price(lake: RequestLake, model: routes.Name, valid_from: routes.Text = None) -> Response:
+    """Remove the own prices of a model, or only the one that is valid from a day."""
+    tell_object(f"model {model}")
+    return routes.json_response({"removed": lake.prices.remove(model, valid_from)})
+
+
+@pages.get(PRICES_PAGE)
+def prices_page(lake: RequestLake, request: Request) -> Response:
+    """Show the prices by which costs are computed."""
+    actor: KeyHolder | None = request.scope.get(ACTOR)
+    can_change = actor is None or may_send("POST", PRICES_PAGE, actor.role, actor.workspace)
+    return routes.render_page(
+        request, "prices.html", "/api/v1/prices",
+        own=lake.prices.all(), shipped=price_table(), can_change=can_change,
+    )  # fmt: skip
+
+
+@pages.post(PRICES_PAGE)
+def submit_price(lake: RequestLake, fields: routes.FormFields) -> Response:
+    """Set the price of a form, and show the prices."""
+    numbers: dict[str, float | None] = {}
+    for name in ("input", "output", "cached_input", "cache_write"):
+        text = fields.get(name, "").strip()
+        try:
+            numbers[name] = float(text) if text else None
+        except ValueError:
+            raise UsageError(f"{name} is a number of US dollars, such as 0.25") from None
+    model, input = fields.get("model", ""), numbers.pop("input")
+    if input is None:
+        raise UsageError("a price needs the US dollars per million input tokens; 0 is allowed")
+    tell_object(f"model {model.strip()}")
+    output = numbers.pop("output") or 0.0
+    lake.prices.set(
+        model, input=input, output=output, **numbers, valid_from=fields.get("valid_from", "").strip()
+    )
+    return RedirectResponse(PRICES_PAGE, 303)
+
+
+@pages.post(f"{PRICES_PAGE}/delete")
+def delete_price(lake: RequestLake, fields: routes.FormFields) -> Response:
+    """Remove the price of a form, and show the prices."""
+    model, day = fields.get("model", ""), fields.get("valid_from", "")
+    tell_object(f"model {model}")
+    lake.prices.remove(model, day)
+    return RedirectResponse(PRICES_PAGE, 303)
 
 
 @pages.get("/pipeline/{transaction}")

@@ -316,7 +316,7 @@ class Chart:
     """Times at the left, in the middle and at the right."""
     most: int
     """Traces of the fullest interval."""
-    total: Mapping[str, int]
+    total: Mapping[str, Any]
 
 
 _CHART_WIDTH: Final = 600

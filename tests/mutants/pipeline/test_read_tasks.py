@@ -40,8 +40,8 @@ def test_ties(broken: Mutation) -> None:
             "the last ones are read",
             read_tasks,
             rewrite(
-                "_1._(_(_))\nreturn [_2(_3, _4, _5, _6) for _4 in _1 if _4]",
-                "return [_2(_3, _4, _5, _6) for _4 in _1 if _4]",
+                "_1._(_(_))\nreturn [_2(_3, _4, _5, _6, _7) for _4 in _1 if _4]",
+                "return [_2(_3, _4, _5, _6, _7) for _4 in _1 if _4]",
             ),
         ),
         Mutation("a stripe has a task", read_tasks, rewrite("_ > 1", "False")),
