@@ -141,16 +141,12 @@ _NOT_PUBLIC: Final = ("hot", "objects")
 _COMPLETE_ONLY: Final = ("InProcess", "TaskRunner")
 """Classes for tests and adapters, whose methods only the complete page has."""
 
-_BRIEF: Final = (
-    *(
-        "lake.transactions",
-        "lake.keys",
-        "lake.prices",
-        "lake.sessions",
-        "lake.audit",
-        "lake.archive",
-        "lake.annotations",
-    ),
+_BRIEF: Final = tuple(
+    f"lake.{name}"
+    for name in (
+        *("transactions", "keys", "prices", "sessions", "audit", "archive", "annotations"),
+        *("retention", "journal", "sources", "outputs", "quarantine"),
+    )
 )
 """Sections of the short page without effects: most programs use the command line or HTTP for this work."""
 
