@@ -6,6 +6,7 @@ import math
 
 import pytest
 
+from tracelake.batching import DAY_S, WINDOW_SETTLES_S, Windows
 from tracelake.limits import INDEX_MERGED_MAX_BYTES, INDEX_REBUILT_PART_ROWS
 from tracelake.search.model import PartRef
 from tracelake.search.protocol import INDEX_FAN_OUT as FAN_OUT
@@ -13,6 +14,7 @@ from tracelake.search.protocol import (
     INDEX_REPLACED_MIN,
     INDEX_REST_SHARE,
     Generation,
+    IndexWindows,
     counts_replaced,
     due,
     due_when_idle,
@@ -182,3 +184,52 @@ def test_what_counts_many_replaced_rows_is_written_again_even_where_it_is_large(
     found = generations([large, part(10, 11, documents=10), part(11, 12, documents=10)])
     live = {3: INDEX_REBUILT_PART_ROWS // 2, 10: 8, 11: 7}
     assert [each.lower for each in to_rewrite(found, live)] == [0, 11]
+
+
+PER_WINDOW = 20
+"""Transactions of a day."""
+
+
+def check_windows(windows: int) -> float:
+    """Check that no merge crosses a window or rewrites a settled one, and return how often a document was written by
+    merges. The table's batches of a day are one batch."""
+    parts: list[PartRef] = []
+    written = 0
+    settled: list[PartRef] = []
+    for number in range(windows * PER_WINDOW):
+        parts.append(part(number, number + 1))
+        now_s = DAY_S + number * DAY_S // PER_WINDOW
+        lowers = [*range(0, number, PER_WINDOW), number]
+        rule = Windows(DAY_S, now_s)
+        index = IndexWindows(rule, lowers, [DAY_S + lower * DAY_S // PER_WINDOW for lower in lowers])
+        while run := list(due(generations(parts), windows=index) or due_when_idle(generations(parts), index)):
+            assert run[0].lower // PER_WINDOW == (run[-1].upper - 1) // PER_WINDOW, "one window at a time"
+            parts = list(with_merged(parts, [each.parts[0] for each in run], [merged(run)]) or ())
+            written += sum(each.documents for each in run)
+        assert until_due(generations(parts), windows=index) >= 1
+        old = [each for each in parts if rule.is_settled(1 + each.lower // PER_WINDOW)]
+        assert old[: len(settled)] == settled, "a settled window is never rewritten"
+        assert [each.documents for each in old] == [PER_WINDOW] * len(old), "it is one part"
+        settled = old
+    assert sum(each.documents for each in parts) == windows * PER_WINDOW
+    return written / (windows * PER_WINDOW)
+
+
+def test_windows_bound_the_work_on_a_document() -> None:
+    """A document is written as often in a lake of 60 days as in one of 6."""
+    assert check_windows(60) == pytest.approx(check_windows(6), rel=0.1)
+
+
+def test_large_parts_stay_in_a_settled_window() -> None:
+    """The last merge of a window takes what fits into one part; parts without a time are an old window."""
+    now_s = 9 * DAY_S + WINDOW_SETTLES_S
+    days = IndexWindows(Windows(DAY_S, now_s), range(8), [0, 0, *[8 * DAY_S] * 6])
+    full = INDEX_REBUILT_PART_ROWS
+    sizes = [1, 1, 5, full, 2, 3, 4, full]
+    parts = [part(t, t + 1, documents=documents) for t, documents in enumerate(sizes)]
+    assert [(each.lower, each.documents) for each in due(generations(parts), windows=days)] == [
+        (4, 2),
+        (5, 3),
+        (6, 4),
+    ]
+    assert due(generations(parts[:4]), windows=days) == ()

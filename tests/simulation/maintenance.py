@@ -7,19 +7,23 @@ Real code over tiny parts of JSON.
 from __future__ import annotations
 
 import json
+import time
 import uuid
 from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
 from typing import Any, Final, TypeAlias
 
+from msgspec.structs import replace
+
 from tests.simulation.scenarios import require
 from tracelake._errors import DamageError, ExpiredError, NotFoundError, TracelakeError
+from tracelake.batching import DAY_S, Windows
 from tracelake.limits import LEASE_S
 from tracelake.shards.compaction import Collector
 from tracelake.shards.leases import Lease
 from tracelake.shards.model import Batch, BatchRef, Part
-from tracelake.shards.protocol import UpdateFate, classify, forget, settle_append
+from tracelake.shards.protocol import UpdateFate, classify, due, forget, settle_append
 from tracelake.shards.rows import first_row_id
 from tracelake.shards.shard import Shard, Snapshot
 from tracelake.storage import ABSENT, KeyValueStore, ObjectStore
@@ -171,7 +175,16 @@ class MaintenanceScenario(Scenario):
                     came.append([first_row_id(t) + len(came), key, value])
             parts = [stores.put(epoch, came)] if came else []
             gone = [stores.put(epoch, went)] if went else []
-        batch = Batch(t, t + 1, stores.new_id(), tuple(parts), tuple(gone), {"t": t}, epoch=epoch)
+        batch = Batch(
+            t,
+            t + 1,
+            stores.new_id(),
+            tuple(parts),
+            tuple(gone),
+            {"t": t},
+            epoch=epoch,
+            ingested_s=self.ingested_s(t),
+        )
         try:
             lost = shard.compare_and_append(batch) is not None
             self._commit(stores.key_value, shard, t)
@@ -188,7 +201,7 @@ class MaintenanceScenario(Scenario):
         shard = self._open(process)
         for number in range(self._rounds):
             with self.lease(shard, process.key_value) as lease:
-                run = two_alike(settle_append(lease.state.batches, self.committed(process.key_value, shard)))
+                run = self.choose(lease.state.batches, self.committed(process.key_value, shard))
                 if run:
                     batches = [shard.batch(ref) for ref in run]
                     stores = Stores(process.key_value, process.objects, process.name)
@@ -197,6 +210,15 @@ class MaintenanceScenario(Scenario):
             if number == 0 and shard.state().upper > 1:
                 shard.change(partial(forget, since=1))
             self._rest(process)
+
+    def choose(self, batches: Sequence[BatchRef], committed: int) -> Sequence[BatchRef]:
+        """Return the committed batches to compact now."""
+        return two_alike(settle_append(batches, committed))
+
+    def ingested_s(self, t: int) -> int:
+        """Return the time of a transaction; here unknown, as in old lakes."""
+        del t
+        return 0
 
     def _rest(self, process: Process) -> None:
         if self.rests:
@@ -344,3 +366,49 @@ class FilledScenario(MaintenanceScenario):
             Actor("collector", self._collect),
             *(Actor(f"reader-{index}", self._read) for index in range(self._readers)),
         ]
+
+
+PER_DAY: Final = 2
+"""Transactions of a day."""
+
+
+class WindowsScenario(FilledScenario):
+    """Two compactors work on windows of a day while a writer appends; a second of the run is a day of the clock."""
+
+    name = "maintenance-windows"
+
+    def __init__(self, compactors: int = 2, rounds: int = 3) -> None:
+        super().__init__(readers=1, rounds=rounds, filled=PER_DAY)
+        self._compactors = compactors
+
+    def actors(self) -> list[Actor]:
+        return [
+            Actor("writer", self._write),
+            *(Actor(f"compactor-{index}", self._compact) for index in range(self._compactors)),
+            Actor("collector", self._collect),
+            Actor("reader-0", self._read),
+        ]
+
+    def wall_s(self, who: str, now_s: float) -> float:
+        """Return the time of day, which differs between machines by less than a window needs to settle."""
+        return DAY_S * (1 + now_s) + 600 * (len(who) % 3)
+
+    def ingested_s(self, t: int) -> int:
+        return DAY_S * (1 + t // PER_DAY) + t
+
+    def choose(self, batches: Sequence[BatchRef], committed: int) -> Sequence[BatchRef]:
+        return due(batches, committed, windows=Windows(DAY_S, time.time()))
+
+    def merge(self, stores: Stores, batches: Sequence[Batch], since: int, epoch: int) -> Batch:
+        windows = Windows(DAY_S, time.time())
+        merged = super().merge(stores, batches, since, epoch)
+        return replace(merged, ingested_s=windows.time_of([batch.ingested_s for batch in batches]))
+
+    def invariant(self, run: Run) -> None:
+        """No batch has rows of two days, and no day is compacted twice."""
+        super().invariant(run)
+        for ref in Shard("t", run.direct_key_value, run.direct_objects).state().batches:
+            days = {t // PER_DAY for t in range(ref.lower, ref.upper)}
+            require(len(days) == 1, f"[{ref.lower}, {ref.upper}) has the days {days}")
+            require(ref.level <= 1, f"[{ref.lower}, {ref.upper}) was compacted {ref.level} times")
+            run.notes["settled"] = run.notes.get("settled", 0) + ref.level

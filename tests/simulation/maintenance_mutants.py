@@ -9,8 +9,10 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from tests.simulation.maintenance import FilledScenario, MaintenanceScenario, Stores
+from tests.mutants.mutation import Mutation, rewrite
+from tests.simulation.maintenance import FilledScenario, MaintenanceScenario, Stores, WindowsScenario
 from tests.simulation.mutants import Mutant
+from tracelake.batching import Windows
 from tracelake.shards.compaction import CollectedParts, Collector
 from tracelake.shards.leases import Lease, leases
 from tracelake.shards.model import Batch, BatchRef, Moment, Retired, ShardState, Write
@@ -216,6 +218,18 @@ class LeasesByTheClock(FilledScenario):
 _SLOW: Final = Faults(delays=4)
 
 MAINTENANCE_MUTANTS: Final = [
+    Mutant(
+        "maintenance: a window merged with another",
+        WindowsScenario,
+        exhaustive_max=None,
+        words=[Mutation("windows", Windows.numbers, rewrite("list(_(_1, max))", "[1 for a in _1]"))],
+    ),
+    Mutant(
+        "maintenance: a settled window rewritten",
+        WindowsScenario,
+        exhaustive_max=None,
+        words=[Mutation("one item stays", Windows.due, rewrite("len(_1) > 1", "len(_1) > 0"))],
+    ),
     Mutant("maintenance: lease after listing", partial(LeaseAfterListing, 2, 4), exhaustive_max=None),
     Mutant("maintenance: leases ignored", partial(LeasesIgnored, 2, 4), exhaustive_max=None),
     Mutant(

@@ -23,7 +23,7 @@ from tests.simulation.expiring import ExpireScenario
 from tests.simulation.fitting import FittingScenario
 from tests.simulation.index_merging import IndexMergeScenario
 from tests.simulation.kafka import KafkaScenario
-from tests.simulation.maintenance import MaintenanceScenario
+from tests.simulation.maintenance import MaintenanceScenario, WindowsScenario
 from tests.simulation.other_runs import ReleasesScenario, ReshardedScenario
 from tests.simulation.outbox import OutboxScenario
 from tests.simulation.overlap import OverlapScenario
@@ -56,6 +56,7 @@ SCENARIOS: tuple[Scenario, ...] = (
     StoreScenario(),
     PipelineScenario(2, 2),
     MaintenanceScenario(),
+    WindowsScenario(),
     CollectScenario(1),
     ExpireScenario(2),
     SettingAsideScenario(),

@@ -84,6 +84,7 @@ SLICES = {
     "setting aside": 30,
     "pipeline": 50,
     "maintenance": 50,
+    "maintenance-windows": 50,
     "collect": 100,
     "expire": 40,
 }

@@ -9,6 +9,7 @@ work is lost. After a crash, the index is the old or the new one. Older commits 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -17,6 +18,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from tracelake._errors import ContentionError, TracelakeError
+from tracelake.batching import Windows
 from tracelake.indexing.build import IndexBuilder, IndexedRows, StartedBuild
 from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX
 from tracelake.search.analyzers import Analyzer, of_fingerprint
@@ -25,6 +27,7 @@ from tracelake.search.model import Manifest, PartRef, manifest_path
 from tracelake.search.protocol import (
     INDEX_FAN_OUT,
     Generation,
+    IndexWindows,
     counts_replaced,
     due,
     due_when_idle,
@@ -78,8 +81,10 @@ class IndexMerger:
 
     fan_out = INDEX_FAN_OUT
 
-    def __init__(self, builder: IndexBuilder) -> None:
+    def __init__(self, builder: IndexBuilder, window_s: int | None = None) -> None:
+        """Create a merger. Parts of different windows of `window_s` are not merged; None for no windows."""
         self._builder = builder
+        self._window_s = window_s
         self._objects = builder.objects
         self._repository = Repository(builder.key_value, builder.objects)
         self._again = RetrySchedule(self.fan_out)
@@ -117,13 +122,18 @@ class IndexMerger:
         if not standing.is_complete:
             return self._complete(standing, progress)
         all_generations = generations(read_parts(self._objects, standing.manifest))
-        run = behind.due(all_generations)
+        batches = Shard(standing.shard, self._builder.key_value, self._objects).state().batches
+        windows = IndexWindows(
+            Windows(self._window_s, time.time()),
+            [ref.lower for ref in batches],
+            [ref.ingested_s for ref in batches],
+        )
+        run = behind.due(all_generations, windows)
         if run:
             return self._merge_or_pass_by(standing, run, behind, progress)
-        self._again.not_before = standing.transaction + until_due(all_generations, self.fan_out)
+        self._again.not_before = standing.transaction + until_due(all_generations, self.fan_out, windows)
         for each in without_vectors(all_generations, standing.manifest.vectors):
             self._merge_or_pass_by(standing, [each], behind, progress)
-        batches = Shard(standing.shard, self._builder.key_value, self._objects).state().batches
         live = sum(ref.rows for ref in batches if ref.lower <= standing.transaction)
         if not counts_replaced(standing.manifest.documents, live):
             return False
@@ -213,10 +223,12 @@ class _Behind:
         self._lower = 0
         self.has_passed = False
 
-    def due(self, all_generations: Sequence[Generation]) -> Sequence[Generation]:
+    def due(self, all_generations: Sequence[Generation], windows: IndexWindows) -> Sequence[Generation]:
         """Return the oldest run that is due. If there is none, return the run that is due at rest."""
         behind = [each for each in all_generations if each.lower >= self._lower]
-        run = due(behind, self._fan_out) or (due_when_idle(behind) if self._is_idle else ())
+        run = due(behind, self._fan_out, windows)
+        if not run and self._is_idle:
+            run = due_when_idle(behind, windows)
         return run[: self._fan_out] if self.has_passed else run
 
     def pass_by(self, run: Sequence[Generation]) -> None:

@@ -128,8 +128,9 @@ class PipelineContext:
         tries = CrashMarkers(key_value, name)
         maintenance_tries = tries.another()
         runner, maintaining = runners(runner, tries, maintenance_tries)
-        maintainer = Maintainer(key_value, objects, maintaining, window_s=find_window())
-        merger = IndexMerger(IndexBuilder(key_value, objects, buckets, maintaining))
+        window_s = find_window()
+        maintainer = Maintainer(key_value, objects, maintaining, window_s=window_s)
+        merger = IndexMerger(IndexBuilder(key_value, objects, buckets, maintaining), window_s)
         return cls(
             journal,
             ExplicitTransactions(key_value, name),

@@ -8,12 +8,16 @@ Parts of the same transactions are a *generation*: together they cover all bucke
 like batches of a table, by number of documents. A generation whose parts have their full size gains nothing from a
 merge and stays. If no input arrives for some time, the remaining generations are merged further.
 
+Generations of different windows of time are never merged. A generation belongs to the window of the table batch that
+has its last transaction, because batches of different windows are never compacted together.
+
 A run of generations is at most as large as one task can merge. A larger index must be built from the rows, which
 takes ten times as long.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, groupby
@@ -21,7 +25,7 @@ from typing import Final
 
 from tracelake import batching
 from tracelake._errors import DamageError, UsageError
-from tracelake.batching import batches
+from tracelake.batching import ONE_WINDOW, Windows, batches
 from tracelake.limits import INDEX_MERGED_MAX_BYTES, INDEX_REBUILT_PART_ROWS
 from tracelake.search.model import Manifest, PartRef, Receipt, manifest_path, part_path
 from tracelake.search.vectors import VectorSettings, has_vectors
@@ -236,20 +240,57 @@ def generations(parts: Sequence[PartRef]) -> list[Generation]:
     return [Generation(tuple(same)) for _, same in groupby(parts, lambda part: (part.lower, part.upper))]
 
 
-def due(generations: Sequence[Generation], fan_out: int = INDEX_FAN_OUT) -> Sequence[Generation]:
-    """Return adjacent generations to merge now: the oldest ones that are due, or an empty sequence."""
-    for stretch in _not_full(generations):
-        run = batching.due([each.documents for each in stretch], fan_out)
-        if run:
-            return next(
-                batches(stretch[run.start : run.stop], lambda each: each.size_bytes, INDEX_MERGED_MAX_BYTES)
-            )
+@dataclass(frozen=True, slots=True)
+class IndexWindows:
+    """Windows of the generations of an index, from the batches of table `spans`."""
+
+    windows: Windows = ONE_WINDOW
+    lowers: Sequence[int] = ()
+    """The first transaction of each batch, in order."""
+    times_s: Sequence[int] = ()
+    """The time of each batch."""
+
+    def groups(self, generations: Sequence[Generation]) -> list[tuple[bool, Sequence[Generation]]]:
+        """Return the generations of each window, and whether the window is settled."""
+        times_s = [self._time_of(each) for each in generations]
+        return [
+            (self.windows.is_settled(number), generations[items.start : items.stop])
+            for number, items in self.windows.groups(times_s)
+        ]
+
+    def _time_of(self, generation: Generation) -> int:
+        place = bisect_right(self.lowers, generation.upper - 1)
+        return self.times_s[place - 1] if place else 0
+
+
+UNDIVIDED: Final = IndexWindows()
+"""No windows: any adjacent generations may be merged."""
+
+
+def due(
+    generations: Sequence[Generation], fan_out: int = INDEX_FAN_OUT, windows: IndexWindows = UNDIVIDED
+) -> Sequence[Generation]:
+    """Return adjacent generations of one window to merge now: the oldest ones that are due, or an empty sequence. In a
+    settled window, all that are not full are due."""
+    for is_settled, inside in windows.groups(generations):
+        for stretch in _not_full(inside):
+            sizes = [each.documents for each in stretch]
+            all_of_them = range(min(len(sizes), fan_out**2) if len(sizes) > 1 else 0)
+            run = all_of_them if is_settled else batching.due(sizes, fan_out)
+            if run:
+                return next(
+                    batches(
+                        stretch[run.start : run.stop], lambda each: each.size_bytes, INDEX_MERGED_MAX_BYTES
+                    )
+                )
     return ()
 
 
-def due_when_idle(generations: Sequence[Generation]) -> Sequence[Generation]:
+def due_when_idle(
+    generations: Sequence[Generation], windows: IndexWindows = UNDIVIDED
+) -> Sequence[Generation]:
     """Return the newest adjacent generations to merge into one part while no input arrives, or an empty sequence."""
-    for stretch in reversed(_not_full(generations)):
+    for stretch in reversed(_not_full(_newest_window(generations, windows))):
         newest = _of_one_part(stretch[-(INDEX_FAN_OUT**2) :])
         run = batching.due_when_idle([each.documents for each in newest], INDEX_REST_SHARE)
         if run:
@@ -268,7 +309,13 @@ def _of_one_part(stretch: Sequence[Generation]) -> Sequence[Generation]:
     return stretch[len(stretch) - fit :]
 
 
-def until_due(generations: Sequence[Generation], fan_out: int = INDEX_FAN_OUT) -> int:
+def _newest_window(generations: Sequence[Generation], windows: IndexWindows) -> Sequence[Generation]:
+    return windows.groups(generations)[-1][1] if generations else ()
+
+
+def until_due(
+    generations: Sequence[Generation], fan_out: int = INDEX_FAN_OUT, windows: IndexWindows = UNDIVIDED
+) -> int:
     """Return how many transactions must arrive before a merge is due, if no merge is due now.
 
     This assumes small transactions. After a large transaction, a merge may be due earlier, and is then late by at most
@@ -276,7 +323,7 @@ def until_due(generations: Sequence[Generation], fan_out: int = INDEX_FAN_OUT) -
     """
     if not generations or generations[-1].is_full:
         return fan_out
-    newest = _not_full(generations)[-1]
+    newest = _not_full(_newest_window(generations, windows))[-1]
     return fan_out - len(batching.runs([each.documents for each in newest], fan_out)[-1])
 
 

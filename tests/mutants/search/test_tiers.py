@@ -8,7 +8,7 @@ from tests.mutants.mutation import Mutation, assert_caught, rewrite, rule_of
 from tests.search import test_tiers
 from tracelake import batching
 from tracelake.search import protocol as search_tiers
-from tracelake.search.protocol import Generation, due
+from tracelake.search.protocol import Generation, IndexWindows, due, due_when_idle
 
 
 @pytest.mark.parametrize(
@@ -43,3 +43,19 @@ def test_rules_of_rest_are_held() -> None:
         Mutation("few bytes of one part", search_tiers._of_one_part, rewrite("_1 and _", "_1 and True")),
     ):
         assert_caught(broken, test_tiers.check_rest_is_of_one_part)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        Mutation(
+            "windows are not merged", IndexWindows.groups, rewrite("[self._(a) for a in b]", "[0 for a in b]")
+        ),
+        Mutation("idle merges stay in the newest window", due_when_idle, rewrite("a(b, c)", "b", 1)),
+        Mutation("a settled window is one part", due, rewrite("_ if a else _1", "_1", 1)),
+    ],
+    ids=rule_of,
+)
+def test_rules_of_windows_are_held(broken: Mutation) -> None:
+    """The check detects each broken rule."""
+    assert_caught(broken, lambda: test_tiers.check_windows(4))
