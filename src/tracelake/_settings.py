@@ -116,9 +116,9 @@ class Settings(BaseSettings):
     """Number of newest transactions whose inputs `gc` keeps in the journal."""
     gc: bool = True
     """Whether servers and continuous pipelines collect garbage by themselves, once an hour."""
-    history_age: str = "none"
+    history_age: str = "7d"
     """Time for which every state of the tables can be read, such as `12h` or `7d`; then commits of transactions expire.
-    `none` keeps all. It is the default because one random schedule of the simulation lost a commit to an expiry."""
+    `none` keeps all."""
     history_daily: str = "30d"
     """Time for which the last commit of each day can be read; `none` for no such commits."""
 

@@ -15,6 +15,7 @@ from pyspark.sql.types import StructType
 from typer.testing import CliRunner
 
 import tracelake
+from tests.lake.test_formats_of_lakes import unpacked
 from tests.lake.test_lake_maintenance import ingest
 from tracelake import Lake
 from tracelake._errors import CommitExpiredError, ExpiredError, UsageError
@@ -40,9 +41,8 @@ def days_later(days: float) -> Iterator[None]:
 
 
 @pytest.fixture
-def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lake]:
-    """Return a lake with twelve transactions, each of which replaces a span and a trace. Its history expires."""
-    monkeypatch.setenv("TRACELAKE_HISTORY_AGE", "7d")
+def lake(tmp_path: Path) -> Iterator[Lake]:
+    """Return a lake with twelve transactions, each of which replaces a span and a trace."""
     with tracelake.init(tmp_path / "lake", buckets=2) as lake:
         for number in range(12):
             ingest(lake, tmp_path, number)
@@ -125,6 +125,32 @@ def test_none_keeps_all(lake: Lake) -> None:
     with days_later(4000):
         assert lake.maintenance.gc(history_age="none")[-3].expired == 0
     assert len([c for c in lake.log() if "transaction" in c.metadata]) == 12
+
+
+def test_a_lake_of_an_earlier_release(tmp_path: Path) -> None:
+    """With the default settings, an old lake keeps what its tags, branches and people's commits show."""
+    assert find_history() == (7 * DAY_S, 30 * DAY_S)
+    with tracelake.open(unpacked("journal-3", tmp_path)) as lake:
+        (old,) = lake.log()
+        lake.tag("release", old.id)
+        for number in range(8):
+            ingest(lake, tmp_path, number)
+            if number == 2:
+                lake.create_branch("side")
+            if number == 4:
+                lake.datasets.create("golden", message="mine", committer="me")
+        mine = next(each.id for each in lake.log() if each.committer == "me")
+        names = ("main", "side", "release", mine)
+        before = {name: lake.table("spans", at=name).content_hash() for name in names}
+        for days in (0, 8, 40, 400):
+            with days_later(days):
+                reports = [report for _ in range(3) for report in lake.maintenance.gc(epoch_min_s=0)]
+            assert not any(report.damage for report in reports)
+            assert {name: lake.table("spans", at=name).content_hash() for name in names} == before
+            assert lake.verify().ok
+        assert len(lake.log()) < 10
+        ingest(lake, tmp_path, 8)
+        assert lake.verify().ok
 
 
 def test_commits_that_examples_name_stay(lake: Lake, tmp_path: Path) -> None:

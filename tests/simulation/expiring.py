@@ -15,7 +15,7 @@ from tests.simulation.collecting import TOLD
 from tests.simulation.scenarios import require, several
 from tests.simulation.versions import Before
 from tests.simulation.versions_model import Entries, entries_of, read
-from tracelake._errors import DamageError, ExpiredError
+from tracelake._errors import CommitExpiredError, DamageError, ExpiredError
 from tracelake.testing import Actor, Process, Run, Scenario
 from tracelake.testing.simulation import Simulated
 from tracelake.versions.branch_store import MAIN, BranchRecords
@@ -75,14 +75,14 @@ class ExpireScenario(Scenario):
     def _pipeline(self, process: Process) -> None:
         repository = self.open(process)
         for number in range(4, 4 + self._rounds):
-            with contextlib.suppress(ExpiredError, DamageError):  # a slow replica: its commit has expired
+            with contextlib.suppress(ExpiredError):  # a slow replica: its commit has expired
                 repository.commit_transaction(number, {"t": TableAt("t", number)}, created_at=MOMENT)
 
     def _tag(self, process: Process) -> None:
         repository = self.open(process)
         for number in range(2 * self._rounds):
             commit, name = "", f"{process.name}-{number}"
-            with contextlib.suppress(*TOLD, DamageError, ExpiredError):
+            with contextlib.suppress(*TOLD, ExpiredError):
                 upper = repository.transaction_of(repository.head() or "") + 1
                 for transaction in (upper, upper + 1):
                     repository.commit_transaction(
@@ -101,13 +101,13 @@ class ExpireScenario(Scenario):
             )
             for act in acts[number % 2 : None if number % 3 else 4]:
                 if commit:
-                    with contextlib.suppress(*TOLD, DamageError, ExpiredError):
+                    with contextlib.suppress(*TOLD, ExpiredError):
                         act()
 
     def _read(self, process: Process) -> None:
         for _ in range(self._rounds):
             repository = self.open(process)
-            with contextlib.suppress(ExpiredError):
+            with contextlib.suppress(ExpiredError, CommitExpiredError):
                 for _commit_id, _ in repository.log(repository.head() or ""):
                     pass
             process.sleep(1)
@@ -120,8 +120,13 @@ class ExpireScenario(Scenario):
     # Rules
 
     def invariant(self, run: Run) -> None:
-        """Everything that a name leads to, across gaps, exists and reads the same as before."""
+        """Everything that a name leads to, across gaps, exists and reads the same as before. A decision names a
+        proposal that is written."""
         records = BranchRecords(run.direct_key_value)
+        decided = records.epoch().expiring
+        require(
+            decided in {"", *GapRecords(run.direct_key_value).proposals()}, "a decision names no proposal"
+        )
         heads = {at.record.head for at in records.all().values()} | set(records.tags().values())
         state = frozenset(heads), len(run.objects.objects), records.epoch().expiring
         if run.notes.get("state") == state:

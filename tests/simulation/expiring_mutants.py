@@ -7,11 +7,13 @@ from typing import Any, Final
 
 from tests.simulation.expiring import ExpireScenario
 from tests.simulation.mutants import Mutant
+from tests.simulation.simulate import FAULTS
+from tracelake.storage import ABSENT, settle
 from tracelake.testing import Faults
 from tracelake.versions import protocol
-from tracelake.versions.branch_store import BranchRecords
-from tracelake.versions.expiry import Ancestry
-from tracelake.versions.model import Gap
+from tracelake.versions.branch_store import COLLECTOR, BranchRecords
+from tracelake.versions.expiry import Ancestry, GapRecords
+from tracelake.versions.model import Expiry, Gap, to_bytes
 
 _kept = protocol.retained_commits
 
@@ -33,6 +35,16 @@ def records_alone(self: Ancestry, commit_id: str) -> Gap | None:
     return self.gaps.gap(commit_id)
 
 
+def hasty(self: GapRecords, key: str, expiry: Expiry) -> None:
+    """A decision names a proposal that may not be written yet."""
+    outcome = self._key_value.set_if(COLLECTOR, key, to_bytes(expiry), ABSENT)
+    settle(self._key_value, COLLECTOR, key, outcome, is_mine=lambda _: False)
+
+
+def lost_on_the_way(*_: object) -> None:
+    """A walk that is inside a new gap does not find its end."""
+
+
 DELAYS: Final = Faults(delays=8)
 _VERSIONS: Final = "tracelake.versions."
 
@@ -43,13 +55,14 @@ def _mutant(
     wrong: Callable[..., Any],
     random_max: int,
     first_seed: int = 0,
+    faults: Faults = DELAYS,
     **actors: int,
 ) -> Mutant:
     patches = {_VERSIONS + where: wrong}
     return Mutant(
         f"expire: {what}",
         lambda: ExpireScenario(2, **actors),
-        DELAYS,
+        faults,
         None,
         random_max,
         patches,
@@ -63,19 +76,30 @@ EXPIRE_MUTANTS = [
         "claims are overlooked",
         "branch_store.BranchRecords.referenced_commits",
         without_claims,
-        5,
-        first_seed=37,
+        10,
+        first_seed=46,
+        faults=FAULTS,
         taggers=2,
-        expirers=1,
+        expirers=2,
     ),
     _mutant(
         "records alone",
         "expiry.Ancestry.find_gap",
         records_alone,
         5,
-        first_seed=44,
-        readers=2,
-        expirers=1,
-        taggers=1,
+        first_seed=28,
+        faults=FAULTS,
+        taggers=2,
+        expirers=2,
+        readers=1,
+    ),
+    _mutant("hasty", "expiry.GapRecords.propose", hasty, 5, first_seed=271209, faults=FAULTS),
+    _mutant(
+        "lost on the way",
+        "expiry.Ancestry._gap_around",
+        lost_on_the_way,
+        5,
+        first_seed=5000270,
+        faults=FAULTS,
     ),
 ]

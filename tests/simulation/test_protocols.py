@@ -10,6 +10,7 @@ from tests.simulation.collecting_mutants import COLLECT_MUTANTS
 from tests.simulation.deaths import DeathsScenario, Stage
 from tests.simulation.deaths_mutants import DEATHS_MUTANTS
 from tests.simulation.deleting_mutants import DELETING_MUTANTS
+from tests.simulation.expiring import ExpireScenario
 from tests.simulation.expiring_mutants import EXPIRE_MUTANTS
 from tests.simulation.fitting_mutants import FITTING_MUTANTS
 from tests.simulation.index_merging_mutants import INDEX_MERGE_MUTANTS
@@ -221,6 +222,12 @@ def test_maintenance_seeds_that_failed_once(seed: int, what: str) -> None:
             31337328,
             "inputs of a transaction that was set aside are taken by fewer at a time",
         ),
+        (ExpireScenario(2), 271139, "a head that has expired is reported as expired, not as damage"),
+        (ExpireScenario(2), 271211, "an expiry is decided only once its proposal is written"),
+        (ExpireScenario(2), 5000272, "a walk finds the end of a gap that begins behind it"),
+        (ExpireScenario(2), 8001244, "a transaction whose commit has expired is reported as expired"),
+        (ExpireScenario(2), 10000070, "it is, also if nothing had expired when the walk began"),
+        (ExpireScenario(2), 9000100, "a branch whose commit has expired counts as the same branch"),
     ],
 )
 def test_seeds_that_failed_once(scenario: Scenario, seed: int, what: str) -> None:

@@ -139,8 +139,8 @@ def gc(
 ) -> dict[str, Any]:
     """Delete unreferenced files, expired commits and old journal records.
 
-    With the setting history_age, commits of transactions expire; the last of each day stays for history_daily (30d).
-    People's commits, tags, heads of branches, and commits that datasets name stay.
+    Commits of transactions expire after history_age (7d); the last of each day stays for history_daily (30d). People's
+    commits, tags, heads of branches, and commits that datasets name stay.
 
     Deletes parts that compaction replaced and no reader holds, and leftovers of killed writers. Also erases journal
     records of transactions before the newest 10,000 (TRACELAKE_JOURNAL_TRANSACTIONS, or journal_transactions in

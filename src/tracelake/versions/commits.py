@@ -199,7 +199,8 @@ class Commits:
     def log(self, commit_id: str) -> Iterator[tuple[str, Commit]]:
         """Yield (id, commit) from this commit back to the oldest, along first parents, without expired commits. The
         parents are the nearest kept ones."""
-        return history.log(commit_id, self.ancestry().commit)
+        with self._reading(commit_id):
+            yield from history.log(commit_id, self.ancestry().commit)
 
     def expired(self) -> ExpiredCommits | None:
         """Return the number of expired commits and the oldest readable one; None if none has expired."""
@@ -257,15 +258,12 @@ class Commits:
 
         Raises ExpiredError if the commit has expired, and DamageError if the history has no such commit.
         """
-        ancestry = self.ancestry()
         try:
-            return history.commit_of(transaction, head, ancestry.commit)
-        except DamageError as error:
-            if ancestry.epoch.expired:
-                raise ExpiredError(
-                    f"the commit of transaction {transaction} has expired{self._oldest()}"
-                ) from error
-            raise
+            return self.ancestry().commit_of(transaction, head)
+        except ExpiredError as error:
+            raise ExpiredError(
+                f"the commit of transaction {transaction} has expired{self._oldest()}"
+            ) from error
 
     # By name
 
@@ -356,7 +354,8 @@ class Commits:
             except DamageError as error:
                 damage = error
         if damage is not None:
-            raise damage
+            with self._reading(commit_id):
+                raise damage
         return False
 
     def is_claimable(self, commit_id: str) -> bool:

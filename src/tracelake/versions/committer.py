@@ -207,11 +207,16 @@ class _Building:
         if transaction is not None:
             decision = decide(transaction, history.newest_transaction(self._head, self._commit))
             if decision is CommitDecision.THERE:
-                there = history.commit_of(transaction, self._head, self._ancestry(self._commit).commit)
-                return replace(answer, commit=there)
+                return replace(answer, commit=self._commit_of(transaction))
             assert decision is CommitDecision.BUILD, f"transaction {transaction} was sealed ahead of its time"
         self._head, self._view = self._add(sealed.request, self._make(sealed), is_last=is_last)
         return replace(answer, commit=self._head)
+
+    def _commit_of(self, transaction: int) -> str:
+        try:
+            return self._ancestry(self._commit).commit_of(transaction, self._head)
+        except ExpiredError as error:
+            raise _RequestRefusedError(Refusal.EXPIRED, (str(error),)) from error
 
     def _make(self, sealed: SealedRequest) -> _BuiltCommit:
         operation = sealed.request.operation
@@ -610,7 +615,7 @@ class Committer:
                     return Answer(request.id, commit_id)
             else:
                 # The branch was deleted and created again, unless `since` has expired.
-                if since and ancestry.nearest(since) == since:
+                if since and not ancestry.may_have_expired(since):
                     return Answer(request.id, refusal=Refusal.GONE)
         return self._records.answer(scope(branch, at.record), request.id)
 

@@ -13,6 +13,9 @@ collection sees the claim, or its write fails, or the writer finds that the comm
 From the decision on, walks skip the expired commits. Carrying it out writes the gaps, deletes the commits, and clears
 the decision. Any collection continues the work of a killed one. Objects that only expired commits named are unreachable
 from then on, and the epochs of `gc` delete them.
+
+A proposal is durable before the decision names it, and it stays until the decision is carried out or can no longer be
+made. Otherwise walks would find neither the expired commits nor the gaps that replace them.
 """
 
 from __future__ import annotations
@@ -28,12 +31,14 @@ from typing import Final, Protocol
 
 from msgspec.structs import replace
 
-from tracelake._errors import ContentionError, DamageError, NotFoundError
+from tracelake._errors import ContentionError, DamageError, ExpiredError, NotFoundError
 from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX
 from tracelake.storage import ABSENT, Done, Entry, Expected, KeyValueStore, ObjectStore, delete_all, settle
+from tracelake.versions import history
 from tracelake.versions.branch_store import COLLECTOR, BranchRecords
 from tracelake.versions.history import ReadCommit
 from tracelake.versions.model import (
+    EPOCH_UNSET,
     INDEX_MERGER,
     TRANSACTION,
     Commit,
@@ -82,9 +87,14 @@ class GapRecords:
         return Expiry({}) if entry is None else from_bytes(Expiry, entry.value, f"the expiry {key}")
 
     def propose(self, key: str, expiry: Expiry) -> None:
-        """Write an expiry under a new key. It takes effect when the epoch's record names the key."""
-        outcome = self._key_value.set_if(COLLECTOR, key, to_bytes(expiry), ABSENT)
-        settle(self._key_value, COLLECTOR, key, outcome, is_mine=lambda _: False)
+        """Write an expiry under a new key; it exists on return. It takes effect when the epoch's record names the
+        key."""
+        for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
+            outcome = self._key_value.set_if(COLLECTOR, key, to_bytes(expiry), ABSENT)
+            settled = settle(self._key_value, COLLECTOR, key, outcome, is_mine=lambda _: True)
+            if isinstance(settled, Done) or settled.current is not None:  # No other process uses the key.
+                return
+        raise ContentionError("an expiry of history could not be written; collect garbage later.")
 
     def proposals(self) -> list[str]:
         """Return the keys of all expiries, also of those that were never decided."""
@@ -99,7 +109,7 @@ class GapRecords:
         self._change(commit_id, lambda there: gap if there is None or is_wider(gap, there) else there)
 
     def set_unused(self, commit_id: str, epoch: int) -> None:
-        """Record the epoch in which no kept commit led to the gap any more."""
+        """Record the epoch in which no kept commit led to the gap any more; EPOCH_UNSET if one does."""
         self._change(commit_id, lambda there: None if there is None else replace(there, unused_since=epoch))
 
     def forget(self, commit_id: str) -> None:
@@ -140,15 +150,23 @@ class Ancestry:
         self._read = read
         self._records = records
         self.gaps = gaps
+        self._child_of: dict[str, str] = {}
+        """The commit from which the walk came to another."""
 
     def commit(self, commit_id: str) -> Commit:
         """Return a commit, with expired parents replaced."""
         commit = self._read(commit_id)
-        parents = tuple(self.nearest(parent) for parent in commit.parents)
+        parents = tuple(self._nearest(parent, commit_id, commit.generation) for parent in commit.parents)
+        self._child_of.update(dict.fromkeys(parents, commit_id))
+        while len(self._child_of) > _STEPS_REMEMBERED:
+            del self._child_of[next(iter(self._child_of))]
         return commit if parents == commit.parents else replace(commit, parents=tuple(filter(None, parents)))
 
     def nearest(self, commit_id: str) -> str:
         """Return the commit itself, or the next older one that is kept if it has expired; empty if there is none."""
+        return self._nearest(commit_id)
+
+    def _nearest(self, commit_id: str, child: str = "", generation: int = 0) -> str:
         while commit_id:
             is_missing = False
             try:
@@ -159,7 +177,7 @@ class Ancestry:
             gap = self.find_gap(commit_id)
             if gap is None and is_missing:
                 self._look_again()  # It may have expired since the walk began.
-                gap = self.find_gap(commit_id)
+                gap = self.find_gap(commit_id) or self._gap_around(child, generation)
             if gap is None:
                 break  # If the commit is missing, reading it reports the damage.
             commit_id = gap.below
@@ -174,15 +192,52 @@ class Ancestry:
     def _pending(self) -> Expiry:
         return self.gaps.expiry(self.epoch.expiring)
 
+    def commit_of(self, transaction: int, head: str) -> str:
+        """Return the commit of a transaction, searching back from the commit `head`.
+
+        Raises ExpiredError if it has expired, and DamageError if the history has no such commit.
+        """
+        try:
+            return history.commit_of(transaction, head, self.commit)
+        except DamageError as error:
+            is_missing = error.__cause__ is None or isinstance(error.__cause__, NotFoundError)
+            self._look_again()
+            if is_missing and self.epoch.expired:
+                raise ExpiredError(f"the commit of transaction {transaction} has expired.") from error
+            raise
+
+    def may_have_expired(self, commit_id: str) -> bool:
+        """Return whether a commit that the walk did not meet may have expired, rather than be in another history."""
+        self._look_again()
+        if not self.epoch.expired:
+            return False
+        try:
+            return seconds_of(self._read(commit_id).created_at) <= self.epoch.horizon_s
+        except DamageError:
+            return True
+
     def find_gap(self, commit_id: str) -> Gap | None:
         """Return the gap that begins at a commit, or None."""
         # A gap that a collection has just decided may have no record yet.
         return self._pending.gaps.get(commit_id) or self.gaps.gap(commit_id)
 
+    def _gap_around(self, commit_id: str, generation: int) -> Gap | None:
+        """Return the gap that the walk is in, if the commit has expired since the walk read it. The gap begins at the
+        commit, or at one from which the walk came here."""
+        gaps = self.gaps.all() | self._pending.gaps if commit_id else {}
+        while commit_id:
+            if commit_id in gaps and gaps[commit_id].generation < generation:
+                return gaps[commit_id]
+            commit_id = self._child_of.get(commit_id, "")
+        return None
+
     def _look_again(self) -> None:
         self.__dict__.pop("epoch", None)
         self.__dict__.pop("_pending", None)
 
+
+_STEPS_REMEMBERED: Final = 100_000
+"""Steps of a walk back to which a gap is found that another process makes during the walk."""
 
 GAPS_AT_ONCE: Final = 512
 """Gaps that one decision creates or extends. A collection makes as many decisions as it needs."""
@@ -332,7 +387,8 @@ class HistoryExpirer:
             expiring=key,
         )
         if not self.records.swap_epoch(epoch, after):
-            self.gaps.withdraw(key)
+            # Safety: the proposal stays, because a write without a reply may still take effect. `_age_unused`
+            # deletes it in an epoch in which it cannot.
             return False
         self._carry_out(key, expired)
         return True
@@ -342,7 +398,9 @@ class HistoryExpirer:
         gaps = self.gaps.expiry(key).gaps
         for commit_id, gap in gaps.items():
             self.gaps.widen(commit_id, gap)
-        if expired is None:
+        if not gaps:
+            expired = ()  # Another collector has carried it out.
+        elif expired is None:
             expired = [each for commit_id, gap in gaps.items() for each in self._inside(commit_id, gap)]
         delete_all(self._objects, [path_of(Commit, commit_id) for commit_id in expired])
         self.records.advance(lambda epoch: replace(epoch, expiring="") if epoch.expiring == key else epoch)
@@ -354,9 +412,11 @@ class HistoryExpirer:
         at = commit_id
         while at and at != gap.below:
             try:
-                parents = self._contents.read(Commit, at).parents
+                commit = self._contents.read(Commit, at)
+                if commit.generation <= gap.generation:
+                    break  # Below the gap: another collector has widened a gap on the way.
                 inside.append(at)
-                at = parents[0] if parents else ""
+                at = commit.parents[0] if commit.parents else ""
             except DamageError:
                 there = self.gaps.gap(at) if at != commit_id else None
                 at = "" if there is None else there.below
@@ -404,6 +464,8 @@ class HistoryExpirer:
                     at = gaps[at].below
         for commit_id, gap in gaps.items():
             if commit_id in used:
+                if gap.unused_since >= 0:  # A name moved while an earlier collection read the names.
+                    self.gaps.set_unused(commit_id, EPOCH_UNSET)
                 continue
             if gap.unused_since < 0:
                 self.gaps.set_unused(commit_id, newest)

@@ -380,6 +380,12 @@ class Repository(Commits):
         answer = self._committer.submit(branch, request, at)
         if answer.refusal in NOT_FOR_EVER:  # It may be old, and the object readable again.
             answer = self._committer.submit(branch, replace(request, id=f"{request.id}-{new_token()}"))
+        if answer.refusal == Refusal.EXPIRED:
+            at, decision = self._read_and_decide(transaction, branch)
+            if (
+                decision is CommitDecision.THERE
+            ):  # Another replica committed it; that commit may have expired.
+                return self.commit_of(transaction, at.record.head)
         return commit_of(branch, answer)
 
     def merge(self, source: str, branch: str = MAIN, *, prefer: str = "", **about: Unpack[About]) -> str:

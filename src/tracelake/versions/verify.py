@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from tracelake._errors import DamageError
+from tracelake._errors import CommitExpiredError, DamageError
 from tracelake.results import Finding
 from tracelake.storage import Entry, KeyValueStore, ObjectStore
 from tracelake.storage.verify import check_records, object_finding, whole_records
@@ -97,9 +97,11 @@ def check_history(
             numbers.append(transaction)
         try:
             commits.append(CheckedCommit(transaction, commit, entries_of(repository, following)))
+            if repository.commit(following).parents != commit.parents:
+                numbers.append(None)
         except DamageError as error:
             findings.append(Finding("damaged", "commit", path, str(error)))
-        if repository.commit(following).parents != commit.parents:
+        except CommitExpiredError:  # A collection let it expire since the walk read it.
             numbers.append(None)
         following = commit.parents[0] if commit.parents else None
     return commits, findings + _check_numbers(str(head), numbers, transactions)
