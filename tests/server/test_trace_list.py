@@ -21,7 +21,7 @@ MINUTE_NS = 60_000_000_000
 
 @pytest.fixture
 def lake() -> FakeLake:
-    """Return a lake with four traces, one a minute, the third with an error in a service of its own."""
+    """Return a lake with four traces, one a minute, the third with an error in another service."""
     return FakeLake(
         [
             *(

@@ -615,7 +615,7 @@ class Committer:
                     return Answer(request.id, commit_id)
             else:
                 # The branch was deleted and created again, unless `since` has expired.
-                if since and not ancestry.may_have_expired(since):
+                if since and not ancestry.may_be_expired(since):
                     return Answer(request.id, refusal=Refusal.GONE)
         return self._records.answer(scope(branch, at.record), request.id)
 

@@ -156,17 +156,17 @@ class Ancestry:
     def commit(self, commit_id: str) -> Commit:
         """Return a commit, with expired parents replaced."""
         commit = self._read(commit_id)
-        parents = tuple(self._nearest(parent, commit_id, commit.generation) for parent in commit.parents)
+        parents = tuple(self.nearest(parent, commit_id, commit.generation) for parent in commit.parents)
         self._child_of.update(dict.fromkeys(parents, commit_id))
         while len(self._child_of) > _STEPS_REMEMBERED:
             del self._child_of[next(iter(self._child_of))]
         return commit if parents == commit.parents else replace(commit, parents=tuple(filter(None, parents)))
 
-    def nearest(self, commit_id: str) -> str:
-        """Return the commit itself, or the next older one that is kept if it has expired; empty if there is none."""
-        return self._nearest(commit_id)
+    def nearest(self, commit_id: str, child: str = "", generation: int = 0) -> str:
+        """Return the commit itself, or the next older one that is kept if it has expired; empty if there is none.
 
-    def _nearest(self, commit_id: str, child: str = "", generation: int = 0) -> str:
+        `child` is the commit, of this generation, from which a walk came.
+        """
         while commit_id:
             is_missing = False
             try:
@@ -206,7 +206,7 @@ class Ancestry:
                 raise ExpiredError(f"the commit of transaction {transaction} has expired.") from error
             raise
 
-    def may_have_expired(self, commit_id: str) -> bool:
+    def may_be_expired(self, commit_id: str) -> bool:
         """Return whether a commit that the walk did not meet may have expired, rather than be in another history."""
         self._look_again()
         if not self.epoch.expired:

@@ -51,7 +51,7 @@ _RULES: list[tuple[Mutation, Callable[[], None]]] = [
         test_expiry.test_a_slow_collector_does_not_shorten_a_gap,
     ),
     (
-        Mutation("a walk skips what was written again", Ancestry._nearest, rewrite("_1 > _2", "True")),
+        Mutation("a walk skips what was written again", Ancestry.nearest, rewrite("_1 > _2", "True")),
         test_expiry.test_a_commit_that_a_slow_helper_writes_again_stays_expired,
     ),
     (
