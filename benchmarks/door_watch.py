@@ -32,7 +32,7 @@ STALLED_S: Final = 120.0
 MINUTE_S: Final = 60.0
 MEMORY_EVERY_S: Final = 10.0
 WORKERS: Final = "workers"
-PIPELINE_CHILD: Final = "tracelake.server.pipeline_child"
+PIPELINE_CHILD: Final = "tracelake.server.pipeline_process"
 """In the command line of a pipeline that a server runs."""
 COUNTED: Final = (
     'tracelake_table_parts{table="spans"}',

@@ -86,7 +86,7 @@ if _TYPE_CHECKING:
     from tracelake.archive.model import ArchiveDue, ArchiveReport, ArchiveSettings
     from tracelake.archive.service import ArchivedTrace, LakeArchive
     from tracelake.datasets.dataset import Dataset
-    from tracelake.datasets.example_changes import ExampleChange
+    from tracelake.datasets.examples import ExampleChange
     from tracelake.datasets.model import Example, Provenance
     from tracelake.datasets.runs import ComparedExample, EvaluationRun, ExampleResult, RunComparison, RunInfo
     from tracelake.lake.datasets import Datasets
@@ -237,7 +237,7 @@ _LAZY = {
     "ExampleResult": "tracelake.datasets.runs",
     "RunComparison": "tracelake.datasets.runs",
     "RunInfo": "tracelake.datasets.runs",
-    "ExampleChange": "tracelake.datasets.example_changes",
+    "ExampleChange": "tracelake.datasets.examples",
     "InProcess": "tracelake.tasks.runners",
     "InboxPipeline": "tracelake.pipeline.continuous",
     "Datasets": "tracelake.lake.datasets",

@@ -13,7 +13,7 @@ import tracelake
 from tests.datasets.conversations import a_lake, ids, ingest, talk
 from tests.server.walls import spans
 from tracelake import Dataset, Lake, LimitError, NotFoundError, UsageError, limits
-from tracelake.datasets.example_changes import remarks
+from tracelake.datasets.examples import remarks
 from tracelake.datasets.model import Example, Provenance, example_digest
 from tracelake.tasks.runners import InProcess
 

@@ -20,7 +20,7 @@ from tracelake import ExpiredError, Lake, StorageError, UsageError
 from tracelake.lake import backup
 from tracelake.lake.backup import restore_backup
 from tracelake.storage import KeyValueStore
-from tracelake.storage.database_check import Row
+from tracelake.storage.verify import Row
 from tracelake.tasks.runners import InProcess
 from tracelake.tracking.location import set_up
 

@@ -15,7 +15,7 @@ from tests.altered import sealed
 from tests.datasets.conversations import ingest, talk
 from tests.pipeline.spans import a_span
 from tracelake import Lake
-from tracelake.datasets import export
+from tracelake.datasets import files
 from tracelake.shards.shard import SHARDS_PARTITION
 
 Json = dict[str, Any]
@@ -136,7 +136,7 @@ def test_an_export_is_of_one_commit(lake: Lake, tmp_path: Path, monkeypatch: pyt
     made = lake.datasets.create("some", message="some")
     made.add(where="true", limit=1, message="one")
     commit = lake.log()[0].id
-    write = export.write
+    write = files.write
 
     def late(examples: Any, path: Path, kind: str) -> int:
         lake.datasets.get("some").delete(message="gone")

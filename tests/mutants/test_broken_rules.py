@@ -17,7 +17,7 @@ from tracelake import Lake
 from tracelake.journal import protocol
 from tracelake.journal.store import check_transactions, record_key
 from tracelake.lake.backup import Verifier
-from tracelake.pipeline.poison_input import PoisonInputFinder
+from tracelake.pipeline.input_failures import PoisonInputFinder
 from tracelake.pipeline.publish import InputAcker
 from tracelake.pipeline.sources.base import ContentDedup
 from tracelake.pipeline.sources.server_inputs import InboxSource

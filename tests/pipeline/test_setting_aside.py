@@ -337,7 +337,7 @@ def test_what_a_peer_takes_meanwhile_is_not_set_aside(lake: Lake, tmp_path: Path
         return content
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("tracelake.pipeline.poison_input.content_of", overtaken)
+        patched.setattr("tracelake.pipeline.input_failures.content_of", overtaken)
         if source == "inbox":
             lake.pipeline(runner=Poisoned("read")).run_once()
         else:

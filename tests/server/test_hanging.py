@@ -19,9 +19,8 @@ from tests.patience import HANG_S, wait_until
 from tracelake import limits
 from tracelake.pipeline.continuous import PipelineLoop
 from tracelake.replicas.replica import BatchCounts, ReplicaProgress
-from tracelake.server import pipeline_child, pipeline_process, run
-from tracelake.server.pipeline_child import PipelineJob
-from tracelake.server.pipeline_process import NoProgressTimer, PipelineProcess, Watchdog
+from tracelake.server import pipeline_process, run
+from tracelake.server.pipeline_process import NoProgressTimer, PipelineJob, PipelineProcess, Watchdog
 
 HANGS = """
 import sys
@@ -105,9 +104,9 @@ def check_rests() -> None:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(limits, "PROGRESS_POLL_S", 0.0)
             patch.setattr(limits, "PIPELINE_TOLD_EACH_S", 0.0)
-            patch.setattr(pipeline_child, "PipelineThread", Beside(rests))
+            patch.setattr(pipeline_process, "PipelineThread", Beside(rests))
             lake: Any = None
-            pipeline_child._run(lake, PipelineJob("", "this", None, 0.1, logging.INFO), channel, channel)
+            pipeline_process._run(lake, PipelineJob("", "this", None, 0.1, logging.INFO), channel, channel)
         assert channel.steps == expected
 
 

@@ -23,10 +23,15 @@ from tracelake import limits
 from tracelake.lake.lake import Lake
 from tracelake.pipeline.continuous import InboxPipeline
 from tracelake.results import ReplicaInfo
-from tracelake.server import pipeline_child, pipeline_process
-from tracelake.server.pipeline_child import PipelineJob, PipelineStatus, status_of
-from tracelake.server.pipeline_host import PipelineThread
-from tracelake.server.pipeline_process import PipelineProcess, _environment
+from tracelake.server import pipeline_process
+from tracelake.server.pipeline_process import (
+    PipelineJob,
+    PipelineProcess,
+    PipelineStatus,
+    PipelineThread,
+    _environment,
+    status_of,
+)
 
 ENDS = """
 import json, os, sys
@@ -76,8 +81,8 @@ tell("ends in order")
 LEAVES_A_THREAD = """
 import threading
 threading.Thread(target=threading.Event().wait).start()
-from tracelake.server import pipeline_child
-pipeline_child.main()
+from tracelake.server import pipeline_process
+pipeline_process.main()
 """
 REPLICA = {field.name: None for field in fields(ReplicaInfo)} | {"name": "this"}
 
@@ -171,8 +176,8 @@ def ended_by_its_server_alone(
 def test_signals_to_all_are_for_the_server(lake: Lake, caplog: pytest.LogCaptureFixture) -> None:
     """Stopping a service or container ends the server. The server ends the pipeline, and the pipeline's children
     end too."""
-    hear = inspect.getsource(pipeline_child._hear)
-    assert (pipeline_child.STOP, *pipeline_child.OF_THE_SERVER) == (
+    hear = inspect.getsource(pipeline_process._hear)
+    assert (pipeline_process.STOP, *pipeline_process.OF_THE_SERVER) == (
         signal.SIGUSR1,
         signal.SIGTERM,
         signal.SIGINT,
@@ -360,7 +365,7 @@ def test_what_cannot_be_logged_harms_nobody(capsys: pytest.CaptureFixture[str]) 
 
     with Path(os.devnull).open("wb") as file:
         record = logging.LogRecord("tracelake", logging.ERROR, __file__, 1, "%s", (Mute(),), None)
-        pipeline_child._Channel(file.fileno()).emit(record)
+        pipeline_process._Channel(file.fileno()).emit(record)
     assert "no text" in capsys.readouterr().err
 
 
@@ -399,5 +404,5 @@ def _killed_once(server: subprocess.Popen[str], url: str) -> psutil.Process:
 
 def _pipelines(server: subprocess.Popen[str]) -> list[psutil.Process]:
     """Return the processes of the pipeline, which ignore their input."""
-    words = ["-P", "-m", "tracelake.server.pipeline_child"]
+    words = ["-P", "-m", "tracelake.server.pipeline_process"]
     return [child for child in psutil.Process(server.pid).children() if child.cmdline()[1:] == words]

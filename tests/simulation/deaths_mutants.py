@@ -76,7 +76,7 @@ DEATHS_MUTANTS = [
     _mutant("nobody shows that he lives", None, {f"{TRIES}.beat": nothing}, 60, first_seed=5000),
     _mutant("nobody notes what he does", "merge", {f"{TRIES}.begin": nothing}, 2),
     _mutant("reading does not count", "read", {f"{TRIES}.crash_counts_of_reading": never_enough}, 2),
-    _mutant("all at fault, merging", "merge", {"pipeline.poison_input.narrowed": at_fault_together}, 2),
-    _mutant("all at fault, reading", "read", {"pipeline.poison_input.narrowed": at_fault_together}, 2),
-    _mutant("never halved", "read", {"pipeline.poison_input.narrowed": never_halved}, 2),
+    _mutant("all at fault, merging", "merge", {"pipeline.input_failures.narrowed": at_fault_together}, 2),
+    _mutant("all at fault, reading", "read", {"pipeline.input_failures.narrowed": at_fault_together}, 2),
+    _mutant("never halved", "read", {"pipeline.input_failures.narrowed": never_halved}, 2),
 ]

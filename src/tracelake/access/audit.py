@@ -31,8 +31,7 @@ from tracelake.durations import duration_ns
 from tracelake.formats import decode, encode
 from tracelake.results import Finding
 from tracelake.storage import Entry, KeyValueStore
-from tracelake.storage.object_records import whole_of
-from tracelake.storage.verify import check_records
+from tracelake.storage.verify import check_records, whole_of
 
 AUDIT_GAP_MAX_NS: Final = 30 * 86_400 * 10**9
 """Largest time between two records that counts towards their age, because a clock that jumps ahead would age all

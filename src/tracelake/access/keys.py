@@ -34,7 +34,7 @@ from tracelake._errors import (
 from tracelake.durations import duration_ns
 from tracelake.formats import decode, encode
 from tracelake.storage import ABSENT, Conflict, Done, Entry, KeyValueStore, settle
-from tracelake.storage.object_records import whole_of
+from tracelake.storage.verify import whole_of
 
 KEY_CHANGE_TRIES_MAX: Final = 20
 """Attempts to change a key while others change it."""

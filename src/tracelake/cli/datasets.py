@@ -470,7 +470,7 @@ def export(
         console(stderr=True).print(f"{staged:,} staged examples are not included; commit them first")
     if output is not None:
         return dataset.export(output, format)
-    from tracelake.datasets.export import json_line
+    from tracelake.datasets.files import json_line
 
     for example in dataset.examples():
         sys.stdout.buffer.write(json_line(example))

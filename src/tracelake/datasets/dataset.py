@@ -16,10 +16,31 @@ from tracelake._errors import DatasetNotFoundError, NotFoundError, NothingToComm
 from tracelake._settings import find_committer
 from tracelake.datasets import model
 from tracelake.datasets.evaluation import Scorers, check_run, evaluate_examples, make_info
-from tracelake.datasets.example_changes import ExampleChange, diff, remarks, span_example_id, versions
-from tracelake.datasets.examples import KEY, Key, Selection, SpanReader, examples, key_of, propose, read_span
-from tracelake.datasets.export import SCHEMA, batches, format_of, write
-from tracelake.datasets.files import Made, commit_files, read_files, stage_files
+from tracelake.datasets.examples import (
+    KEY,
+    ExampleChange,
+    Key,
+    Selection,
+    SpanReader,
+    diff,
+    examples,
+    key_of,
+    propose,
+    read_span,
+    remarks,
+    span_example_id,
+    versions,
+)
+from tracelake.datasets.files import (
+    SCHEMA,
+    Made,
+    batches,
+    commit_files,
+    format_of,
+    read_files,
+    stage_files,
+    write,
+)
 from tracelake.datasets.model import (
     DatasetSpec,
     Example,

@@ -53,10 +53,9 @@ from tracelake.storage import (
     open_key_value,
     open_objects,
 )
-from tracelake.storage.database_check import CopiedStore, Row, check_database
 from tracelake.storage.ports import encode_text
 from tracelake.storage.urls import without_password
-from tracelake.storage.verify import check_records
+from tracelake.storage.verify import CopiedStore, Row, check_database, check_records
 from tracelake.tables.builtin import BUILT_IN, TABLE_SPANS, BuiltInTable, entry_of
 from tracelake.tables.maintenance import check_built_in, check_keys, check_spec, user_tables
 from tracelake.tables.retention import PARTITION as RETENTION_PARTITION

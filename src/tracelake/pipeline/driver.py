@@ -27,12 +27,11 @@ from tracelake.limits import TRANSACTION_STEPS_MAX
 from tracelake.otlp.prices import PriceTable
 from tracelake.pipeline.batch_sizing import BatchSizer
 from tracelake.pipeline.context import PipelineContext
-from tracelake.pipeline.input_failures import Guarded, InputFaultError
+from tracelake.pipeline.input_failures import Guarded, InputFaultError, RetryPolicy
 from tracelake.pipeline.input_queue import InputQueue, Prefetcher, StartWork
 from tracelake.pipeline.maintenance import MaintenanceScheduler
 from tracelake.pipeline.outputs.configured import AddedOutputs
 from tracelake.pipeline.outputs.external import OvertakenError
-from tracelake.pipeline.poison_input import RetryPolicy
 from tracelake.pipeline.protocol import keeps
 from tracelake.pipeline.publish import TRANSFORM
 from tracelake.pipeline.replay import OpenTransaction, Replayer, StateReader, lost_records

@@ -22,8 +22,13 @@ from tracelake.limits import TRANSACTION_TRIES_MAX, UNREAD_INPUT_MAX_S
 from tracelake.limits.input import MIB
 from tracelake.otlp.prices import SHIPPED, PriceTable
 from tracelake.pipeline.context import PipelineContext
-from tracelake.pipeline.input_failures import ASIDE_REASON_MAX_CHARS, CrashMarkers, InputFaultError, mark_of
-from tracelake.pipeline.poison_input import PoisonInputFinder
+from tracelake.pipeline.input_failures import (
+    ASIDE_REASON_MAX_CHARS,
+    CrashMarkers,
+    InputFaultError,
+    PoisonInputFinder,
+    mark_of,
+)
 from tracelake.pipeline.protocol import matches_prefetch, may_prefetch
 from tracelake.pipeline.run_result import RunResult
 from tracelake.pipeline.sources import base

@@ -18,8 +18,7 @@ from tracelake.journal.model import DELETIONS, Step, inputs_of
 from tracelake.journal.protocol import AttemptFailed, Published, Replayed, StateRead, compare
 from tracelake.pipeline.context import PipelineContext
 from tracelake.pipeline.decode_task import StagedSlice
-from tracelake.pipeline.input_failures import InputFaultError
-from tracelake.pipeline.poison_input import RetryPolicy
+from tracelake.pipeline.input_failures import InputFaultError, RetryPolicy
 from tracelake.pipeline.publish import TRANSFORM
 from tracelake.pipeline.run_result import RunResult, now
 from tracelake.pipeline.sources.base import Input

@@ -34,8 +34,7 @@ from tracelake.replicas.protocol import (
 )
 from tracelake.results import Finding, ReplicaInfo
 from tracelake.storage import ABSENT, Conflict, Done, Entry, KeyValueStore
-from tracelake.storage.object_records import whole_of
-from tracelake.storage.verify import check_records
+from tracelake.storage.verify import check_records, whole_of
 from tracelake.tasks.backoff import PeriodicThread
 
 REPLICA_HEARTBEAT_S: Final = 3.0

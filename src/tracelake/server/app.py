@@ -51,7 +51,7 @@ from tracelake.server.http_policy import HttpLocations, status_of
 from tracelake.server.key_ring import KeyRing
 from tracelake.server.metrics import Requests, add_metrics
 from tracelake.server.otlp_http import SIGNALS, IgnoredSignalsEndpoint, RequestBody, TracesEndpoint
-from tracelake.server.pipeline_host import PipelineHost, host_error
+from tracelake.server.pipeline_process import PipelineHost, host_error
 from tracelake.server.routes import STATIC, error_page, json_response
 from tracelake.storage.local import low_space
 from tracelake.tables.table import large_reads

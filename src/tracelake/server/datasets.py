@@ -22,8 +22,8 @@ from fastapi.responses import RedirectResponse
 from tracelake import limits
 from tracelake._errors import DatasetNotFoundError, NotFoundError, TracelakeError, UsageError
 from tracelake.datasets.dataset import Dataset
-from tracelake.datasets.example_changes import ExampleChange, remarks
-from tracelake.datasets.export import json_line
+from tracelake.datasets.examples import ExampleChange, remarks
+from tracelake.datasets.files import json_line
 from tracelake.datasets.model import Example, example_digest
 from tracelake.datasets.runs import score_text
 from tracelake.lake.lake import Lake

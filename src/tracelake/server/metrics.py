@@ -24,7 +24,7 @@ from tracelake.lake.sources import STATES, OutputInfo, SourceInfo
 from tracelake.replicas.protocol import ReplicaStatus
 from tracelake.results import InboxInfo, ReplicaInfo, SetAsideInput, TableInfo
 from tracelake.server.archive import ArchiveService
-from tracelake.server.pipeline_host import PipelineHost
+from tracelake.server.pipeline_process import PipelineHost
 from tracelake.server.retention import retention_metrics
 
 _SPACE: Final = {

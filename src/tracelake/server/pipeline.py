@@ -29,7 +29,7 @@ from tracelake.server import routes
 from tracelake.server.audit import tell_object
 from tracelake.server.http_policy import RequestLake, may_send
 from tracelake.server.key_ring import ACTOR, KeyHolder
-from tracelake.server.pipeline_host import PipelineHost, host_error
+from tracelake.server.pipeline_process import PipelineHost, host_error
 from tracelake.server.render import with_query
 from tracelake.tasks.runners import InProcess
 

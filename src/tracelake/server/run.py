@@ -35,8 +35,7 @@ from tracelake.server.guard import LOCAL_HOSTS, Allowed
 from tracelake.server.heap_trim import HeapTrimmer
 from tracelake.server.http_policy import HttpLocations, allowed_host, allowed_origin
 from tracelake.server.otlp_grpc import OtlpGrpcServer
-from tracelake.server.pipeline_host import PipelineHost, PipelineThread
-from tracelake.server.pipeline_process import PipelineProcess
+from tracelake.server.pipeline_process import PipelineHost, PipelineProcess, PipelineThread
 from tracelake.storage.local import raise_limit
 from tracelake.tasks.backoff import FailureLog, PeriodicThread
 from tracelake.tracking.ingest_queue import Inbox, RequestGroups, TrackingDoor

@@ -68,20 +68,6 @@ class ObjectRecord(msgspec.Struct, frozen=True):
         return None if self.deleted else self.entry
 
 
-def whole_of(
-    scan: Callable[[str], Iterable[ports.Entry]],
-    partition: str,
-    damaged: Callable[[str, DamageError], None] = lambda _key, _error: None,
-) -> list[ports.Entry]:
-    """Return the readable records of a partition; call `damaged` with the key and error of each other one."""
-    try:
-        return list(scan(partition))
-    except DamagedRecordsError as error:
-        for key, problem in error.problems:
-            damaged(key, problem)
-        return error.whole
-
-
 def encode(path: str, partition: str, key: str, value: bytes | None, version: ports.Version) -> bytes:
     """Return the body for one write to a path; without a value, a tombstone."""
     header = _Header(partition, key, version, value is None, xxhash.xxh3_128_hexdigest(value or b""))

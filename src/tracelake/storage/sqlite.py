@@ -37,9 +37,9 @@ from typing import Final
 from tracelake import limits
 from tracelake._errors import DamageError, IndeterminateError, StorageError, UsageError
 from tracelake.storage import ports
-from tracelake.storage.database_check import VERIFY_ALIKE_MAX, DatabaseCheck, Row, check_rows, sealed_version
 from tracelake.storage.failures import FailureKind, of_sqlite_commit
 from tracelake.storage.local import make_directory
+from tracelake.storage.verify import VERIFY_ALIKE_MAX, DatabaseCheck, Row, check_rows, sealed_version
 
 WRITE_ERRORS: Final = (
     sqlite3.SQLITE_READONLY,

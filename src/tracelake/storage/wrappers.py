@@ -42,8 +42,8 @@ from tracelake._errors import DamagedRecordsError, DamageError, NotFoundError, S
 from tracelake.formats import turned
 from tracelake.storage import ports
 from tracelake.storage.buckets import BucketObjectStore
-from tracelake.storage.database_check import DatabaseCheck, check_database
 from tracelake.storage.local import OBJECTS_AT_ONCE, FileObjectStore
+from tracelake.storage.verify import DatabaseCheck, check_database
 
 _ResultT = TypeVar("_ResultT")
 

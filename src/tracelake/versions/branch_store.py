@@ -31,8 +31,8 @@ from tracelake._errors import ContentionError, DamageError, IndeterminateError, 
 from tracelake.formats import decode, encode
 from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX
 from tracelake.storage import ABSENT, Done, Entry, Expected, Indeterminate, KeyValueStore, settle
-from tracelake.storage.object_records import whole_of
 from tracelake.storage.ports import encode_text
+from tracelake.storage.verify import whole_of
 from tracelake.versions.model import (
     CERTAIN,
     FORMAT_VERSION,

@@ -10,7 +10,7 @@ from tests.mutants.mutation import Mutation, assert_caught, drop, rewrite, rule_
 from tests.server import test_hanging
 from tracelake.pipeline.continuous import PipelineLoop
 from tracelake.replicas.replica import ReplicaProgress
-from tracelake.server import pipeline_child
+from tracelake.server import pipeline_process
 from tracelake.server.pipeline_process import NoProgressTimer, Watchdog
 
 
@@ -47,9 +47,9 @@ from tracelake.server.pipeline_process import NoProgressTimer, Watchdog
             Mutation("tasks are steps", ReplicaProgress.reach, rewrite("_\n_1 = _2", "pass\n_1 = _2")),
             test_hanging.check_steps,
         ),
-        (Mutation("who rests goes on", pipeline_child._run, drop("_ += _")), test_hanging.check_rests),
+        (Mutation("who rests goes on", pipeline_process._run, drop("_ += _")), test_hanging.check_rests),
         (
-            Mutation("who works rests not", pipeline_child._run, rewrite("_1 += _", "_1 += 1")),
+            Mutation("who works rests not", pipeline_process._run, rewrite("_1 += _", "_1 += 1")),
             test_hanging.check_rests,
         ),
         (

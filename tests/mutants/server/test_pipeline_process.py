@@ -17,10 +17,15 @@ from tests.server.test_pipeline_process import lake
 from tracelake import limits
 from tracelake.lake.lake import Lake
 from tracelake.pipeline.continuous import InboxPipeline, PipelineLoop
-from tracelake.server import pipeline_child, pipeline_process
-from tracelake.server.pipeline_child import PipelineJob, status_of
-from tracelake.server.pipeline_host import PipelineThread
-from tracelake.server.pipeline_process import PipelineProcess, _environment, _whatever_handlers_raise
+from tracelake.server import pipeline_process
+from tracelake.server.pipeline_process import (
+    PipelineJob,
+    PipelineProcess,
+    PipelineThread,
+    _environment,
+    _whatever_handlers_raise,
+    status_of,
+)
 
 
 @pytest.mark.parametrize(
@@ -59,7 +64,7 @@ def test_one_that_ends_is_begun_again(
         Mutation(
             "the server restarts it",
             PipelineProcess.stop,
-            rewrite("a.b(c._)", "a.b(sigterm)", sigterm=signal.SIGTERM),
+            rewrite("a.b(c)", "a.b(sigterm)", sigterm=signal.SIGTERM),
         )
     ],
     ids=rule_of,
@@ -68,7 +73,7 @@ def test_signals_to_all_are_for_the_server(
     broken: Mutation, lake: Lake, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The check fails if the rule is broken."""
-    hear = inspect.getsource(pipeline_child._hear)
+    hear = inspect.getsource(pipeline_process._hear)
     assert_caught(
         broken, lambda: test_pipeline_process.ended_by_its_server_alone(lake, caplog, hear, stop_max_s=20)
     )
@@ -151,15 +156,15 @@ def test_one_whose_thread_ended_ends(lake: Lake, monkeypatch: pytest.MonkeyPatch
 
         def check() -> None:
             assert (
-                pipeline_child._work(
-                    job, pipeline_child._Channel(file.fileno()), test_pipeline_process.Looks()
+                pipeline_process._work(
+                    job, pipeline_process._Channel(file.fileno()), test_pipeline_process.Looks()
                 )
                 == 1
             )
 
         check()
         assert_caught(
-            Mutation("it looks", pipeline_child._run, rewrite("if _(): ...", "if False: ...")), check
+            Mutation("it looks", pipeline_process._run, rewrite("if _(): ...", "if False: ...")), check
         )
 
 

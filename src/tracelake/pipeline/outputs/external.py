@@ -48,7 +48,7 @@ from tracelake.shards.parts import check_part
 from tracelake.shards.rows import conform
 from tracelake.shards.shard import EMPTY, Shard
 from tracelake.storage import ABSENT, Done, Entry, KeyValueStore, LocalFiles, ObjectStore
-from tracelake.storage.object_records import whole_of
+from tracelake.storage.verify import whole_of
 from tracelake.tables.builtin import BUILT_IN, TABLE_SPANS, BuiltInTable
 from tracelake.tables.changes import ChangeLog, Retractions
 from tracelake.tables.scan import CHANGE, Scan
