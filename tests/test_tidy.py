@@ -68,8 +68,6 @@ SMALL_OR_SINGLE = {
     "server/admission.py": "a middleware of the application",
     "server/app.py": "the application; only the command that serves it needs it",
     "server/otlp_grpc.py": "a protocol of its own, imported only if it is on",
-    "server/pipeline_process.py": "the host of the pipeline and the program of its process",
-    "storage/verify.py": "checks that each package's verification shares",
     "tables/protocol.py": "pure decisions, which a test keeps pure",
     "tables/query_worker.py": "a program that starts without Tracelake",
     "testing/explore.py": "public through the package",
