@@ -20,25 +20,10 @@ from urllib.parse import unquote
 
 import msgspec
 
-from tracelake._errors import (
-    DamageError,
-    FormatError,
-    LakeExistsError,
-    LakeNotFoundError,
-    NotFoundError,
-    StorageError,
-    UsageError,
-)
+from tracelake import _errors, storage
 from tracelake.formats import decode, encode, fields_of, is_intact
 from tracelake.search.vectors import PLAIN, IndexSettings, VectorSettings
-from tracelake.storage import (
-    KeyValueStore,
-    ObjectStore,
-    ScopedKeyValueStore,
-    Stores,
-    open_key_value,
-    open_objects,
-)
+from tracelake.storage import open_key_value, open_objects
 from tracelake.storage.urls import without_password
 
 FORMAT_VERSION: Final = 1
@@ -91,14 +76,14 @@ class _KnownLake(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Location:
     """A lake's open stores and fixed settings."""
 
-    stores: Stores
+    stores: storage.Stores
     config: LakeConfig
     records_url: str
     """May contain a password; never display it."""
 
-    def open_records(self) -> KeyValueStore:
+    def open_records(self) -> storage.KeyValueStore:
         """Open the lake's records again, with separate connections."""
-        return ScopedKeyValueStore(open_key_value(self.records_url), self.config.id)
+        return storage.ScopedKeyValueStore(open_key_value(self.records_url), self.config.id)
 
 
 def create_lake(place: str, metadata: str | None, buckets: int, index: IndexSettings = PLAIN) -> None:
@@ -121,7 +106,9 @@ def create_lake(place: str, metadata: str | None, buckets: int, index: IndexSett
         entry = encode(_KnownLake(url, config.created_at), f"{LAKES}/{config.id}")
         version = key_value.set(LAKES, config.id, entry)  # no other lake has this id
         if not objects.create(CONFIG, encode(config, CONFIG)):
-            with suppress(StorageError):  # a record that remains is harmless, because it names no lake
+            with suppress(
+                _errors.StorageError
+            ):  # a record that remains is harmless, because it names no lake
                 key_value.delete_if(LAKES, config.id, version)
             raise _exists(url)
     finally:
@@ -137,7 +124,7 @@ def open_location(place: str, metadata: str | None) -> Location:
     objects = open_objects(url)
     config = _read_config(objects)
     records_at = _stored_name(metadata, url) or config.metadata
-    key_value: KeyValueStore | None = None
+    key_value: storage.KeyValueStore | None = None
     if _may_be_there(records_at, url):
         key_value = _open_records(records_at, url)
         try:
@@ -146,18 +133,18 @@ def open_location(place: str, metadata: str | None) -> Location:
             key_value.close()
             raise
         if has_records:
-            scoped = ScopedKeyValueStore(key_value, config.id)
-            stores = Stores(scoped, objects, _cache_of(url, config.id))
+            scoped = storage.ScopedKeyValueStore(key_value, config.id)
+            stores = storage.Stores(scoped, objects, _cache_of(url, config.id))
             return Location(stores, config, records_url(records_at, url))
         key_value.close()
     where = _shown(records_at, url)
     if metadata is not None and without_password(records_at) != config.metadata:
-        raise UsageError(
+        raise _errors.UsageError(
             f"{where} is not the metadata of the lake in {shown(url)}, which is in "
             f"{_shown(config.metadata, url)}; correct the setting `metadata`, or leave it out."
         )
     what = "is gone" if key_value is None else f"knows no lake {config.id}"
-    raise DamageError(
+    raise _errors.DamageError(
         f"{where} {what}: it leads to all data of the lake in {shown(url)}. Restore it from a backup, or say "
         "with the setting `metadata` (TRACELAKE_METADATA) where it is now."
     )
@@ -199,7 +186,9 @@ def url_of(place: str) -> str:
         return place.rstrip("/")
     path = unquote(remainder.removeprefix("localhost")) if slashes else place
     if (slashes and not path.startswith("/")) or "\0" in path:
-        raise UsageError(f"{place!r} has no absolute path; write three slashes, as in file:///var/lake")
+        raise _errors.UsageError(
+            f"{place!r} has no absolute path; write three slashes, as in file:///var/lake"
+        )
     return Path(path).expanduser().resolve().as_uri()
 
 
@@ -213,16 +202,18 @@ def _stored_name(metadata: str | None, url: str) -> str | None:
         return metadata
     directory = _directory(url)
     if metadata == SQLITE and directory is None:
-        raise UsageError(
+        raise _errors.UsageError(
             f"{SQLITE!r} means a file in the lake's directory, but {url} is not a directory; use {OBJECTS!r}."
         )
     word = SQLITE if directory else OBJECTS
     if metadata == word or _plain(metadata) == _plain(records_url(word, url)):
         return word
     if metadata == OBJECTS:
-        raise UsageError(f"{OBJECTS!r} means records in a bucket, but {url} is a directory; use {SQLITE!r}.")
+        raise _errors.UsageError(
+            f"{OBJECTS!r} means records in a bucket, but {url} is a directory; use {SQLITE!r}."
+        )
     if _plain(metadata)[0] == _plain(url)[0] and f"{_plain(metadata)[1]}/".startswith(f"{_plain(url)[1]}/"):
-        raise UsageError(f"{metadata} is inside the lake; metadata there is called {word!r}.")
+        raise _errors.UsageError(f"{metadata} is inside the lake; metadata there is called {word!r}.")
     return metadata
 
 
@@ -239,7 +230,7 @@ def _plain(url: str) -> tuple[str, str]:
     return ("file" if scheme == "sqlite" else scheme), unquote(remainder.removeprefix("localhost"))
 
 
-def _open_records(metadata: str, url: str) -> KeyValueStore:
+def _open_records(metadata: str, url: str) -> storage.KeyValueStore:
     return open_key_value(records_url(metadata, url))
 
 
@@ -275,17 +266,17 @@ def _check_empty(url: str) -> None:
         raise _exists(url)
     if not names <= set(_LEFT_BY_INIT):
         what = "no empty place" if directory is None else "not an empty directory"
-        raise UsageError(f"{shown(url)} is {what}; choose another place for the lake.")
+        raise _errors.UsageError(f"{shown(url)} is {what}; choose another place for the lake.")
 
 
-def _read_config(objects: ObjectStore) -> LakeConfig:
+def _read_config(objects: storage.ObjectStore) -> LakeConfig:
     try:
         data = objects.get(CONFIG)
-    except NotFoundError:
+    except _errors.NotFoundError:
         raise _absent(objects.url) from None
     name = f"{shown(objects.url)}/{CONFIG}"
     if (release := _earlier_release(data)) is not None:
-        raise FormatError(
+        raise _errors.FormatError(
             f"{name} has an earlier format, which this release cannot read. It is not damaged: read the lake "
             f"with {release}, or create a new lake from the same inputs."
         )
@@ -304,7 +295,7 @@ def _earlier_release(data: bytes) -> str | None:
     return "a development version before commit 8518a899 (22 November 2026)"
 
 
-def _has_lake(key_value: KeyValueStore, lake_id: str) -> bool:
+def _has_lake(key_value: storage.KeyValueStore, lake_id: str) -> bool:
     """Return whether a metadata store has the records of a lake. Raises DamageError if its record is damaged."""
     entry = key_value.get(LAKES, lake_id)
     if entry is not None:
@@ -312,17 +303,19 @@ def _has_lake(key_value: KeyValueStore, lake_id: str) -> bool:
     return entry is not None
 
 
-def _absent(url: str) -> LakeNotFoundError:
+def _absent(url: str) -> _errors.LakeNotFoundError:
     if url.startswith("memory://"):
-        return LakeNotFoundError(
+        return _errors.LakeNotFoundError(
             f"no lake in {url} in this process; other processes do not share its memory. Create one with "
             "tracelake.init."
         )
-    return LakeNotFoundError(
+    return _errors.LakeNotFoundError(
         f"no lake in {shown(url)}. Create one with `tracelake init {shown(url)}`, or name another with "
         "--lake."
     )
 
 
-def _exists(url: str) -> LakeExistsError:
-    return LakeExistsError(f"a lake already exists in {shown(url)}; open it, or choose another place.")
+def _exists(url: str) -> _errors.LakeExistsError:
+    return _errors.LakeExistsError(
+        f"a lake already exists in {shown(url)}; open it, or choose another place."
+    )

@@ -21,16 +21,7 @@ from typing import ClassVar, Final, Literal, TypeAlias, get_args
 
 import msgspec
 
-from tracelake import limits
-from tracelake._errors import (
-    ContentionError,
-    DamageError,
-    ForbiddenError,
-    LimitError,
-    NoKeyError,
-    NotFoundError,
-    UsageError,
-)
+from tracelake import _errors, limits
 from tracelake.durations import duration_ns
 from tracelake.formats import decode, encode
 from tracelake.storage import ABSENT, Conflict, Done, Entry, KeyValueStore, settle
@@ -176,12 +167,12 @@ def check_token(record: KeyRecord | None, token: str, now_ns: int) -> KeyRecord:
     """Return the key of a token. Raises NoKeyError if the key is unknown or not active."""
     if record is None or not hmac.compare_digest(record.secret_sha256, hash_token(token)):
         if is_session(parse_key_id(token) or ""):
-            raise NoKeyError("this session has ended; sign in again")
-        raise NoKeyError("unknown API key; ask the lake's administrator for one")
+            raise _errors.NoKeyError("this session has ended; sign in again")
+        raise _errors.NoKeyError("unknown API key; ask the lake's administrator for one")
     standing = key_status(record, now_ns)
     if standing != "active":
         then = "sign in again" if is_session(record.id) else "ask the lake's administrator for a new one"
-        raise NoKeyError(f"{display_name(record.id)} is {standing}; {then}")
+        raise _errors.NoKeyError(f"{display_name(record.id)} is {standing}; {then}")
     return record
 
 
@@ -198,7 +189,7 @@ def key_workspace(record: KeyRecord) -> str | None:
 def check_all_workspaces(key_id: str, workspace: str | None) -> None:
     """Raise ForbiddenError if a key of one workspace requests data of the whole lake."""
     if workspace is not None:
-        raise ForbiddenError(
+        raise _errors.ForbiddenError(
             f"{display_name(key_id)} belongs to workspace {workspace!r}, and this request concerns the whole "
             "lake; use a key for all workspaces, which `tracelake key create` makes without --workspace"
         )
@@ -207,7 +198,7 @@ def check_all_workspaces(key_id: str, workspace: str | None) -> None:
 def check_need(key_id: str, role: Role, need: Need) -> None:
     """Raise ForbiddenError if a role lacks the permission that a route requires."""
     if need not in GRANTS[role]:
-        raise ForbiddenError(
+        raise _errors.ForbiddenError(
             f"{display_name(key_id)} has role {role}, and this request needs a key that may {need}"
         )
 
@@ -287,16 +278,16 @@ class KeyRecords:
             ),
         )
 
-    def whole_records(self) -> tuple[dict[str, KeyRecord], list[DamageError]]:
+    def whole_records(self) -> tuple[dict[str, KeyRecord], list[_errors.DamageError]]:
         """Return the readable records, and the problems of damaged ones, which cannot be used."""
-        problems: list[DamageError] = []
+        problems: list[_errors.DamageError] = []
         records: dict[str, KeyRecord] = {}
         for each in whole_of(
             self._records().scan, self.partition, lambda _, problem: problems.append(problem)
         ):
             try:
                 records[each.key] = decoded(each)
-            except DamageError as error:
+            except _errors.DamageError as error:
                 problems.append(error)
         return records, problems
 
@@ -306,7 +297,7 @@ class KeyRecords:
         # The outcome of the write may be unknown. Either the record exists, or the key is invalid.
         written = settle(records, self.partition, record.id, outcome, lambda entry: entry.value == data)
         if isinstance(written, Conflict):
-            raise ContentionError("the key could not be written; try again")
+            raise _errors.ContentionError("the key could not be written; try again")
         return _shown(record)
 
     def _change(self, key_id: str, change: Callable[[KeyRecord], KeyRecord]) -> KeyInfo:
@@ -314,7 +305,9 @@ class KeyRecords:
             entry = self._records().get(self.partition, key_id) if key_id else None
             if entry is None:
                 shown = key_id[: limits.NAME_QUOTED_MAX_CHARS]
-                raise NotFoundError(f"no record has the id {shown!r}; `{self.list_command}` lists all")
+                raise _errors.NotFoundError(
+                    f"no record has the id {shown!r}; `{self.list_command}` lists all"
+                )
             record = decoded(entry)
             changed = change(record)
             if changed == record:  # unchanged, or our own write whose reply was lost
@@ -322,7 +315,7 @@ class KeyRecords:
             outcome = self._records().set_if(self.partition, key_id, encode(changed), entry.version)
             if isinstance(outcome, Done):
                 return _shown(changed)
-        raise ContentionError(f"{display_name(key_id)} changed too often at the same time; try again")
+        raise _errors.ContentionError(f"{display_name(key_id)} changed too often at the same time; try again")
 
 
 class Keys(KeyRecords):
@@ -347,7 +340,7 @@ class Keys(KeyRecords):
         """
         _check(name, role, workspace, expires_ns, spans_per_s, bytes_per_day)
         if sum(map(len, self.whole_records())) >= limits.KEYS_MAX:
-            raise LimitError(
+            raise _errors.LimitError(
                 f"the lake already has {limits.KEYS_MAX} keys, including revoked ones; use an existing key"
             )
         key_id = secrets.token_hex(ID_BYTES)
@@ -377,8 +370,8 @@ def decoded(entry: Entry) -> KeyRecord:
     what = display_name(entry.key)
     try:
         return decode(KeyRecord, entry.value, what, KEY_VERSION)
-    except DamageError as error:
-        with suppress(DamageError):
+    except _errors.DamageError as error:
+        with suppress(_errors.DamageError):
             record = decode(KeyRecord, entry.value, what, 1)
             return msgspec.structs.replace(record, workspace=ALL_WORKSPACES, format_version=KEY_VERSION)
         raise error from error.__cause__
@@ -402,22 +395,22 @@ def _shown(record: KeyRecord) -> KeyInfo:
 def _check(name: str, role: str, workspace: str, expires_ns: int | None, *numbers: int | None) -> None:
     for what, text in (("name", name), ("workspace", workspace)):
         if not text.strip() or len(text) > limits.KEY_NAME_MAX_CHARS or not text.isprintable():
-            raise UsageError(
+            raise _errors.UsageError(
                 f"a key's {what} must have 1 to {limits.KEY_NAME_MAX_CHARS} printable characters, not "
                 f"{text[: limits.NAME_QUOTED_MAX_CHARS]!r}"
             )
     if role not in get_args(Role):
-        raise UsageError(
+        raise _errors.UsageError(
             f"{role[: limits.NAME_QUOTED_MAX_CHARS]!r} is not a role; choose {', '.join(get_args(Role))}"
         )
     _check_time(expires_ns)
     if any(number is not None and not 1 <= number <= limits.QUOTA_MAX for number in numbers):
-        raise UsageError(f"a quota must be a number from 1 to {limits.QUOTA_MAX}")
+        raise _errors.UsageError(f"a quota must be a number from 1 to {limits.QUOTA_MAX}")
 
 
 def _check_time(expires_ns: int | None) -> None:
     if expires_ns is not None and not 0 <= expires_ns < limits.KEY_TIME_MAX_NS:
-        raise UsageError("a key cannot expire at that time; choose one before the year 2262")
+        raise _errors.UsageError("a key cannot expire at that time; choose one before the year 2262")
 
 
 def expiry_ns(text: str | None, now_ns: int) -> int | None:

@@ -32,18 +32,7 @@ from joserfc import jws, jwt
 from joserfc.errors import BadSignatureError, JoseError
 from joserfc.jwk import ECKey, OKPKey, RSAKey
 
-from tracelake import limits
-from tracelake._errors import (
-    AccessError,
-    ContentionError,
-    DamageError,
-    ForbiddenError,
-    LimitError,
-    NoKeyError,
-    NotFoundError,
-    ProviderError,
-    UsageError,
-)
+from tracelake import _errors, limits
 from tracelake.access.keys import (
     ID_BYTES,
     KEY_CHANGE_TRIES_MAX,
@@ -96,14 +85,16 @@ class OpenId:
         """Raise UsageError with a remedy if these settings can admit no user."""
         check_url(self.issuer, "oidc_issuer")
         if not self.client_id:
-            raise UsageError("oidc_issuer needs oidc_client_id, the id that the provider gave this server")
+            raise _errors.UsageError(
+                "oidc_issuer needs oidc_client_id, the id that the provider gave this server"
+            )
         if not self.admissions:
-            raise UsageError(
+            raise _errors.UsageError(
                 "oidc_issuer admits no users without [[oidc_admit]] in tracelake.toml: claim, value, "
                 "role, workspace"
             )
         if "openid" not in self.scopes:
-            raise UsageError("oidc_scopes must contain openid")
+            raise _errors.UsageError("oidc_scopes must contain openid")
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +138,7 @@ def discover_endpoints(document: Mapping[str, Any], issuer: str) -> Endpoints:
     issuer."""
     if document.get("issuer") != issuer:
         announced = str(document.get("issuer"))[: limits.QUOTED_MAX_CHARS]
-        raise ProviderError(
+        raise _errors.ProviderError(
             f"the provider's issuer is {announced!r}, not {issuer!r}: set oidc_issuer to exactly the "
             "provider's value"
         )
@@ -160,9 +151,9 @@ def discover_endpoints(document: Mapping[str, Any], issuer: str) -> Endpoints:
         try:
             check_url(url if isinstance(url, str) else "", name)
             if issuer.startswith("https:") and not str(url).startswith("https:"):
-                raise UsageError(f"{name} must be an https URL, because the provider's issuer is one")
-        except UsageError as error:
-            raise ProviderError(f"the provider's configuration cannot be used: {error}") from None
+                raise _errors.UsageError(f"{name} must be an https URL, because the provider's issuer is one")
+        except _errors.UsageError as error:
+            raise _errors.ProviderError(f"the provider's configuration cannot be used: {error}") from None
     in_body = (
         isinstance(methods, list) and "client_secret_basic" not in methods and "client_secret_post" in methods
     )
@@ -183,7 +174,7 @@ def check_url(url: str, what: str) -> None:
         or not (parts.scheme == "https" or (parts.scheme == "http" and host in _LOCAL))
         or parts.fragment
     ):
-        raise UsageError(
+        raise _errors.UsageError(
             f"{what} must be an https URL (http only on this machine), not {url[: limits.QUOTED_MAX_CHARS]!r}"
         )
 
@@ -212,16 +203,20 @@ def check_back(openid: OpenId, secret: SignInSecret, code: str, state: str, erro
     Raises UsageError if they do not match the browser's sign-in, ForbiddenError if the provider refused it.
     """
     if not secret.secret or not hmac.compare_digest(state.encode(), secret.state.encode()):
-        raise UsageError(
+        raise _errors.UsageError(
             "this sign-in was started in another browser, or has expired, or is already complete; sign in "
             "again"
         )
     if issuer != openid.issuer:
-        raise UsageError("the reply comes from another provider than the one of this server; sign in again")
+        raise _errors.UsageError(
+            "the reply comes from another provider than the one of this server; sign in again"
+        )
     if error:
-        raise ForbiddenError(f"the provider refused the sign-in: {error[: limits.QUOTED_MAX_CHARS]!r}")
+        raise _errors.ForbiddenError(
+            f"the provider refused the sign-in: {error[: limits.QUOTED_MAX_CHARS]!r}"
+        )
     if not 0 < len(code) <= limits.SIGN_IN_CODE_MAX_CHARS:
-        raise UsageError("the provider sent no valid code; sign in again")
+        raise _errors.UsageError("the provider sent no valid code; sign in again")
 
 
 def joined(claims: Mapping[str, Any], userinfo: Mapping[str, Any]) -> dict[str, Any]:
@@ -246,7 +241,7 @@ def decide_admission(openid: OpenId, claims: Mapping[str, Any]) -> Admission:
         claimed = claims.get(admission.claim)
         if admission.value in ([claimed] if isinstance(claimed, str) else _texts(claimed)):
             return admission
-    raise ForbiddenError(
+    raise _errors.ForbiddenError(
         f"the provider knows {name_of(claims)}, but no rule admits them here; ask the lake's administrator "
         "for a rule in oidc_admit, or for a key"
     )
@@ -313,7 +308,7 @@ def verified_claims(
     except BadSignatureError:
         return None
     except (JoseError, ValueError, TypeError, KeyError, RecursionError) as error:
-        raise NoKeyError(
+        raise _errors.NoKeyError(
             f"the provider's id token is invalid: {str(error)[: limits.QUOTED_MAX_CHARS]}; sign in again, and "
             "tell the lake's administrator if it happens again"
         ) from None
@@ -451,14 +446,14 @@ class LakeSecret:
                 if (entry := records.get(PARTITION, NAME)) is not None:
                     expected = entry.version
                     return decode(SecretRecord, entry.value, "the secret of sign-in", SECRET_VERSION).secret
-            except DamageError as error:
+            except _errors.DamageError as error:
                 # Only pending sign-ins depend on it.
                 logger.warning("%s It is replaced; sign-ins in progress must start again.", error)
                 expected = error.version or expected
             record = SecretRecord(secrets.token_urlsafe(SECRET_BYTES))
             # Ignore the outcome: the next read decides.
             records.set_if(PARTITION, NAME, encode(record), expected)
-        raise ContentionError("the sign-in secret changed too often at the same time; sign in again")
+        raise _errors.ContentionError("the sign-in secret changed too often at the same time; sign in again")
 
 
 def _signature(body: str, by: str, place: str) -> str:
@@ -515,7 +510,7 @@ class Sessions(KeyRecords):
             # Anyone can trigger this call, so it reads one record.
             entry = self._records().get(SESSION_PARTITION, session_id)
             return check_token(decoded(entry) if entry else None, token, time.time_ns())
-        except (AccessError, DamageError):
+        except (_errors.AccessError, _errors.DamageError):
             return None
 
     def end(self, token: str) -> KeyInfo | None:
@@ -523,7 +518,7 @@ class Sessions(KeyRecords):
         session = self.of(token)
         try:
             return self.revoke(session.id) if session else None
-        except (NotFoundError, DamageError):
+        except (_errors.NotFoundError, _errors.DamageError):
             return None
 
     def _make_room(self, person: str, now_ns: int) -> None:
@@ -542,10 +537,12 @@ class Sessions(KeyRecords):
             # A power failure may restore the record, still expired or revoked, and so harmless.
             self._records().erase(SESSION_PARTITION, session_id)
         if active >= limits.SESSIONS_MAX:
-            raise LimitError(f"{limits.SESSIONS_MAX} sessions are open; try again later, or use a key")
+            raise _errors.LimitError(
+                f"{limits.SESSIONS_MAX} sessions are open; try again later, or use a key"
+            )
         own.sort(key=lambda each: each.created_ns)
         for record in own[: max(0, len(own) + 1 - limits.SESSIONS_EACH_MAX)]:
-            with suppress(NotFoundError):  # another server removed it
+            with suppress(_errors.NotFoundError):  # another server removed it
                 self.revoke(record.id)
             _AUDIT_LOG.info(
                 "session %s %r ended: its user has more than %d sessions",

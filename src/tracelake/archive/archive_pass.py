@@ -21,15 +21,8 @@ from itertools import groupby, islice
 from typing import Final, Protocol
 
 from tracelake._errors import DamageError, StorageError
+from tracelake.archive import model
 from tracelake.archive.candidates import BEGINNING, Candidates, Place, TraceBatch
-from tracelake.archive.model import (
-    ArchiveDue,
-    ArchiveReport,
-    ArchiveSettings,
-    HotSnapshot,
-    LayoutName,
-    StoredUpload,
-)
 from tracelake.archive.repositories import Tables, TablesRepository, encode, new_attempt, read_back
 from tracelake.archive.retention import ArchiveOutcome, is_archive_now_complete
 from tracelake.archive.scheduler import Marks
@@ -59,8 +52,8 @@ class TraceRepository(Protocol):
     in the tracking store."""
 
     def store(
-        self, snapshots: Sequence[HotSnapshot]
-    ) -> tuple[list[StoredUpload], dict[str, tuple[ArchiveOutcome, str]]]:
+        self, snapshots: Sequence[model.HotSnapshot]
+    ) -> tuple[list[model.StoredUpload], dict[str, tuple[ArchiveOutcome, str]]]:
         """Return the traces that are stored completely, and the outcomes and reasons of the others."""
 
     def holds(self) -> bool:
@@ -75,8 +68,8 @@ class ObjectRepository:
         self._at_once = uploads_at_once
 
     def store(
-        self, snapshots: Sequence[HotSnapshot]
-    ) -> tuple[list[StoredUpload], dict[str, tuple[ArchiveOutcome, str]]]:
+        self, snapshots: Sequence[model.HotSnapshot]
+    ) -> tuple[list[model.StoredUpload], dict[str, tuple[ArchiveOutcome, str]]]:
         """Implement `TraceRepository`. Several uploads run in parallel."""
         groups = [list(group) for _, group in groupby(snapshots, lambda snapshot: snapshot.path)]
         if self._at_once == 1 or len(groups) == 1:
@@ -97,7 +90,7 @@ class ObjectRepository:
         """Implement `TraceRepository`. An object is never deleted while its row exists."""
         return True
 
-    def _upload(self, snapshots: list[HotSnapshot]) -> list[StoredUpload] | str:
+    def _upload(self, snapshots: list[model.HotSnapshot]) -> list[model.StoredUpload] | str:
         """Return the stored traces, or the reason for a failed upload."""
         path = snapshots[0].path
         try:
@@ -111,11 +104,11 @@ class ObjectRepository:
 
 def archive_batch(
     store: ArchiveStore,
-    layout: LayoutName,
+    layout: model.LayoutName,
     repository: TraceRepository,
     objects: ObjectStore | None,
     trace_ids: Sequence[str],
-    on_stored: Callable[[HotSnapshot, StoredUpload], None] = lambda _snapshot, _stored: None,
+    on_stored: Callable[[model.HotSnapshot, model.StoredUpload], None] = lambda _snapshot, _stored: None,
     finalize_traces: int = ARCHIVE_FINALIZE_TRACES,
     location: str | None = None,
 ) -> dict[str, tuple[ArchiveOutcome, str]]:
@@ -150,8 +143,8 @@ def archive_batch(
 
 
 def _pieces(
-    stored: Sequence[StoredUpload], of: Mapping[str, HotSnapshot], traces_max: int
-) -> Iterator[list[StoredUpload]]:
+    stored: Sequence[model.StoredUpload], of: Mapping[str, model.HotSnapshot], traces_max: int
+) -> Iterator[list[model.StoredUpload]]:
     """Yield the uploads of each finalize transaction. Writers wait while it clears payloads."""
     return batches(stored, lambda each: len(of[each.trace_id].data), ARCHIVE_FINALIZE_BYTES, traces_max)
 
@@ -272,7 +265,7 @@ class Archived:
 class ArchiveTarget:
     """Destination of one archive pass: the settings at its start, and the repository of their layout."""
 
-    settings: ArchiveSettings
+    settings: model.ArchiveSettings
     """The lake's settings at the start of the pass."""
     repository: TraceRepository
     objects: ObjectStore | None
@@ -283,7 +276,7 @@ class ArchiveTarget:
         `archive_batch`."""
         archived = Archived()
 
-        def on_stored(snapshot: HotSnapshot, stored: StoredUpload) -> None:
+        def on_stored(snapshot: model.HotSnapshot, stored: model.StoredUpload) -> None:
             archived.cleared_bytes += len(snapshot.data)
             archived.stored_bytes += stored.size_bytes
 
@@ -304,7 +297,7 @@ class ArchiveTask:
     """Task that archives a batch of a pass. It contains the locations of the stores, which it opens itself."""
 
     lake_url: str
-    settings: ArchiveSettings
+    settings: model.ArchiveSettings
     repository_url: str
     open_tables: OpenTables
     trace_ids: tuple[str, ...]
@@ -331,7 +324,7 @@ def run_archive_task(task: ArchiveTask) -> Archived:
 
 
 def into(
-    settings: ArchiveSettings, repository_url: str, tables: Callable[[], Tables], lake_id: str
+    settings: model.ArchiveSettings, repository_url: str, tables: Callable[[], Tables], lake_id: str
 ) -> ArchiveTarget:
     """Return the target of a pass with these settings."""
     if settings.layout == "lake":
@@ -354,16 +347,16 @@ class ArchivePass:
     at_once: int
     """Number of batches per call of `archive`."""
     places: dict[tuple[str, str], Place]
-    report: ArchiveReport
+    report: model.ArchiveReport
     stopping: Callable[[], bool]
     marks: Marks
     """The archiveNow marks from before the search for due traces. Later marks are for the next pass."""
 
     def take(
         self,
-        due: Sequence[ArchiveDue],
+        due: Sequence[model.ArchiveDue],
         traces_max: int | None,
-        on_progress: Callable[[ArchiveReport], None],
+        on_progress: Callable[[model.ArchiveReport], None],
     ) -> None:
         """Archive due traces. Each experiment may use its share of the limit, and the unused rest of those before it.
 
@@ -383,7 +376,7 @@ class ArchivePass:
                 self.candidates.done_at_once(each.experiment_id, marks[each.experiment_id])
 
     def _experiment(
-        self, due: ArchiveDue, share: int | None, on_progress: Callable[[ArchiveReport], None]
+        self, due: model.ArchiveDue, share: int | None, on_progress: Callable[[model.ArchiveReport], None]
     ) -> tuple[int, bool]:
         """Archive at most `share` traces of an experiment; return their number, and whether the experiment is done."""
         key = (due.experiment_id, due.workspace)

@@ -10,15 +10,9 @@ from typing import Any, Final, TypeAlias
 from sqlalchemy import BigInteger, String, and_, case, column, delete, func, select, values
 
 from tracelake._errors import UsageError
+from tracelake.archive import retention
 from tracelake.archive.model import ArchiveDue, ArchiveSettings
-from tracelake.archive.retention import (
-    ARCHIVE_NOW_TAG,
-    RETENTION_TAG,
-    cutoff_ns,
-    parse_archive_now_tag,
-    parse_retention_tag,
-    resolve,
-)
+from tracelake.archive.retention import cutoff_ns
 from tracelake.archive.scheduler import Marks
 from tracelake.batching import batches
 from tracelake.limits import TRACKING_IDS_AT_ONCE
@@ -113,14 +107,14 @@ class Candidates:
             failed_traces=failed_traces,
         )
         try:
-            resolved = resolve(
+            resolved = retention.resolve(
                 settings.retention,
                 narrower,
-                parse_retention_tag(tags.get(RETENTION_TAG)),
+                retention.parse_retention_tag(tags.get(retention.RETENTION_TAG)),
                 allowed=experiment_id in settings.allowlist,
             )
-            mark = tags.get(ARCHIVE_NOW_TAG)
-            at_once = parse_archive_now_tag(mark)
+            mark = tags.get(retention.ARCHIVE_NOW_TAG)
+            at_once = retention.parse_archive_now_tag(mark)
             seen_ns = self._seen_ns.get((experiment_id, mark or ""), now_ns)
         except UsageError as error:
             return replace(due, problem=str(error))
@@ -165,7 +159,7 @@ class Candidates:
                 delete(schema.experiment_tags).where(
                     tags.lake == self._lake,
                     tags.experiment_id == experiment_id,
-                    tags.key == ARCHIVE_NOW_TAG,
+                    tags.key == retention.ARCHIVE_NOW_TAG,
                     tags.value == value,
                 )
             )
@@ -174,7 +168,7 @@ class Candidates:
         """Return the experiments with an archiveNow mark, each with the text of its mark."""
         tags = schema.experiment_tags.c
         query = select(tags.experiment_id, tags.value).where(
-            tags.lake == self._lake, tags.key == ARCHIVE_NOW_TAG
+            tags.lake == self._lake, tags.key == retention.ARCHIVE_NOW_TAG
         )
         with self._database.reading() as connection:
             marks = frozenset((row.experiment_id, row.value) for row in connection.execute(query))
@@ -234,7 +228,9 @@ class Candidates:
         query = (
             select(tags.experiment_id, tags.key, tags.value, workspace)
             .outerjoin(schema.experiments, is_its)
-            .where(tags.lake == self._lake, tags.key.in_((RETENTION_TAG, ARCHIVE_NOW_TAG)))
+            .where(
+                tags.lake == self._lake, tags.key.in_((retention.RETENTION_TAG, retention.ARCHIVE_NOW_TAG))
+            )
         )
         if experiment_ids is not None:
             query = query.where(tags.experiment_id.in_(experiment_ids))
@@ -357,7 +353,7 @@ def _counting(workspace: str, of: str | None, tags: Mapping[str, str]) -> Mappin
 def _says_something(mark: str) -> bool:
     """Return whether an archiveNow mark is valid. An invalid mark is not cleared, so that users can see it."""
     try:
-        parse_archive_now_tag(mark)
+        retention.parse_archive_now_tag(mark)
     except UsageError:
         return False
     return True

@@ -42,16 +42,12 @@ import zstandard
 from google.protobuf.message import DecodeError
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
+from tracelake import limits
 from tracelake._errors import DamageError, InputError, NotFoundError, StorageError
 from tracelake.archive.model import HotSnapshot, LayoutName, StoredUpload
 from tracelake.archive.retention import ArchiveOutcome
 from tracelake.batching import batches
-from tracelake.limits import (
-    ARCHIVE_FOLDER_MAX_CHARS,
-    ARCHIVE_ROWS_MAX_BYTES,
-    TRACE_ARCHIVED_MAX_BYTES,
-    TRACE_ROWS_MAX_BYTES,
-)
+from tracelake.limits import ARCHIVE_ROWS_MAX_BYTES, TRACE_ROWS_MAX_BYTES
 from tracelake.otlp.columns import SpanColumns
 from tracelake.otlp.encode import encode as encode_traces
 from tracelake.otlp.parse import rows_bytes
@@ -159,10 +155,10 @@ def path_of(layout: LayoutName, experiment_id: str, trace_id: str, generation: i
 def _folder_of(experiment_id: str) -> str:
     """Return the directory of an experiment: its id; if that is too long for a disk, a prefix of it and a hash."""
     name = quote(experiment_id, safe="").replace(".", "%2E") or "_"
-    if len(name) <= ARCHIVE_FOLDER_MAX_CHARS:
+    if len(name) <= limits.ARCHIVE_FOLDER_MAX_CHARS:
         return name
     digest = hashlib.sha256(experiment_id.encode()).hexdigest()[:32]
-    beginning = re.sub("%.?$", "", name[: ARCHIVE_FOLDER_MAX_CHARS - len(digest) - 1])
+    beginning = re.sub("%.?$", "", name[: limits.ARCHIVE_FOLDER_MAX_CHARS - len(digest) - 1])
     return f"{beginning}~{digest}"
 
 
@@ -256,7 +252,7 @@ def read_archived(objects: ObjectStore, location: str, size_bytes: int, sha256: 
             f"the archive of this trace at {location}, object {path}, is {what}: {len(data)} bytes where {size_bytes} "
             "with another checksum were stored; restore the object from a copy"
         )
-    return unpack(data, location, TRACE_ARCHIVED_MAX_BYTES) if match else data
+    return unpack(data, location, limits.TRACE_ARCHIVED_MAX_BYTES) if match else data
 
 
 def count_spans(data: bytes, name: str) -> int:

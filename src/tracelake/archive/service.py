@@ -17,39 +17,12 @@ from typing import Any, Final, Literal, TypeAlias
 import pyarrow as pa
 from sqlalchemy import select
 
-from tracelake import limits
-from tracelake._errors import (
-    ContentionError,
-    DamageError,
-    LimitError,
-    NotFoundError,
-    StorageError,
-    TracelakeError,
-    UsageError,
-)
+from tracelake import _errors, limits
 from tracelake._settings import find_metadata
-from tracelake.archive import archive_pass
-from tracelake.archive.archive_pass import (
-    ARCHIVE_FINALIZE_TRACES,
-    Archive,
-    Archived,
-    ArchivePass,
-    ArchiveTask,
-    OpenTables,
-    delete_condemned,
-    into,
-    run_archive_task,
-)
+from tracelake.archive import archive_pass, model
+from tracelake.archive.archive_pass import ARCHIVE_FINALIZE_TRACES
 from tracelake.archive.candidates import Candidates, Place, TraceBatch
 from tracelake.archive.disk_usage import ArchiveSpace, reclaim_disk, space
-from tracelake.archive.model import (
-    LAYOUTS,
-    ArchiveDue,
-    ArchiveReport,
-    ArchiveSettings,
-    change_settings,
-    read_settings,
-)
 from tracelake.archive.repositories import Tables, count_spans, is_of, path_in, read_archived, traces_data
 from tracelake.archive.retention import ArchiveOutcome, cutoff_ns, set_retention_override
 from tracelake.archive.scheduler import Marks
@@ -73,7 +46,7 @@ from tracelake.versions.branch_store import MAIN
 _log: Final = logging.getLogger(__name__)
 ReadTables = Callable[[str], bytes]
 """(trace id) → all its spans in the lake's tables, as a `TracesData`. Raises NotFoundError."""
-OnFailed = Callable[[str, TracelakeError], None]
+OnFailed = Callable[[str, _errors.TracelakeError], None]
 """(trace id, the reason why it stays)."""
 
 
@@ -88,7 +61,7 @@ def restore_trace(
     for _ in range(limits.ARCHIVE_RESTORE_TRIES_MAX):
         row = store.archived([trace_id]).get(trace_id)
         if row is None:
-            raise NotFoundError(f"no trace {trace_id!r} in the tracking store of this lake.")
+            raise _errors.NotFoundError(f"no trace {trace_id!r} in the tracking store of this lake.")
         if row.spans_location == TRACKING_STORE:
             return False
         location = str(row.archive_location)
@@ -97,7 +70,7 @@ def restore_trace(
         if path and objects is not None:
             try:
                 data = read_archived(objects, location, row.archive_bytes, row.archive_sha256)
-            except DamageError:
+            except _errors.DamageError:
                 if is_still_at(store.tracking, trace_id, location):
                     raise
                 continue  # a concurrent call restored or deleted it, and its object
@@ -109,7 +82,9 @@ def restore_trace(
             if path and objects is not None:
                 _clean_up(store, objects, [path])
             return True
-    raise ContentionError(f"trace {trace_id} was repeatedly archived while it was restored; try again")
+    raise _errors.ContentionError(
+        f"trace {trace_id} was repeatedly archived while it was restored; try again"
+    )
 
 
 def read_trace(store: ArchiveStore, objects: ObjectStore | None, trace_id: str) -> bytes | None:
@@ -127,7 +102,7 @@ def read_trace(store: ArchiveStore, objects: ObjectStore | None, trace_id: str) 
         return b""
     try:
         return read_archived(objects, location, row.archive_bytes, row.archive_sha256)
-    except (DamageError, NotFoundError):
+    except (_errors.DamageError, _errors.NotFoundError):
         if is_still_at(store.tracking, trace_id, location):
             raise
         return None
@@ -135,7 +110,7 @@ def read_trace(store: ArchiveStore, objects: ObjectStore | None, trace_id: str) 
 
 def delete_traces(
     store: ArchiveStore,
-    objects: ObjectStore | TracelakeError | None,
+    objects: ObjectStore | _errors.TracelakeError | None,
     trace_ids: Sequence[str],
     on_failed: OnFailed | None = None,
 ) -> list[str]:
@@ -147,22 +122,22 @@ def delete_traces(
     after the other traces are deleted.
     """
     places: dict[str, tuple[str | None, str]] = {}
-    failed: dict[str, TracelakeError] = {}
+    failed: dict[str, _errors.TracelakeError] = {}
     for trace_id, row in store.archived(trace_ids).items():
         location = None if row.spans_location == TRACKING_STORE else str(row.archive_location)
         try:
             places[trace_id] = (location, _path(objects, location))
-        except TracelakeError as error:
+        except _errors.TracelakeError as error:
             failed[trace_id] = error
     deleted: list[str] = []
     # writers wait during each transaction
     for some in batches(sorted(places), lambda _: 1, ARCHIVE_FINALIZE_TRACES):
         try:
             deleted += store.delete({trace_id: places[trace_id] for trace_id in some})
-        except TracelakeError as error:
+        except _errors.TracelakeError as error:
             failed |= dict.fromkeys(places.keys() - set(deleted), error)
             break
-    if objects is not None and not isinstance(objects, TracelakeError):
+    if objects is not None and not isinstance(objects, _errors.TracelakeError):
         _clean_up(store, objects, sorted({places[trace_id][1] for trace_id in deleted} - {""}))
     for trace_id, why in failed.items():
         if on_failed is None:
@@ -171,13 +146,13 @@ def delete_traces(
     return deleted
 
 
-def _path(objects: ObjectStore | TracelakeError | None, location: str | None) -> str:
+def _path(objects: ObjectStore | _errors.TracelakeError | None, location: str | None) -> str:
     """Return the object that a location names, or "" if it names none. Raises the repository's error."""
     if location is None or location.startswith(LAKE_LOCATION):
         return ""
     if objects is None:
-        raise ContentionError(f"a trace was archived at {location} just now; try again")
-    if isinstance(objects, TracelakeError):
+        raise _errors.ContentionError(f"a trace was archived at {location} just now; try again")
+    if isinstance(objects, _errors.TracelakeError):
         raise objects
     return path_in(objects, location)
 
@@ -185,8 +160,8 @@ def _path(objects: ObjectStore | TracelakeError | None, location: str | None) ->
 def _clean_up(store: ArchiveStore, objects: ObjectStore, paths: Sequence[str]) -> None:
     """Delete unreferenced objects. A failure is logged, and the next sweep deletes them."""
     try:
-        delete_condemned(store, objects, paths)
-    except (StorageError, OSError) as error:
+        archive_pass.delete_condemned(store, objects, paths)
+    except (_errors.StorageError, OSError) as error:
         _log.warning(
             "unreferenced objects stay in %s until `tracelake archive sweep` deletes them: %s",
             objects.url,
@@ -257,7 +232,7 @@ class LakeArchive:
         lake_url: str,
         tables: Tables,
         runners: Runners = lambda runner, _master: runner or InProcess(),
-        open_tables: OpenTables | None = None,
+        open_tables: archive_pass.OpenTables | None = None,
     ) -> None:
         """Create the archive. `runners` chooses the task runner, and `open_tables` opens a lake's tables inside a
         task."""
@@ -270,9 +245,9 @@ class LakeArchive:
         self._places: dict[tuple[str, str], Place] = {}
         """Position in each experiment where the next pass continues, if the last one stopped at its limit."""
 
-    def settings(self) -> ArchiveSettings:
+    def settings(self) -> model.ArchiveSettings:
         """Return the archive settings of the lake."""
-        return read_settings(self._tracking)
+        return model.read_settings(self._tracking)
 
     def configure(
         self,
@@ -281,7 +256,7 @@ class LakeArchive:
         location: str | None = None,
         retention: str | None = None,
         allowlist: Sequence[str] | None = None,
-    ) -> ArchiveSettings:
+    ) -> model.ArchiveSettings:
         """Change the archive settings. None keeps a value; a retention of "" removes it.
 
         Archived traces stay where they are. Raises UsageError if a value is invalid, or if the repository to leave has
@@ -289,9 +264,9 @@ class LakeArchive:
         """
         changed: dict[str, Any] = {}
         if layout is not None:
-            if layout not in LAYOUTS:
-                raise UsageError(f"{layout!r} is not a layout; choose {', '.join(LAYOUTS)}")
-            changed["layout"] = LAYOUTS[layout]
+            if layout not in model.LAYOUTS:
+                raise _errors.UsageError(f"{layout!r} is not a layout; choose {', '.join(model.LAYOUTS)}")
+            changed["layout"] = model.LAYOUTS[layout]
         if location is not None:
             changed["location"] = location.rstrip("/") or None
             if changed["location"]:
@@ -304,12 +279,12 @@ class LakeArchive:
             changed["allowlist"] = tuple(sorted(set(allowlist)))
         if "location" in changed:
             self._clear_repository(changed["location"])
-        return change_settings(self._tracking, changed)
+        return model.change_settings(self._tracking, changed)
 
     def _clear_repository(self, location: str | None) -> None:
         """Before a move of the repository, delete leftovers in the old one, if it has no archived traces and is
         reachable."""
-        with contextlib.suppress(TracelakeError, OSError):
+        with contextlib.suppress(_errors.TracelakeError, OSError):
             settings = self.settings()
             if location == settings.location or self._store.has_objects(only_live=True):
                 return
@@ -320,7 +295,7 @@ class LakeArchive:
 
     def _check(self, repository: ObjectStore) -> None:
         if repository.url.startswith(_MEMORY) and not self._lake_url.startswith(_MEMORY):
-            raise UsageError(
+            raise _errors.UsageError(
                 f"{repository.url} ends with this process, and its archives too; name a permanent location"
             )
 
@@ -339,20 +314,20 @@ class LakeArchive:
         """Return the experiments marked archiveNow, each with the text of its mark."""
         return self._candidates.marks()
 
-    def experiments(self, limit: int | None = None) -> list[ArchiveDue]:
+    def experiments(self, limit: int | None = None) -> list[model.ArchiveDue]:
         """Return experiments with their retention and their hot, archived and due traces.
 
         Experiments with the most hot traces come first. Experiments beyond the limit are left out.
         """
         return self._candidates.due(self.settings(), time.time_ns(), limit)
 
-    def retentions(self) -> list[ArchiveDue]:
+    def retentions(self) -> list[model.ArchiveDue]:
         """Return each experiment with its retention, without counting due traces."""
         return self._candidates.resolved(self.settings(), time.time_ns())
 
     def plan(
         self, experiment: str | None = None, older_than: str | None = None, limit: int | None = None
-    ) -> list[ArchiveDue]:
+    ) -> list[model.ArchiveDue]:
         """Return experiments with hot traces, their retention, and the traces that a pass would archive.
 
         `experiment` and `older_than` work as in `run`. Experiments with the most hot traces come first. Raises
@@ -380,8 +355,8 @@ class LakeArchive:
         runner: TaskRunner | None = None,
         master: str | None = None,
         stopping: Callable[[], bool] = lambda: False,
-        on_progress: Callable[[ArchiveReport], None] = lambda _report: None,
-    ) -> ArchiveReport:
+        on_progress: Callable[[model.ArchiveReport], None] = lambda _report: None,
+    ) -> model.ArchiveReport:
         """Archive due traces. Traces that cannot be archived stay hot and are reported with a reason; the pass
         continues.
 
@@ -409,13 +384,15 @@ class LakeArchive:
             self._candidates.done_where_nothing_is_hot(due, marks)
         due = [each for each in due if each.is_now or not only_marked]
         due = _in_turn(self._meant(due, experiment, older_than, now_ns))
-        report = ArchiveReport(settings.layout, dry_run, due)
+        report = model.ArchiveReport(settings.layout, dry_run, due)
         if not dry_run:
             places = {} if traces_max is None else self._places
             is_far = runner is not None or master is not None
             archive = self._far(settings, self._runners(runner, master)) if is_far else self._here(settings)
             at_once = _ARCHIVE_TASKS_AT_ONCE if is_far else 1
-            one = ArchivePass(self._candidates, archive, at_once, places, report, stopping, marks)
+            one = archive_pass.ArchivePass(
+                self._candidates, archive, at_once, places, report, stopping, marks
+            )
             one.take([each for each in due if each.cutoff_ns is not None], traces_max, on_progress)
         if ArchiveOutcome.ARCHIVED.value in report.fates:
             reclaim_disk(self._tracking.database, stopping)
@@ -425,26 +402,28 @@ class LakeArchive:
         return report
 
     def _meant(
-        self, due: Sequence[ArchiveDue], experiment: str | None, older_than: str | None, now_ns: int
-    ) -> list[ArchiveDue]:
+        self, due: Sequence[model.ArchiveDue], experiment: str | None, older_than: str | None, now_ns: int
+    ) -> list[model.ArchiveDue]:
         """Return the selected experiments with hot traces; `older_than` replaces their retention."""
         meant = [each for each in due if each.hot_traces and experiment in (None, each.experiment_id)]
         if older_than is None:
             return meant
         return self._candidates.older(meant, cutoff_ns(older_than, None, now_ns) or 0)
 
-    def _here(self, settings: ArchiveSettings) -> Archive:
+    def _here(self, settings: model.ArchiveSettings) -> archive_pass.Archive:
         """Return a function that archives batches in this process."""
-        place = into(settings, self._repository_url(settings), lambda: self._tables, self._tracking.lake_id)
+        place = archive_pass.into(
+            settings, self._repository_url(settings), lambda: self._tables, self._tracking.lake_id
+        )
         return lambda batches: [place.archive(self._store, batch.trace_ids) for batch in batches]
 
-    def _far(self, settings: ArchiveSettings, runner: TaskRunner) -> Archive:
+    def _far(self, settings: model.ArchiveSettings, runner: TaskRunner) -> archive_pass.Archive:
         """Return a function that archives batches as tasks."""
         repository_url = self._repository_url(settings)
 
-        def archive(batches: Sequence[TraceBatch]) -> list[Archived]:
+        def archive(batches: Sequence[TraceBatch]) -> list[archive_pass.Archived]:
             tasks = [
-                ArchiveTask(
+                archive_pass.ArchiveTask(
                     self._lake_url,
                     settings,
                     repository_url,
@@ -454,7 +433,7 @@ class LakeArchive:
                 )
                 for batch in batches
             ]
-            return run_reporting(runner, run_archive_task, tasks, lambda _done: None)
+            return run_reporting(runner, archive_pass.run_archive_task, tasks, lambda _done: None)
 
         return archive
 
@@ -482,10 +461,10 @@ class LakeArchive:
         Their rows in the lake's tables stay. `on_failed` is called for each trace that stays, for example because the
         repository cannot be opened. Without it, the first such error is raised after the other traces are deleted.
         """
-        objects: ObjectStore | TracelakeError | None
+        objects: ObjectStore | _errors.TracelakeError | None
         try:
             objects = self._repository_of(trace_ids)
-        except TracelakeError as error:
+        except _errors.TracelakeError as error:
             objects = error
         return delete_traces(self._store, objects, trace_ids, on_failed)
 
@@ -499,7 +478,7 @@ class LakeArchive:
         `grace_s` is out of range.
         """
         if not 0 <= grace_s <= limits.ARCHIVE_GRACE_MAX_S:
-            raise UsageError(
+            raise _errors.UsageError(
                 f"the grace must be from 0 to {limits.ARCHIVE_GRACE_MAX_S:.0f} s, not {grace_s:g} s"
             )
         objects = self._repository_or_none()
@@ -518,16 +497,16 @@ class LakeArchive:
         archived = self._store.archived_spans(trace_id)
         rows, _ = self._tables.spans([trace_id])
         if missing := archived - set(rows["span_id"].to_pylist()):
-            raise StorageError(
+            raise _errors.StorageError(
                 f"trace {trace_id} is archived in the tables of this lake, and `main` does not have {len(missing):,} "
                 f"of its {len(archived):,} spans; `tracelake log` shows whether a commit was reverted"
             )
         return traces_data(rows)
 
-    def _repository(self, settings: ArchiveSettings) -> ObjectStore:
+    def _repository(self, settings: model.ArchiveSettings) -> ObjectStore:
         return open_objects(self._repository_url(settings))
 
-    def _repository_url(self, settings: ArchiveSettings) -> str:
+    def _repository_url(self, settings: model.ArchiveSettings) -> str:
         return settings.location or f"{self._lake_url}/{FOLDER}"
 
     def _repository_of(self, trace_ids: Sequence[str]) -> ObjectStore | None:
@@ -546,7 +525,7 @@ class LakeArchive:
         return self._repository(settings)
 
 
-def _in_turn(due: Sequence[ArchiveDue]) -> list[ArchiveDue]:
+def _in_turn(due: Sequence[model.ArchiveDue]) -> list[model.ArchiveDue]:
     """Return experiments in the order of a pass: archiveNow first, and workspaces in random order."""
     places = {workspace: random.random() for workspace in {each.workspace for each in due}}  # noqa: S311  fairness
     return sorted(
@@ -562,7 +541,7 @@ def open_archive(opened: LakeContext) -> LakeArchive:
     """Return the archive of a lake. Raises UsageError if the lake has no hot tier."""
     tracking = find_tracking(opened.objects)
     if tracking is None:
-        raise UsageError(
+        raise _errors.UsageError(
             "this lake has no hot tier, so there is nothing to archive: its tables have every trace. "
             "`tracelake serve` creates one."
         )
@@ -606,5 +585,5 @@ def _about(table: Table, trace_ids: Sequence[str], claims: pa.Table) -> pa.Table
     try:
         # Usually the tables have the same spans as `claims`, so a full lookup is small.
         return table.lookup(trace_ids, max_bytes=max(ARCHIVE_ROWS_MAX_BYTES, 2 * claims.nbytes))
-    except LimitError:
+    except _errors.LimitError:
         return table.about(claims, trace_ids)

@@ -10,19 +10,8 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from tracelake import results
 from tracelake.cli.output import WrappingTable, plain
-from tracelake.results import (
-    CommitInfo,
-    CompactReport,
-    EntryChange,
-    GcReport,
-    InboxInfo,
-    IngestReport,
-    MergeConflict,
-    ReplicaInfo,
-    TableInfo,
-    VerifyReport,
-)
 
 if TYPE_CHECKING:
     from tracelake.archive.disk_usage import ArchiveSpace
@@ -150,7 +139,7 @@ def moment(ns: int) -> str:
     return f"{time:%Y-%m-%d %H:%M:%S}.{ns % 1_000_000_000 // 1_000_000:03d}"
 
 
-def tables(infos: Iterable[TableInfo]) -> Table:
+def tables(infos: Iterable[results.TableInfo]) -> Table:
     """Return the tables of a lake, one a row."""
     return grid(
         ("table", "rows", "parts", "size", "upper"),
@@ -158,7 +147,7 @@ def tables(infos: Iterable[TableInfo]) -> Table:
     )
 
 
-def replicas(infos: Iterable[ReplicaInfo]) -> Table:
+def replicas(infos: Iterable[results.ReplicaInfo]) -> Table:
     """Return the replicas of the pipeline, one a row."""
     return grid(
         ("replica", "status", "frontier", "behind", "waiting", "won", "peers", "dropped", "moved"),
@@ -180,14 +169,14 @@ def replicas(infos: Iterable[ReplicaInfo]) -> Table:
     )
 
 
-def _waiting(info: ReplicaInfo) -> str:
+def _waiting(info: results.ReplicaInfo) -> str:
     if not info.waiting_inputs:
         return "0"
     oldest = "" if info.oldest_waiting_s is None else f", {info.oldest_waiting_s:.1f} s"
     return f"{info.waiting_inputs:,} ({size(info.waiting_bytes)}{oldest})"
 
 
-def replica_notes(infos: Iterable[ReplicaInfo]) -> Iterable[str]:
+def replica_notes(infos: Iterable[results.ReplicaInfo]) -> Iterable[str]:
     """Yield a line for each problem of a replica."""
     for info in infos:
         if info.reason:
@@ -197,7 +186,7 @@ def replica_notes(infos: Iterable[ReplicaInfo]) -> Iterable[str]:
             yield plain(f"{info.name} is not unique: {info.namesake} uses it too; see --replica")
 
 
-def replica_run(info: ReplicaInfo, totals: Mapping[str, int]) -> Table:
+def replica_run(info: results.ReplicaInfo, totals: Mapping[str, int]) -> Table:
     """Return the totals of a replica's run."""
     spans = f"{totals['spans_read']:,} read, {totals['spans_new']:,} new"
     spans += f", {totals['spans_replaced']:,} replaced, {totals['spans_repeated']:,} repeated"
@@ -214,7 +203,7 @@ def replica_run(info: ReplicaInfo, totals: Mapping[str, int]) -> Table:
     )
 
 
-def inbox(info: InboxInfo) -> Text:
+def inbox(info: results.InboxInfo) -> Text:
     """Return a line about the pending input of the inbox."""
     if info.oldest_s is None:
         return Text("The inbox is empty.")
@@ -224,7 +213,7 @@ def inbox(info: InboxInfo) -> Text:
     )
 
 
-def ingest_report(report: IngestReport) -> Table:
+def ingest_report(report: results.IngestReport) -> Table:
     """Return the result of an ingest."""
     seconds = max(report.seconds, 1e-3)
     speed = (
@@ -250,7 +239,7 @@ def ingest_report(report: IngestReport) -> Table:
     )
 
 
-def _no_commit(report: IngestReport) -> str:
+def _no_commit(report: results.IngestReport) -> str:
     """Return why an ingest has no commit."""
     if report.open_transaction is None:
         return "none: there was nothing to commit"
@@ -262,7 +251,7 @@ def _numbers(numbers: Sequence[int]) -> str:
     return f"{len(numbers)} ({numbers[0]}..{numbers[-1]})" if numbers else "0"
 
 
-def bad_inputs(report: IngestReport) -> Table:
+def bad_inputs(report: results.IngestReport) -> Table:
     """Return the problems of the inputs with their positions, and how many are not shown."""
     rows: list[tuple[str, Any, Any, str]] = []
     for bad in report.bad:
@@ -273,7 +262,7 @@ def bad_inputs(report: IngestReport) -> Table:
     return grid(("file", "line", "offset", "reason"), rows)
 
 
-def commits(infos: Iterable[CommitInfo]) -> Table:
+def commits(infos: Iterable[results.CommitInfo]) -> Table:
     """Return a log, one commit a row."""
     return grid(
         ("commit", "created", "transaction", "committer", "message"),
@@ -306,7 +295,7 @@ def reference(target: Mapping[str, Any] | None) -> str:
     return str(target)
 
 
-def changes(entries: Iterable[EntryChange]) -> Table:
+def changes(entries: Iterable[results.EntryChange]) -> Table:
     """Return the entries that differ, one a row."""
     rows = [
         (
@@ -319,7 +308,7 @@ def changes(entries: Iterable[EntryChange]) -> Table:
     return grid(("change", "entry", "names"), rows, ids=("change",))
 
 
-def conflicts(paths: Iterable[MergeConflict]) -> Table:
+def conflicts(paths: Iterable[results.MergeConflict]) -> Table:
     """Return the conflicting entries of a merge, one a row."""
     rows = [(c.path, *map(_side, (c.base, c.ours, c.theirs))) for c in paths]
     return grid(("entry", "before both", "dest", "source"), rows)
@@ -353,7 +342,7 @@ def highlighted(text: str) -> Text:
     return excerpt
 
 
-def verify_report(report: VerifyReport) -> Table:
+def verify_report(report: results.VerifyReport) -> Table:
     """Return the totals of a verification."""
     return fields(
         [
@@ -369,13 +358,13 @@ def verify_report(report: VerifyReport) -> Table:
     )
 
 
-def findings(report: VerifyReport) -> Table:
+def findings(report: results.VerifyReport) -> Table:
     """Return the findings of a verification, one a row."""
     rows = [(f.kind, f.what, f.path, f.detail) for f in report.findings]
     return grid(("kind", "what", "path", "detail"), rows)
 
 
-def compact_reports(reports: Sequence[CompactReport]) -> Table:
+def compact_reports(reports: Sequence[results.CompactReport]) -> Table:
     """Return the results of compaction, one table a row."""
     headers = ("table", "batches", "parts before", "parts after", "read", "written", "readable from")
     rows = [
@@ -393,13 +382,13 @@ def compact_reports(reports: Sequence[CompactReport]) -> Table:
     return grid(headers, rows)
 
 
-def gc_reports(reports: Sequence[GcReport]) -> Table:
+def gc_reports(reports: Sequence[results.GcReport]) -> Table:
     """Return the deletions of garbage collection, one table a row."""
     headers = ("table", "replaced", "orphans", "bytes", "held by readers")
     return grid(headers, [(r.table, r.replaced, r.orphans, size(r.bytes), r.held) for r in reports])
 
 
-def gc_damage(reports: Sequence[GcReport]) -> list[str]:
+def gc_damage(reports: Sequence[results.GcReport]) -> list[str]:
     """Return a line for each thing that garbage collection could not read."""
     return [
         f"{plain(report.table)}: {plain(what)} Objects that it may reference were not collected."

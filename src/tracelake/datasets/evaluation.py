@@ -20,23 +20,10 @@ from datetime import UTC, datetime
 from time import perf_counter
 from typing import Any, Final, TypeAlias
 
+from tracelake import limits
 from tracelake._errors import LimitError, UsageError
+from tracelake.datasets import runs
 from tracelake.datasets.model import Example, check_notes
-from tracelake.datasets.runs import (
-    EvaluationRun,
-    ExampleResult,
-    RunInfo,
-    Score,
-    clean_text,
-    mean_scores,
-    new_run_id,
-)
-from tracelake.limits import (
-    EVALUATION_CONCURRENCY_MAX,
-    EVALUATION_NAME_MAX_CHARS,
-    EVALUATION_SCORES_MAX,
-    QUOTED_MAX_CHARS,
-)
 
 Scorers: TypeAlias = Sequence[Callable[..., Any]] | Mapping[str, Callable[..., Any]]
 _ERROR_MAX_CHARS: Final = 4_000
@@ -126,21 +113,23 @@ def evaluate_examples(
     metadata: Mapping[str, str],
     concurrency: int,
     progress: bool,
-) -> EvaluationRun:
+) -> runs.EvaluationRun:
     """Call a function on each example, score its outputs, and return the run, which is not stored yet.
 
     See `Dataset.evaluate`.
     """
-    if not 1 <= concurrency <= EVALUATION_CONCURRENCY_MAX:
-        raise UsageError(f"concurrency must be from 1 to {EVALUATION_CONCURRENCY_MAX}, not {concurrency}.")
+    if not 1 <= concurrency <= limits.EVALUATION_CONCURRENCY_MAX:
+        raise UsageError(
+            f"concurrency must be from 1 to {limits.EVALUATION_CONCURRENCY_MAX}, not {concurrency}."
+        )
     if not examples:
         raise UsageError(f"dataset {dataset} has no committed examples; add some and commit them first.")
-    run_id = new_run_id(uuid.uuid4().hex)
+    run_id = runs.new_run_id(uuid.uuid4().hex)
     call = _Bound(function, _OF_FUNCTION, 1)
     score = {key: _Bound(each, _OF_SCORER, 2) for key, each in scorers_by_name(scorers).items()}
     title = name or f"{_name(function)} {datetime.now(UTC):%Y-%m-%d %H:%M}"
     check_run(title, metadata)
-    results: dict[str, ExampleResult] = {}
+    results: dict[str, runs.ExampleResult] = {}
     with _bar(len(examples), progress) as advance, ThreadPoolExecutor(concurrency) as threads:
         futures = [
             threads.submit(copy_context().run, _result, call, score, each, dataset, run_id)
@@ -154,17 +143,17 @@ def evaluate_examples(
             threads.shutdown(wait=False, cancel_futures=True)
             raise
     ordered = [results[each.id] for each in examples]
-    return EvaluationRun(
+    return runs.EvaluationRun(
         make_info(run_id, title, dataset, version, author, ordered, metadata), tuple(ordered)
     )
 
 
 def check_run(name: str, metadata: Mapping[str, str]) -> None:
     """Raise UsageError or LimitError if a run cannot have this name or metadata."""
-    if not name.strip() or len(name) > EVALUATION_NAME_MAX_CHARS or not name.isprintable():
+    if not name.strip() or len(name) > limits.EVALUATION_NAME_MAX_CHARS or not name.isprintable():
         raise UsageError(
-            f"the name of a run has 1 to {EVALUATION_NAME_MAX_CHARS} printable characters; "
-            f"{name[:QUOTED_MAX_CHARS]!r} is not one."
+            f"the name of a run has 1 to {limits.EVALUATION_NAME_MAX_CHARS} printable characters; "
+            f"{name[: limits.QUOTED_MAX_CHARS]!r} is not one."
         )
     check_notes("metadata", (text for pair in metadata.items() for text in pair))
 
@@ -175,11 +164,11 @@ def make_info(
     dataset: str,
     version: str,
     author: str,
-    results: Sequence[ExampleResult],
+    results: Sequence[runs.ExampleResult],
     metadata: Mapping[str, str],
-) -> RunInfo:
+) -> runs.RunInfo:
     """Return the record of a run with the sums of its results."""
-    return RunInfo(
+    return runs.RunInfo(
         id=run_id,
         name=name,
         dataset=dataset,
@@ -188,7 +177,7 @@ def make_info(
         author=author,
         examples=len(results),
         errors=sum(bool(each.error or each.scorer_errors) for each in results),
-        scores=mean_scores(results),
+        scores=runs.mean_scores(results),
         metadata=dict(metadata),
         latency_ms=statistics.median(each.latency_ms for each in results) if results else 0.0,
     )
@@ -196,7 +185,7 @@ def make_info(
 
 def _result(
     call: _Bound, scorers: Mapping[str, _Bound], example: Example, dataset: str, run_id: str
-) -> ExampleResult:
+) -> runs.ExampleResult:
     """Return the result of one example."""
     values: dict[str, Any] = {
         "input": example.input,
@@ -213,14 +202,14 @@ def _result(
     except Exception as failure:  # noqa: BLE001  of user code
         error = _error_text(failure)
     latency_ms = round((perf_counter() - begin_s) * 1_000, 3)
-    scores: dict[str, Score] = {}
+    scores: dict[str, runs.Score] = {}
     scorer_errors: dict[str, str] = {}
     for name, scorer in scorers.items() if error is None else ():
         try:
             scores |= _scores(name, scorer(values))
         except Exception as failure:  # noqa: BLE001  of user code
             scorer_errors[name] = _error_text(failure)
-    return ExampleResult(
+    return runs.ExampleResult(
         example_id=example.id,
         output=None if error is not None else _output_text(values["output"]),
         scores=scores,
@@ -231,21 +220,25 @@ def _result(
     )
 
 
-def _scores(name: str, value: Any) -> dict[str, Score]:
+def _scores(name: str, value: Any) -> dict[str, runs.Score]:
     """Return the scores of a scorer: one, several by name, or none. Raises UsageError for another value."""
     if value is None:
         return {}
     if isinstance(value, Mapping):
-        if len(value) > EVALUATION_SCORES_MAX:
-            raise LimitError(f"a scorer returns at most {EVALUATION_SCORES_MAX} scores, not {len(value)}.")
-        return {clean_text(str(key)): check_score(each) for key, each in value.items() if each is not None}
+        if len(value) > limits.EVALUATION_SCORES_MAX:
+            raise LimitError(
+                f"a scorer returns at most {limits.EVALUATION_SCORES_MAX} scores, not {len(value)}."
+            )
+        return {
+            runs.clean_text(str(key)): check_score(each) for key, each in value.items() if each is not None
+        }
     return {name: check_score(value)}
 
 
-def check_score(value: Any) -> Score:
+def check_score(value: Any) -> runs.Score:
     """Return a score as it is stored. Raises UsageError if it is no finite number, truth value or label."""
     if isinstance(value, str):
-        return clean_text(value)
+        return runs.clean_text(value)
     if hasattr(value, "item"):  # of NumPy
         value = value.item()
     if isinstance(value, bool):
@@ -255,22 +248,23 @@ def check_score(value: Any) -> Score:
     if isinstance(value, float) and math.isfinite(value):
         return float(value)
     raise UsageError(
-        f"a score is a finite number, true or false, or a label; {str(value)[:QUOTED_MAX_CHARS]!r} is none of them."
+        "a score is a finite number, true or false, or a label; "
+        f"{str(value)[: limits.QUOTED_MAX_CHARS]!r} is none of them."
     )
 
 
 def _output_text(output: Any) -> str | None:
     if output is None or isinstance(output, str):
-        return None if output is None else clean_text(output)
+        return None if output is None else runs.clean_text(output)
     try:
         text = json.dumps(output, ensure_ascii=False, default=str)
     except (TypeError, ValueError, RecursionError):
         text = repr(output)
-    return clean_text(text)
+    return runs.clean_text(text)
 
 
 def _error_text(failure: Exception) -> str:
-    return clean_text(f"{type(failure).__name__}: {failure}")[:_ERROR_MAX_CHARS]
+    return runs.clean_text(f"{type(failure).__name__}: {failure}")[:_ERROR_MAX_CHARS]
 
 
 @contextmanager

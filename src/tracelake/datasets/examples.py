@@ -21,16 +21,8 @@ import msgspec
 import pyarrow as pa
 
 from tracelake._errors import NotFoundError, UsageError
+from tracelake.datasets import model
 from tracelake.datasets.files import read_files
-from tracelake.datasets.model import (
-    Example,
-    Provenance,
-    example_id,
-    examples_of,
-    from_bytes,
-    spec_path,
-    trace_of,
-)
 from tracelake.erasure.store import ErasureStore
 from tracelake.limits import DATASET_ADD_DEFAULT, DATASET_ADD_MAX, EXAMPLES_COMPARED_MAX, SEARCH_HITS_MAX
 from tracelake.otlp.chat import ChatMessage
@@ -229,7 +221,7 @@ def _matching(view: CommitView, where: str, limit: int) -> list[Key]:
 
 def examples(
     view: CommitView, commit: str, keys: Sequence[Key], metadata: Mapping[str, str]
-) -> Iterator[list[Example]]:
+) -> Iterator[list[model.Example]]:
     """Yield the examples made from spans, in batches. A span without input and output makes no example.
 
     The `metadata` is added to the span's service, name and model.
@@ -253,16 +245,16 @@ def _has_text(span: Row) -> bool:
     return span["input"] is not None or span["output"] is not None
 
 
-def _example(row: Row, commit: str, metadata: Mapping[str, str]) -> Example:
+def _example(row: Row, commit: str, metadata: Mapping[str, str]) -> model.Example:
     trace_id, span_id, workspace, is_server = key_of(row)
     of = {} if workspace == WORKSPACE_DEFAULT else {"workspace": workspace}
     of |= {"kind": row["kind"]} if is_server else {}
-    return Example(
-        id=example_id(trace_id, span_id, workspace, is_server),
+    return model.Example(
+        id=model.example_id(trace_id, span_id, workspace, is_server),
         input=row["input"],
         expected_output=row["output"],
         metadata={name: row[name] for name in COPIED if row[name]} | of | dict(metadata),
-        provenance=Provenance(trace_id, span_id, commit),
+        provenance=model.Provenance(trace_id, span_id, commit),
     )
 
 
@@ -275,8 +267,8 @@ class ExampleChange:
     """An example that differs between two versions of a dataset; None where it does not exist."""
 
     id: str
-    before: Example | None
-    after: Example | None
+    before: model.Example | None
+    after: model.Example | None
 
     @property
     def change(self) -> str:
@@ -312,13 +304,15 @@ def diff(
 ) -> Iterator[ExampleChange]:
     """Yield the examples of a dataset that differ between two commits, in order of id, without erased ones. An empty
     commit has none."""
-    start, stop = examples_of(name)
+    start, stop = model.examples_of(name)
     masked = erasures.masked().trace_ids
 
-    def read(file: Reference | None) -> Example | None:
+    def read(file: Reference | None) -> model.Example | None:
         files = [file] if isinstance(file, FileAt) else []
         data = next(read_files(objects, files, erasures.is_file_erased), None)
-        return None if data is None else from_bytes(Example, data, f"an example of dataset {name}")
+        return (
+            None if data is None else model.from_bytes(model.Example, data, f"an example of dataset {name}")
+        )
 
     for change in repository.diff(before, after):
         if change.path >= stop:
@@ -326,7 +320,7 @@ def diff(
         if change.path < start:
             continue
         identity = change.path.rpartition("/")[2]
-        if trace_of(identity) in masked:
+        if model.trace_of(identity) in masked:
             continue
         sides = read(change.before), read(change.after)
         if sides != (None, None):
@@ -335,7 +329,7 @@ def diff(
 
 def versions(repository: Repository, name: str, head: str, limit: int) -> list[CommitInfo]:
     """Return the newest commits that changed a dataset, the newest first, of the last commits before `head`."""
-    start, stop = spec_path(name), examples_of(name)[1]
+    start, stop = model.spec_path(name), model.examples_of(name)[1]
     commits: list[CommitInfo] = []
     for commit_id, commit in islice(repository.log(head), _COMMITS_SEARCHED):
         parent = commit.parents[0] if commit.parents else ""
@@ -365,10 +359,10 @@ def _up_to(paths: Iterable[str], stop: str) -> Iterator[str]:
 
 def span_example_id(span: Row) -> str:
     """Return the id of the example of a span."""
-    return example_id(span["trace_id"], span["span_id"], span["workspace"], is_server_side(span))
+    return model.example_id(span["trace_id"], span["span_id"], span["workspace"], is_server_side(span))
 
 
-def remarks(examples: Iterable[Example], example: Example) -> tuple[str, ...]:
+def remarks(examples: Iterable[model.Example], example: model.Example) -> tuple[str, ...]:
     """Return warnings about an example that is to be added to others: no expected output, or the same input."""
     warnings = []
     if not (example.expected_output or "").strip():

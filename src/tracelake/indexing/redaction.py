@@ -17,20 +17,11 @@ import tantivy
 from msgspec.structs import replace
 
 from tracelake.scratch import scratch_directory
+from tracelake.search import model
 from tracelake.search.analyzers import of_fingerprint
 from tracelake.search.build import merge_parts, no_index
 from tracelake.search.finalize import clean_staging, published, read_list
 from tracelake.search.model import ListRef as ListOf
-from tracelake.search.model import (
-    Manifest,
-    PartList,
-    PartRef,
-    RowIds,
-    list_path,
-    part_path,
-    rebuild_name,
-    rows_of_documents,
-)
 from tracelake.search.open_index import OpenIndex
 from tracelake.storage import ObjectStore, delete_all
 from tracelake.tables.view import INDEX
@@ -48,7 +39,7 @@ class RedactedIndex:
     """Bytes of the replaced parts."""
     manifests: int = 0
     """Manifests that name other parts now."""
-    replaced: dict[str, PartRef | None] = field(default_factory=dict)
+    replaced: dict[str, model.PartRef | None] = field(default_factory=dict)
 
 
 class IndexRedactor:
@@ -94,15 +85,15 @@ class IndexRedactor:
             delete_all(self._objects, list(result.replaced))
         return result
 
-    def _manifests(self) -> Iterator[tuple[str, Manifest]]:
+    def _manifests(self) -> Iterator[tuple[str, model.Manifest]]:
         for info in list(self._objects.list(MANIFESTS)):
             if (manifest := published(self._objects, info.path)) is not None:
                 yield info.path, manifest
 
-    def _parts(self) -> dict[str, tuple[PartRef, Manifest]]:
+    def _parts(self) -> dict[str, tuple[model.PartRef, model.Manifest]]:
         """Return each part that some manifest names, with one of these manifests."""
-        parts: dict[str, tuple[PartRef, Manifest]] = {}
-        lists: dict[str, Sequence[PartRef]] = {}
+        parts: dict[str, tuple[model.PartRef, model.Manifest]] = {}
+        lists: dict[str, Sequence[model.PartRef]] = {}
         for _, manifest in self._manifests():
             for ref in manifest.lists:
                 if ref.path not in lists:
@@ -112,8 +103,8 @@ class IndexRedactor:
         return parts
 
     def _documents(
-        self, part: PartRef, manifest: Manifest, trace_ids: Collection[str]
-    ) -> tuple[RowIds, RowIds]:
+        self, part: model.PartRef, manifest: model.Manifest, trace_ids: Collection[str]
+    ) -> tuple[model.RowIds, model.RowIds]:
         """Return the row ids of a part's documents: those of the traces, and the others, sorted."""
         analyzer = of_fingerprint(manifest.fingerprint)
         if analyzer is None:
@@ -123,11 +114,13 @@ class IndexRedactor:
             opened = OpenIndex(self._objects, Path(folder)).searcher(alone, None, analyzer, [part])
             query = tantivy.Query.term_set_query(opened.index.schema, "trace", sorted(trace_ids))
             hits = opened.searcher.search(query, opened.documents, count=False).hits
-            rows = rows_of_documents(opened.searcher, 0, opened.documents)
+            rows = model.rows_of_documents(opened.searcher, 0, opened.documents)
         numbers = [address.doc for _, address in hits]
         return rows[numbers], np.sort(np.delete(rows, numbers))
 
-    def _without(self, part: PartRef, manifest: Manifest, others: RowIds) -> PartRef | None:
+    def _without(
+        self, part: model.PartRef, manifest: model.Manifest, others: model.RowIds
+    ) -> model.PartRef | None:
         """Write a part with the other documents; return None if there are none."""
         if not len(others):
             return None
@@ -135,7 +128,7 @@ class IndexRedactor:
         assert analyzer is not None
         kind = manifest.vectors
         has = part.vectors is not None and kind is not None and part.vectors.fingerprint == kind.fingerprint
-        build = rebuild_name(self._epoch, uuid.uuid4().hex[:12])
+        build = model.rebuild_name(self._epoch, uuid.uuid4().hex[:12])
         receipt = merge_parts(
             self._objects,
             INDEX,
@@ -150,7 +143,7 @@ class IndexRedactor:
         )
         assert receipt.path is not None
         assert receipt.sha256 is not None
-        path = part_path(INDEX, part.build, receipt.sha256)
+        path = model.part_path(INDEX, part.build, receipt.sha256)
         self._objects.put(path, self._objects.get(receipt.path))
         clean_staging(self._objects, INDEX, build)
         return replace(
@@ -163,7 +156,7 @@ class IndexRedactor:
             contents=receipt.contents,
         )
 
-    def _replace(self, replaced: dict[str, PartRef | None]) -> int:
+    def _replace(self, replaced: dict[str, model.PartRef | None]) -> int:
         """Replace parts in all manifests and their lists; return the number of changed manifests."""
         manifests = 0
         lists: dict[str, ListOf | None] = {}
@@ -183,20 +176,22 @@ class IndexRedactor:
         delete_all(self._objects, [path for path, new in lists.items() if new is None or new.path != path])
         return manifests
 
-    def _list(self, ref: ListOf, replaced: dict[str, PartRef | None]) -> ListOf | None:
+    def _list(self, ref: ListOf, replaced: dict[str, model.PartRef | None]) -> ListOf | None:
         before = read_list(self._objects, ref)
         parts = _replaced(before, replaced)
         if parts == before:
             return ref
         if not parts:
             return None
-        together = PartList(parts=parts)
+        together = model.PartList(parts=parts)
         build = ref.path.split("/")[-2]
-        path = list_path(INDEX, build, together)
+        path = model.list_path(INDEX, build, together)
         self._objects.put(path, together.to_json(path))
         return ListOf(path=path, parts=len(parts), documents=sum(part.documents for part in parts))
 
 
-def _replaced(parts: Sequence[PartRef], replaced: dict[str, PartRef | None]) -> tuple[PartRef, ...]:
+def _replaced(
+    parts: Sequence[model.PartRef], replaced: dict[str, model.PartRef | None]
+) -> tuple[model.PartRef, ...]:
     others = (replaced.get(part.path, part) for part in parts)
     return tuple(part for part in others if part is not None)

@@ -44,14 +44,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from tracelake._errors import (
-    ContentionError,
-    DamageError,
-    FormatError,
-    StorageError,
-    TrimmedError,
-    UsageError,
-)
+from tracelake import _errors
 from tracelake.formats import decode, encode
 from tracelake.journal import model
 from tracelake.journal.protocol import beginnings_below, floor_above, merge_steps, sealed_totals_agree, totals
@@ -137,7 +130,7 @@ class Journal:
         """Raise FormatError if the first record has the key of format 2, which this release cannot read."""
         first = self._store.keys(self._partition, limit=1)
         if first and first[0].isdecimal():
-            raise FormatError(
+            raise _errors.FormatError(
                 f"the journal has format 2; this release reads {model.FORMAT_VERSION}. It is not damaged: tables "
                 "can be read, and to ingest or verify use a development version before commit 5e076f8f (22 "
                 "November 2026), or create a new lake from the same inputs."
@@ -153,7 +146,7 @@ class Journal:
             outcome = self._store.set_if(self._partition, _FLOOR, encode(model.Floor(floor)), expected)
             if isinstance(outcome, Done):
                 return
-        raise ContentionError(
+        raise _errors.ContentionError(
             f"{self._partition}/{_FLOOR}: {CONDITIONAL_WRITE_TRIES_MAX} conditional writes in a row were "
             "lost to other writers. Try again."
         )
@@ -178,9 +171,9 @@ class Journal:
         while True:
             try:
                 record = self._get(transaction, len(steps))
-            except FormatError:
+            except _errors.FormatError:
                 raise
-            except DamageError:
+            except _errors.DamageError:
                 return tuple(steps)
             if not isinstance(record, model.Step) or (record.transaction, record.number) != (
                 transaction,
@@ -213,7 +206,7 @@ class Journal:
         """Raise TrimmedError if the transaction is below the floor, because its records may have been erased before the
         caller read or wrote them."""
         if transaction < self.floor():
-            raise TrimmedError(f"transaction {transaction} is below the floor of the journal")
+            raise _errors.TrimmedError(f"transaction {transaction} is below the floor of the journal")
 
     def _to_quarantine_record(self, entry: Entry) -> model.QuarantineRecord:
         return decode(
@@ -258,7 +251,7 @@ class Journal:
             if settled.current is not None:
                 return settled.current
             # The reply and the write were lost: no record exists yet.
-        raise ContentionError(
+        raise _errors.ContentionError(
             f"{partition}/{key}: {CONDITIONAL_WRITE_TRIES_MAX} conditional writes in a row were lost to "
             "other writers. Try again."
         )
@@ -283,17 +276,17 @@ def _validated(t: int, records: Sequence[tuple[int, model.JournalRecord]]) -> Tr
     seal = None
     for number, record in records:
         if seal is not None or number != len(steps) or record.transaction != t:
-            raise DamageError(f"{_gap(t, len(steps), seal)} Restore it from a backup.")
+            raise _errors.DamageError(f"{_gap(t, len(steps), seal)} Restore it from a backup.")
         if isinstance(record, model.Seal):
             seal = record
         elif record.number == number:
             steps.append(record)
         else:
-            raise DamageError(f"{_gap(t, number, seal)} Restore it from a backup.")
+            raise _errors.DamageError(f"{_gap(t, number, seal)} Restore it from a backup.")
     if seal is not None and not steps:
-        raise DamageError(f"{_gap(t, 0, None)} Restore it from a backup.")
+        raise _errors.DamageError(f"{_gap(t, 0, None)} Restore it from a backup.")
     if seal is not None and not sealed_totals_agree(merge_steps(steps), seal):
-        raise DamageError(
+        raise _errors.DamageError(
             f"the seal of transaction {t} does not match the totals of its steps. Restore it from a backup."
         )
     return TransactionRecord(tuple(steps), seal)
@@ -421,7 +414,7 @@ class OutputReceipts:
 
     def note(self, output_id: str, receipt: OutputReceipt) -> None:
         """Store the receipt of an output; errors are ignored. Idempotent."""
-        with contextlib.suppress(StorageError):
+        with contextlib.suppress(_errors.StorageError):
             self._store.set(self._partition, f"{_key(receipt.transaction)}-{output_id}", encode(receipt))
 
     def read(self, transaction: int, output_id: str) -> OutputReceipt | None:
@@ -444,7 +437,7 @@ class PublishReceipts:
 
     def note(self, receipt: PublishReceipt) -> None:
         """Store a receipt; errors are ignored."""
-        with contextlib.suppress(StorageError):
+        with contextlib.suppress(_errors.StorageError):
             self._store.set(self._partition, _key(receipt.transaction), encode(receipt))
 
     def read(self, transaction: int) -> PublishReceipt | None:
@@ -481,7 +474,7 @@ def repair(journal: Journal, t: int, sealed_at: str, spans: int) -> RepairKind:
     """
     for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
         if _is_readable(journal, t):
-            raise UsageError(
+            raise _errors.UsageError(
                 f"the records of transaction {t} are intact. `tracelake verify` lists all damage."
             )
         steps = journal.steps_before_damage(t)
@@ -493,7 +486,7 @@ def repair(journal: Journal, t: int, sealed_at: str, spans: int) -> RepairKind:
             return "forgotten"
         if journal.replace_damaged_seal(seal, len(steps)) and _is_readable(journal, t):
             return "seal"
-    raise ContentionError(
+    raise _errors.ContentionError(
         f"transaction {t}: its records changed {CONDITIONAL_WRITE_TRIES_MAX} times during the repair. Try "
         "again."
     )
@@ -516,11 +509,11 @@ def _is_readable(journal: Journal, t: int) -> bool:
     try:
         recorded = journal.read(t)
         journal.quarantine_record(t)
-    except TrimmedError:
+    except _errors.TrimmedError:
         return True  # nothing of it counts
-    except FormatError:
+    except _errors.FormatError:
         raise
-    except DamageError:
+    except _errors.DamageError:
         return False
     return recorded.step is not None and recorded.seal is not None
 
@@ -563,11 +556,11 @@ def check_transactions(
 
     try:
         journal.check_format()
-    except FormatError as error:
+    except _errors.FormatError as error:
         return {}, [Finding("mismatch", "journal", "format", str(error))]
     try:
         floor = journal.floor()
-    except DamageError:
+    except _errors.DamageError:
         return {}, []  # the check of all records reports it, and without it the expected records are unknown
     for t in range(floor, transactions):
         try:
@@ -578,10 +571,10 @@ def check_transactions(
                     t,
                     "its commit says that it was quarantined, but the quarantine record is missing",
                 )
-        except TrimmedError:
+        except _errors.TrimmedError:
             continue
-        except DamageError as error:
-            is_repairable = t not in quarantined and not isinstance(error, FormatError)
+        except _errors.DamageError as error:
+            is_repairable = t not in quarantined and not isinstance(error, _errors.FormatError)
             find("damaged", t, f"{error} {repairable(t)}" if is_repairable else str(error))
             continue
         if recorded.step is None or recorded.seal is None:

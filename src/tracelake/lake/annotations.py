@@ -7,12 +7,7 @@ from typing import Any
 
 from tracelake import limits
 from tracelake._errors import LimitError, NotFoundError, UsageError
-from tracelake.archive.retention import (
-    ARCHIVE_NOW_TAG,
-    RETENTION_TAG,
-    parse_archive_now_tag,
-    parse_retention_tag,
-)
+from tracelake.archive import retention
 from tracelake.context import LakeContext
 from tracelake.tables.builtin import TABLE_SPANS, TABLE_TRACES, in_workspace
 from tracelake.tables.table import no_trace
@@ -30,7 +25,10 @@ from tracelake.tracking.schema import ARCHIVE_REPO, DEFAULT_EXPERIMENT, DEFAULT_
 from tracelake.tracking.store import TrackingStore
 from tracelake.versions.branch_store import MAIN
 
-_OF_EXPERIMENTS = {RETENTION_TAG: parse_retention_tag, ARCHIVE_NOW_TAG: parse_archive_now_tag}
+_OF_EXPERIMENTS = {
+    retention.RETENTION_TAG: retention.parse_retention_tag,
+    retention.ARCHIVE_NOW_TAG: retention.parse_archive_now_tag,
+}
 """Experiment tags that the archive reads. Their values must parse."""
 
 

@@ -26,7 +26,7 @@ from typing import Final
 import msgspec
 import pyarrow as pa
 
-from tracelake import location
+from tracelake import location, storage
 from tracelake._errors import DamageError, NotFoundError, StorageError, UsageError
 from tracelake.access.audit import check_access
 from tracelake.archive.verify import check_archive, check_tables, spans_of_archived
@@ -45,14 +45,6 @@ from tracelake.results import BackupReport, Finding, VerifyReport
 from tracelake.shards.leases import Leases
 from tracelake.shards.shard import Shard
 from tracelake.shards.verify import ShardCheck, check_shards
-from tracelake.storage import (
-    KeyValueStore,
-    ObjectInfo,
-    ObjectStore,
-    ScopedKeyValueStore,
-    open_key_value,
-    open_objects,
-)
 from tracelake.storage.ports import encode_text
 from tracelake.storage.urls import without_password
 from tracelake.storage.verify import CopiedStore, Row, check_database, check_records
@@ -68,15 +60,9 @@ from tracelake.tracking.location import PLACE, find_tracking
 from tracelake.tracking.migrate import copy_tracking, migrate, paused_snapshot
 from tracelake.tracking.store import TrackingStore
 from tracelake.tracking.verify import DATABASE, check_inbox, check_store, unchecked
+from tracelake.versions import verify
 from tracelake.versions.repository import Repository
 from tracelake.versions.tree import COMMITS
-from tracelake.versions.verify import (
-    CheckedCommit,
-    CheckedRecords,
-    built_transactions,
-    check_history,
-    read_records,
-)
 
 _SETTLING: Final = 2
 """Number of newest transactions whose inputs may not be acknowledged yet."""
@@ -86,7 +72,11 @@ class Verifier:
     """A run of `verify`. It reads the lake, changes nothing, and continues after each finding."""
 
     def __init__(
-        self, key_value: KeyValueStore, objects: ObjectStore, buckets: int, view: Callable[[str], CommitView]
+        self,
+        key_value: storage.KeyValueStore,
+        objects: storage.ObjectStore,
+        buckets: int,
+        view: Callable[[str], CommitView],
     ) -> None:
         self._key_value = key_value
         self._objects = objects
@@ -122,9 +112,9 @@ class Verifier:
     def _run(self, leases: Leases, progress: OnProgress) -> VerifyReport:
         key_value, objects = self._key_value, self._objects
         # List transactions first, so that later ones are not checked.
-        transactions = built_transactions(self._repository, objects)
-        records = read_records(key_value)
-        commits, findings = check_history(self._repository, objects, transactions, named_by)
+        transactions = verify.built_transactions(self._repository, objects)
+        records = verify.read_records(key_value)
+        commits, findings = verify.check_history(self._repository, objects, transactions, named_by)
         self._findings += findings
         written = user_tables(self._repository, records.heads)
         uppers = {name: transactions for name, table in BUILT_IN.items() if _has_appends(table, commits)}
@@ -242,7 +232,7 @@ class Verifier:
             progress(Progress("verifying", number + 1, len(parts), "parts"))
         return tables
 
-    def _check_files(self, records: CheckedRecords, progress: OnProgress) -> tuple[int, int]:
+    def _check_files(self, records: verify.CheckedRecords, progress: OnProgress) -> tuple[int, int]:
         """Read the files of all branches and tags, and staged ones; return their number and bytes."""
         files = size_bytes = 0
         reported = {finding.path for finding in self._findings}
@@ -259,7 +249,7 @@ class Verifier:
         return files, size_bytes
 
 
-def _has_appends(table: BuiltInTable, commits: Sequence[CheckedCommit]) -> bool:
+def _has_appends(table: BuiltInTable, commits: Sequence[verify.CheckedCommit]) -> bool:
     """Return whether transactions have appended to a table. A table newer than the lake may have none yet."""
     return not commits or any(table.entry in committed.entries for committed in commits)
 
@@ -287,7 +277,7 @@ def back_up(opened: LakeContext, target: str, progress: OnProgress | None = None
     encode_text("the directory", target)
     place = Path(target).expanduser().resolve()
     _check_target(opened, place)
-    objects = open_objects(place.as_uri())
+    objects = storage.open_objects(place.as_uri())
     with closing(Leases()) as leases:
         for name in {*BUILT_IN, *table_names(opened.objects)}:
             leases.take(Shard(name, opened.key_value, opened.objects), opened.key_value)
@@ -324,7 +314,7 @@ def restore_backup(
     source = location.open_location(backup, None)
     directory = Path(backup).expanduser().resolve()
     url = location.url_of(target)
-    objects = open_objects(url)
+    objects = storage.open_objects(url)
     if any(True for _ in objects.list("")):
         raise UsageError(f"{location.shown(url)} is not empty; choose another place for the lake.")
     is_local = url.startswith("file://")
@@ -337,8 +327,8 @@ def restore_backup(
         copy.run()
         name = metadata or location.SQLITE
         with (
-            closing(open_key_value(location.records_url(name, url))) as store,
-            closing(open_key_value(source.records_url)) as records,
+            closing(storage.open_key_value(location.records_url(name, url))) as store,
+            closing(storage.open_key_value(source.records_url)) as records,
         ):
             if store.get(location.LAKES, source.config.id) is not None:
                 raise UsageError("the database already has records of this lake; name an empty one.")
@@ -364,10 +354,10 @@ class _ObjectCopy:
     run."""
 
     def __init__(
-        self, source: ObjectStore, target: ObjectStore, leases: Leases, progress: OnProgress
+        self, source: storage.ObjectStore, target: storage.ObjectStore, leases: Leases, progress: OnProgress
     ) -> None:
         self._source, self._target, self._leases, self._progress = source, target, leases, progress
-        self.copied: dict[str, ObjectInfo] = {}
+        self.copied: dict[str, storage.ObjectInfo] = {}
 
     def drop(self, paths: Collection[str]) -> None:
         """Delete these objects from the target, and forget that they were copied."""
@@ -408,12 +398,12 @@ def _check_target(opened: LakeContext, place: Path) -> None:
         raise UsageError(f"{place} is inside the lake; choose another directory for the backup.")
 
 
-def _copy_databases(opened: LakeContext, place: Path, objects: ObjectStore) -> tuple[int, int]:
+def _copy_databases(opened: LakeContext, place: Path, objects: storage.ObjectStore) -> tuple[int, int]:
     """Copy both databases as of one moment; return the number of records, and of rows of the tracking store."""
     for name in _DATABASES:
         (place / name).unlink(missing_ok=True)
     with ExitStack() as stack:
-        source = stack.enter_context(closing(open_key_value(opened.location.records_url)))
+        source = stack.enter_context(closing(storage.open_key_value(opened.location.records_url)))
         read = resume = None
         where = tracking_place.read_place(opened.objects)
         store = tracking_place.find_tracking(opened.objects)
@@ -422,7 +412,7 @@ def _copy_databases(opened: LakeContext, place: Path, objects: ObjectStore) -> t
         records = stack.enter_context(_snapshot(source))
         if resume is not None:
             resume()
-        with closing(open_key_value(f"sqlite://{place}/metadata.db")) as target:
+        with closing(storage.open_key_value(f"sqlite://{place}/metadata.db")) as target:
             count = _load(target, records, opened.config.id)
         if read is None or where is None or store is None:
             return count, 0
@@ -432,20 +422,20 @@ def _copy_databases(opened: LakeContext, place: Path, objects: ObjectStore) -> t
         return count, rows
 
 
-def _copy_records(source: KeyValueStore, target: KeyValueStore, lake_id: str) -> int:
+def _copy_records(source: storage.KeyValueStore, target: storage.KeyValueStore, lake_id: str) -> int:
     with _snapshot(source) as rows:
         return _load(target, rows, lake_id)
 
 
 @contextmanager
-def _snapshot(store: KeyValueStore) -> Iterator[Iterator[Row]]:
+def _snapshot(store: storage.KeyValueStore) -> Iterator[Iterator[Row]]:
     if not isinstance(store, CopiedStore):
         raise UsageError("the records of this lake are not in a database, so they have no snapshot.")
     with store.snapshot() as rows:
         yield rows
 
 
-def _load(target: KeyValueStore, rows: Iterator[Row], lake_id: str) -> int:
+def _load(target: storage.KeyValueStore, rows: Iterator[Row], lake_id: str) -> int:
     """Copy the records of one lake into a store; return their number. Leases are left out, because their readers do not
     read the copy."""
     if not isinstance(target, CopiedStore):
@@ -472,15 +462,15 @@ def _copy_tracking(read: object, lake_id: str, url: str) -> int:
 
 
 def _complete(
-    opened: LakeContext, place: Path, objects: ObjectStore, copy: _ObjectCopy, before: Collection[str]
+    opened: LakeContext, place: Path, objects: storage.ObjectStore, copy: _ObjectCopy, before: Collection[str]
 ) -> str | None:
     """Delete commits from the copy that are newer than the snapshot. Return an input of the snapshot's open transaction
     that is missing from the backup, or None.
 
     `verify` would report unreachable new commits as a sign of metadata that is too old.
     """
-    with closing(open_key_value(f"sqlite://{place}/metadata.db")) as store:
-        records = ScopedKeyValueStore(store, opened.config.id)
+    with closing(storage.open_key_value(f"sqlite://{place}/metadata.db")) as store:
+        records = storage.ScopedKeyValueStore(store, opened.config.id)
         repository = Repository(records, objects)
         upper = upper_of(repository)
         copy.drop([path for path in copy.copied.keys() - before if _is_later(repository, path, upper)])
@@ -501,7 +491,7 @@ def _is_later(repository: Repository, path: str, upper: int) -> bool:
 def _verified(
     url: str, metadata: str | None, tracking: str | None, copy: _ObjectCopy, records: int, rows: int
 ) -> BackupReport:
-    if (place := tracking_place.read_place(open_objects(url))) is not None:
+    if (place := tracking_place.read_place(storage.open_objects(url))) is not None:
         tracking_place.open_store(url, place, tracking or tracking_place.SQLITE)
     with closing(LakeContext(location.open_location(url, metadata))) as lake:
         report = Verifier(lake.key_value, lake.singly(), lake.config.buckets, lake.view).run(silent)

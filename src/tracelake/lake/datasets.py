@@ -7,17 +7,9 @@ from itertools import chain
 
 from tracelake._errors import DamageError, DatasetNotFoundError, RefNotFoundError
 from tracelake.context import LakeContext
+from tracelake.datasets import model
 from tracelake.datasets.dataset import Dataset, check, create
 from tracelake.datasets.examples import SpanReader
-from tracelake.datasets.model import (
-    DATASETS,
-    DatasetSpec,
-    Example,
-    check_name,
-    dataset_of,
-    examples_of,
-    spec_path,
-)
 from tracelake.results import DatasetInfo
 from tracelake.versions.branch_store import MAIN
 from tracelake.versions.tree import below
@@ -58,9 +50,9 @@ class Datasets:
         A repeated call with the same `request_id` makes no second commit. Raises UsageError if the name is invalid or
         taken, or if the branch is protected or missing.
         """
-        check_name(name)
+        model.check_name(name)
         dataset = self._dataset(name, branch)
-        create(dataset, DatasetSpec(name, description), message, committer, request_id, alone=alone)
+        create(dataset, model.DatasetSpec(name, description), message, committer, request_id, alone=alone)
         return dataset
 
     def propose(
@@ -71,12 +63,12 @@ class Datasets:
         *,
         workspace: str | None = None,
         kind: str | None = None,
-    ) -> Example:
+    ) -> model.Example:
         """Return an example with content proposed from the messages of a span. It is in no dataset; see
         `Dataset.propose` and `Dataset.put`."""
         return self._dataset("", branch).propose(trace_id, span_id, workspace=workspace, kind=kind)
 
-    def examples_of(self, name: str, at: str, ids: Sequence[str]) -> list[Example]:
+    def examples_of(self, name: str, at: str, ids: Sequence[str]) -> list[model.Example]:
         """Return these examples of a dataset, without those that do not exist there. If the reference or dataset does
         not exist any more, return none."""
         dataset = self._dataset(name, at)
@@ -107,15 +99,15 @@ class Datasets:
         head = self._opened.repository.resolve(at) if record is None else record.head
         staged: dict[str, int] = {}
         for path in chain(*self._opened.repository.staged_or_damaged(at)) if record is not None else ():
-            name = dataset_of(path)
+            name = model.dataset_of(path)
             if name is not None:
-                staged[name] = staged.get(name, 0) + (path != spec_path(name))
+                staged[name] = staged.get(name, 0) + (path != model.spec_path(name))
         names = {*self._names(head), *staged} if head else set(staged)
         return [
             DatasetInfo(
                 name,
                 self._description(name, at),
-                self._opened.repository.count(head, *examples_of(name)) if head else 0,
+                self._opened.repository.count(head, *model.examples_of(name)) if head else 0,
                 staged.get(name, 0),
             )
             for name in sorted(names)
@@ -135,9 +127,9 @@ class Datasets:
 
     def _names(self, head: str) -> Iterator[str]:
         """Yield the names of a commit's datasets. After each name, the scan skips the examples of that dataset."""
-        start, stop = below(DATASETS)
+        start, stop = below(model.DATASETS)
         while (entry := next(self._opened.repository.scan(head, start, stop), None)) is not None:
-            name = dataset_of(entry[0])
+            name = model.dataset_of(entry[0])
             assert name is not None, entry
             yield name
-            start = examples_of(name)[1]
+            start = model.examples_of(name)[1]

@@ -14,15 +14,8 @@ from typing import Any
 
 from tracelake._errors import DamageError, NotFoundError, TracelakeError, TrimmedError, UsageError
 from tracelake.context import LakeContext
+from tracelake.journal import store
 from tracelake.journal.model import OffsetRange, QuarantineRecord, RecordedRange, Segment, SegmentRange
-from tracelake.journal.store import (
-    Journal,
-    OutputReceipts,
-    PublishReceipt,
-    PublishReceipts,
-    TransactionRecord,
-    repair,
-)
 from tracelake.limits import EXPLAINED_MAX, PAGE_ROWS_DEFAULT, PAGE_ROWS_MAX
 from tracelake.pipeline.outputs.builtin import SET_ASIDE
 from tracelake.pipeline.outputs.configured import AddedOutputs, OutputRecord
@@ -154,7 +147,7 @@ class ReplayReport:
 
 
 def stages(
-    began_at: str | None, sealed_at: str | None, receipt: PublishReceipt | None, names: Sequence[str]
+    began_at: str | None, sealed_at: str | None, receipt: store.PublishReceipt | None, names: Sequence[str]
 ) -> dict[str, float]:
     """Return the duration of each stage in seconds, as far as known. The times may come from clocks of several
     machines.
@@ -188,9 +181,9 @@ class LakeJournal:
 
     def __init__(self, opened: LakeContext) -> None:
         self._opened = opened
-        self._journal = Journal(opened.key_value, "main")
-        self._receipts = PublishReceipts(opened.key_value, "main")
-        self._written = OutputReceipts(opened.key_value, "main")
+        self._journal = store.Journal(opened.key_value, "main")
+        self._receipts = store.PublishReceipts(opened.key_value, "main")
+        self._written = store.OutputReceipts(opened.key_value, "main")
 
     def transactions(
         self, limit: int = PAGE_ROWS_DEFAULT, before: int | None = None
@@ -315,7 +308,7 @@ class LakeJournal:
             )
         counts = Counts.from_metadata(commit.metadata)
         spans = counts.new + counts.replaced + counts.repeated
-        if repair(self._journal, transaction, commit.created_at, spans) == "seal":
+        if store.repair(self._journal, transaction, commit.created_at, spans) == "seal":
             return f"The seal of transaction {transaction} was written again from its steps and its commit."
         return (
             f"The journal has dropped the records of transaction {transaction} and all earlier ones. They "
@@ -347,14 +340,14 @@ class LakeJournal:
             return None  # the walk then starts at the head
         return receipt.commit if is_it else None
 
-    def _recorded(self, t: int) -> TransactionRecord | None:
+    def _recorded(self, t: int) -> store.TransactionRecord | None:
         """Return the journal's record of a transaction; None if it was trimmed."""
         try:
             return self._journal.read(t)
         except TrimmedError:
             return None
 
-    def _readable(self, t: int) -> tuple[TransactionRecord | None, str]:
+    def _readable(self, t: int) -> tuple[store.TransactionRecord | None, str]:
         """Return the journal's record of a transaction and an empty text, or None and the error text if the record is
         damaged. Other transactions stay visible."""
         try:
@@ -369,7 +362,7 @@ class LakeJournal:
         except TrimmedError:
             return None
 
-    def _receipt(self, t: int) -> PublishReceipt | None:
+    def _receipt(self, t: int) -> store.PublishReceipt | None:
         try:
             return self._receipts.read(t)
         except DamageError:
@@ -390,7 +383,11 @@ class LakeJournal:
         return AddedOutputs(opened.key_value, opened.objects, opened.config.buckets).records().readable
 
     def _info(
-        self, t: int, recorded: TransactionRecord | None, commit: tuple[str, Commit] | None, damaged: str
+        self,
+        t: int,
+        recorded: store.TransactionRecord | None,
+        commit: tuple[str, Commit] | None,
+        damaged: str,
     ) -> TransactionInfo:
         step = None if recorded is None else recorded.step
         seal = None if recorded is None else recorded.seal

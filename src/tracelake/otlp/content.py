@@ -10,28 +10,16 @@ from typing import Any, Final
 
 import msgspec
 
+from tracelake.otlp import chat
 from tracelake.otlp import messages as recorded
-from tracelake.otlp.chat import (
-    ChatMessage,
-    MessagePart,
-    Messages,
-    json_or_text,
-    parse_json,
-    read_arguments,
-    read_calls,
-    read_message,
-    read_objects,
-    read_text,
-    read_tool_message,
-)
 from tracelake.otlp.conventions import TYPE_NAMES, SpanType, span_type
 
 
 class Conversation(msgspec.Struct, frozen=True):
     """The messages that a span received and returned; empty if its input or output is no message."""
 
-    input: tuple[ChatMessage, ...] = ()
-    output: tuple[ChatMessage, ...] = ()
+    input: tuple[chat.ChatMessage, ...] = ()
+    output: tuple[chat.ChatMessage, ...] = ()
 
 
 _INPUTS: Final = (
@@ -71,7 +59,7 @@ def conversation(span: Mapping[str, Any]) -> Conversation:
     events = recorded.from_events(
         (event["name"], _entries(dict(event.get("attributes") or {}))) for event in span.get("events") or ()
     )
-    received, returned = _of_events(parse_json(attributes.get(_EVENTS)))
+    received, returned = _of_events(chat.parse_json(attributes.get(_EVENTS)))
 
     def candidates(column: str, names: Iterable[str]) -> Iterator[str | None]:
         # Single messages are more exact than the request or the response, which a library may record as well.
@@ -88,7 +76,9 @@ def conversation(span: Mapping[str, Any]) -> Conversation:
     return Conversation(tuple(received), tuple(_with_calls(returned, attributes)))
 
 
-def _without_repeats(received: Messages, returned: Messages, *, is_model: bool) -> tuple[Messages, Messages]:
+def _without_repeats(
+    received: chat.Messages, returned: chat.Messages, *, is_model: bool
+) -> tuple[chat.Messages, chat.Messages]:
     """Remove the input from an output that is a whole conversation, and the output from such an input.
 
     Agents and chains may record the state of a conversation. A model may repeat the last answer that it received.
@@ -102,14 +92,14 @@ def _without_repeats(received: Messages, returned: Messages, *, is_model: bool) 
     return received, returned
 
 
-def _are_same(several: Messages, others: Messages) -> bool:
+def _are_same(several: chat.Messages, others: chat.Messages) -> bool:
     pairs = zip(several, others, strict=True)
     return all(message.role == other.role and message.parts == other.parts for message, other in pairs)
 
 
-def _with_calls(messages: Messages, attributes: Mapping[str, str]) -> Messages:
+def _with_calls(messages: chat.Messages, attributes: Mapping[str, str]) -> chat.Messages:
     """Add tool calls that the sender stored in another attribute than the text of the answer."""
-    calls = read_calls(parse_json(attributes.get("gen_ai.tool.calls")))
+    calls = chat.read_calls(chat.parse_json(attributes.get("gen_ai.tool.calls")))
     if len(messages) != 1 or not calls:
         return messages
     return [msgspec.structs.replace(messages[0], parts=(*messages[0].parts, *calls))]
@@ -126,7 +116,7 @@ def preview(text: str | None, *, output: bool = False) -> str | None:
     It is the last text of the user in an input, and of the assistant in an output.
     """
     role = "assistant" if output else "user"
-    read = read_text(text, role)
+    read = chat.read_text(text, role)
     if not read:
         return text
     texts = [message.text for message in read if message.text]
@@ -135,9 +125,9 @@ def preview(text: str | None, *, output: bool = False) -> str | None:
     return next((several[-1] for several in (of_role, texts, calls) if several), text)
 
 
-def _first(texts: Iterable[str | None], role: str) -> Messages:
+def _first(texts: Iterable[str | None], role: str) -> chat.Messages:
     """Return the messages of the first text that has any."""
-    return next(filter(None, (read_text(text, role) for text in texts)), [])
+    return next(filter(None, (chat.read_text(text, role) for text in texts)), [])
 
 
 def _tool_call(span: Mapping[str, Any], attributes: Mapping[str, str]) -> Conversation:
@@ -146,36 +136,36 @@ def _tool_call(span: Mapping[str, Any], attributes: Mapping[str, str]) -> Conver
     ids = ("gen_ai.tool.call.id", "tool_call.id", "ai.toolCall.id")
     call_id = next((attributes[key] for key in ids if attributes.get(key)), None)
     received, returned = span.get("input"), span.get("output")
-    arguments, id_of_input = read_arguments(received)
-    message = read_tool_message(returned)
+    arguments, id_of_input = chat.read_arguments(received)
+    message = chat.read_tool_message(returned)
     call_id = call_id or id_of_input or (message.id if message else None)
-    call = MessagePart(type="tool_call", id=call_id, name=name, arguments=arguments)
-    content = message.result if message else json_or_text(returned)
-    result = MessagePart(type="tool_result", id=call_id, name=name, result=content)
+    call = chat.MessagePart(type="tool_call", id=call_id, name=name, arguments=arguments)
+    content = message.result if message else chat.json_or_text(returned)
+    result = chat.MessagePart(type="tool_result", id=call_id, name=name, result=content)
     return Conversation(
-        (ChatMessage(role="assistant", parts=(call,)),) if received else (),
-        (ChatMessage(role="tool", parts=(result,)),) if returned else (),
+        (chat.ChatMessage(role="assistant", parts=(call,)),) if received else (),
+        (chat.ChatMessage(role="tool", parts=(result,)),) if returned else (),
     )
 
 
-def _of_vercel(attributes: Mapping[str, str]) -> Messages | None:
+def _of_vercel(attributes: Mapping[str, str]) -> chat.Messages | None:
     """Return the answer of a Vercel AI SDK span, which is spread over several attributes."""
-    parts: list[MessagePart] = []
+    parts: list[chat.MessagePart] = []
     if reasoning := attributes.get("ai.response.reasoning"):
-        parts.append(MessagePart(type="reasoning", text=reasoning))
+        parts.append(chat.MessagePart(type="reasoning", text=reasoning))
     if text := attributes.get("ai.response.text") or attributes.get("ai.response.object"):
-        parts.append(MessagePart(type="text", text=text))
-    parts += read_calls(parse_json(attributes.get("ai.response.toolCalls")))
+        parts.append(chat.MessagePart(type="text", text=text))
+    parts += chat.read_calls(chat.parse_json(attributes.get("ai.response.toolCalls")))
     reason = attributes.get("ai.response.finishReason")
-    return [ChatMessage(role="assistant", parts=tuple(parts), finish_reason=reason)] if parts else None
+    return [chat.ChatMessage(role="assistant", parts=tuple(parts), finish_reason=reason)] if parts else None
 
 
-def _of_events(events: Any) -> tuple[Messages, Messages]:
+def _of_events(events: Any) -> tuple[chat.Messages, chat.Messages]:
     """Return input and output of a JSON list of OpenTelemetry events."""
-    received: Messages = []
-    returned: Messages = []
-    for event in read_objects(events):
+    received: chat.Messages = []
+    returned: chat.Messages = []
+    for event in chat.read_objects(events):
         is_choice = event.get("event.name") == "gen_ai.choice"
-        if message := read_message(event, "assistant" if is_choice else "user"):
+        if message := chat.read_message(event, "assistant" if is_choice else "user"):
             (returned if is_choice else received).append(message)
     return received, returned

@@ -37,15 +37,6 @@ import msgspec
 from msgspec.structs import replace
 
 from tracelake import _errors
-from tracelake._errors import (
-    DamageError,
-    DeathsError,
-    NotFoundError,
-    SourceChangedError,
-    StorageError,
-    TaskError,
-    TracelakeError,
-)
 from tracelake.formats import decode, encode
 from tracelake.journal.model import FORMAT_VERSION, QuarantinedInput, QuarantineRecord, Step, inputs_of
 from tracelake.journal.protocol import AttemptFailed, tries_max
@@ -175,7 +166,7 @@ class CrashMarkers:
         """Send a heartbeat of this process's marker. Any thread may call it."""
         own = self._own
         if own is not None and time.monotonic() - self._written_s >= TRY_BEAT_S:
-            with contextlib.suppress(TracelakeError, OSError):  # the next heartbeat succeeds
+            with contextlib.suppress(_errors.TracelakeError, OSError):  # the next heartbeat succeeds
                 self._write(replace(own, beats=own.beats + 1))
 
     def end(self) -> None:
@@ -233,7 +224,7 @@ class CrashMarkers:
     def _forget(self, keys: Sequence[str]) -> None:
         """Delete markers, ignoring errors. A marker that remains counts as one crash for a short time."""
         if keys:
-            with contextlib.suppress(TracelakeError, OSError):
+            with contextlib.suppress(_errors.TracelakeError, OSError):
                 self._store.forget(self._partition, keys)
 
     def _write(self, own: _Try) -> None:
@@ -265,7 +256,7 @@ class CrashMarkers:
                 notes[entry.key] = decode(
                     _Try, entry.value, f"note {self._partition}/{entry.key}", FORMAT_VERSION
                 )
-            except DamageError:
+            except _errors.DamageError:
                 damaged.append(entry.key)  # unreadable, so useless
         return notes
 
@@ -373,17 +364,23 @@ class UnreadableInputs:
     def _decoded(self, value: bytes) -> UnreadableSince | None:
         try:
             return decode(UnreadableSince, value, f"note {self._partition}", FORMAT_VERSION)
-        except DamageError:
+        except _errors.DamageError:
             return None  # unreadable, so useless
 
     def _forget(self, key: str) -> None:
-        with contextlib.suppress(TracelakeError, OSError):
+        with contextlib.suppress(_errors.TracelakeError, OSError):
             self._store.forget(self._partition, [key])
 
 
 TaskT = TypeVar("TaskT")
 ReceiptT = TypeVar("ReceiptT")
-_NOT_OF_INPUT: Final = (StorageError, DamageError, NotFoundError, SourceChangedError, OSError)
+_NOT_OF_INPUT: Final = (
+    _errors.StorageError,
+    _errors.DamageError,
+    _errors.NotFoundError,
+    _errors.SourceChangedError,
+    OSError,
+)
 _CONTROL: Final = (
     b'{"resourceSpans":[{"scopeSpans":[{"spans":[{"traceId":"%032x","spanId":"%016x","name":"control",'
     b'"startTimeUnixNano":"1","endTimeUnixNano":"2"}]}]}]}' % (1, 1)
@@ -426,7 +423,7 @@ class Guarded:
 
 def may_be_of_input(error: Exception) -> bool:
     """Return whether the input of a task may have caused this error."""
-    if isinstance(error, TaskError):
+    if isinstance(error, _errors.TaskError):
         return not error.ended and _may_be((error.kind or "").rsplit(".", 1)[-1])
     return not isinstance(error, _NOT_OF_INPUT) and _may_be(type(error).__name__)
 
@@ -470,7 +467,7 @@ def tasks_work(runner: TaskRunner, objects: ObjectStore, buckets: int) -> bool:
             raise
         return False
     finally:
-        with contextlib.suppress(TracelakeError, OSError):
+        with contextlib.suppress(_errors.TracelakeError, OSError):
             for path in written:
                 objects.delete(path)
             clean_staging(objects, "spans", build)
@@ -501,7 +498,7 @@ class RetryPolicy:
         if not deaths:
             self._context.tries.begin(t)
             return None
-        return self.undone(step, InputFaultError(DeathsError(deaths, f"did transaction {t}")), deaths)
+        return self.undone(step, InputFaultError(_errors.DeathsError(deaths, f"did transaction {t}")), deaths)
 
     def undone(self, step: Step, fault: InputFaultError, tries: int = 1) -> AttemptFailed:
         """Count failed attempts at a transaction, and return AttemptFailed. Raises the failure if the run is stopping,
@@ -524,7 +521,7 @@ class RetryPolicy:
         waited_s = self._context.unread.again(t, str(step.number))
         if waited_s < UNREAD_INPUT_MAX_S or self._stopping():
             left_min = max(0.0, UNREAD_INPUT_MAX_S - waited_s) / 60
-            raise StorageError(
+            raise _errors.StorageError(
                 f"transaction {t}: {path} {reason}. Nothing was published; the next run reads it again. If it "
                 f"stays unreadable for {left_min:.0f} more minutes, it is set aside, and all others continue; "
                 f"`tracelake pipeline retry {t}`, or `discard {t}`, does so now"
@@ -552,7 +549,7 @@ class RetryPolicy:
         """Raise the error of a transaction that must be finished, because a table has its rows, but fails on this
         machine."""
         assert self._fault is not None
-        raise TaskError(
+        raise _errors.TaskError(
             f"transaction {t} has its spans in table spans, so it can only be finished, but a task fails on "
             f"it: {self._fault}. Run again with more memory, or with the release that started it."
         ) from self._fault
@@ -565,7 +562,7 @@ class RetryPolicy:
             return
         assert self._fault is not None
         t, undone = step.transaction, self._attempt_failed(step)
-        died = isinstance(self._fault.error, DeathsError)
+        died = isinstance(self._fault.error, _errors.DeathsError)
         self._context.journal.quarantine(
             QuarantineRecord(
                 transaction=t,
@@ -607,7 +604,7 @@ class PoisonInputFinder:
         )
         if not deadly:
             return inputs
-        error = DeathsError(
+        error = _errors.DeathsError(
             max(deadly.values()), f"read {', '.join(sorted(item.path for item in deadly)[:3])}"
         )
         if not self._reader.tasks_work():

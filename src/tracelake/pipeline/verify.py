@@ -17,15 +17,7 @@ from tracelake.indexing.build import live_rows_by_transaction
 from tracelake.journal.model import OffsetRange, Step, inputs_of
 from tracelake.journal.quarantine import QuarantineStore
 from tracelake.journal.store import IngestedFiles
-from tracelake.pipeline.kafka_client import (
-    FORMAT_VERSION,
-    SCHEME,
-    ClusterRecord,
-    PartitionName,
-    PartitionPosition,
-    address_of,
-    name_of,
-)
+from tracelake.pipeline import kafka_client
 from tracelake.pipeline.outputs import configured, external
 from tracelake.pipeline.outputs.configured import OutputRecord
 from tracelake.pipeline.outputs.external import OversizedRecord
@@ -135,12 +127,15 @@ def check_topics(
     """
     partition = f"{PARTITION}/{pipeline}"
     damaged: dict[str, str] = {}
-    positions: dict[str, PartitionPosition] = {}
+    positions: dict[str, kafka_client.PartitionPosition] = {}
     entries = whole_of(key_value.scan, partition, lambda key, error: damaged.update({key: str(error)}))
     for entry in entries:
         try:
             positions[entry.key] = decode(
-                PartitionPosition, entry.value, f"record {partition}/{entry.key}", FORMAT_VERSION
+                kafka_client.PartitionPosition,
+                entry.value,
+                f"record {partition}/{entry.key}",
+                kafka_client.FORMAT_VERSION,
             )
         except DamageError as error:
             damaged[entry.key] = str(error)
@@ -158,17 +153,17 @@ def _check_ingested(
     steps: Mapping[int, Step],
     settled: int,
     quarantined_paths: Collection[str],
-    positions: Mapping[str, PartitionPosition],
+    positions: Mapping[str, kafka_client.PartitionPosition],
     damaged: Mapping[str, str],
     partition: str,
 ) -> Iterator[Finding]:
-    by_partition: dict[PartitionName, list[tuple[int, int, int]]] = defaultdict(list)
+    by_partition: dict[kafka_client.PartitionName, list[tuple[int, int, int]]] = defaultdict(list)
     for t, step in steps.items():
         for recorded_input in (
             recorded_input for ranges in step.sources.values() for recorded_input in inputs_of(ranges)
         ):
             if isinstance(recorded_input, OffsetRange):
-                name, start, stop = name_of(recorded_input.path)
+                name, start, stop = kafka_client.name_of(recorded_input.path)
                 by_partition[name].append((start, stop, t))
     for name, ranges in by_partition.items():
         key = name.key()
@@ -199,7 +194,7 @@ def _check_clusters(objects: ObjectStore, watched: set[str]) -> Iterator[Finding
             yield Finding("missing", "record", path, detail)
     for path in sorted(paths):
         try:
-            decode(ClusterRecord, objects.get(path), path, FORMAT_VERSION)
+            decode(kafka_client.ClusterRecord, objects.get(path), path, kafka_client.FORMAT_VERSION)
         except DamageError as error:
             yield Finding("damaged", "record", path, f"{error} Or watch a topic of that cluster again.")
 
@@ -257,9 +252,9 @@ def _wrong(key: str, record: OutputRecord, upper: Callable[[], int]) -> Iterator
         yield f"it says that it is output {record.name}"
     if record.since is not None and not 0 < record.since <= begins_at(upper()):
         yield f"it begins with transaction {record.since}, but the next one is {upper()}"
-    if record.to.startswith(f"{SCHEME}://"):
+    if record.to.startswith(f"{kafka_client.SCHEME}://"):
         try:
-            address_of(record.to)
+            kafka_client.address_of(record.to)
         except UsageError as error:
             yield str(error)
 

@@ -23,15 +23,6 @@ from tracelake._errors import DamageError, UnreadInputsError
 from tracelake.formats import decode, encode
 from tracelake.limits import ERROR_MAX_CHARS, REPLICA_GONE_S
 from tracelake.replicas import protocol
-from tracelake.replicas.protocol import (
-    FORMAT_VERSION,
-    Advance,
-    Replica,
-    SourceAccount,
-    oldest_age_s,
-    status,
-    transactions_behind,
-)
 from tracelake.results import Finding, ReplicaInfo
 from tracelake.storage import ABSENT, Conflict, Done, Entry, KeyValueStore
 from tracelake.storage.verify import check_records, whole_of
@@ -76,13 +67,13 @@ class ReplicaProgress:
         self._lock = Lock()
         self._tally = tally
         self._tables = tables
-        self._moves = Advance()
+        self._moves = protocol.Advance()
         self._steps = 0
         self._first: int | None = None
         self._frontier = 0
         self._waiting: Sequence[BacklogEntry] = ()
         self._left: Sequence[BacklogEntry] = ()
-        self._sources: tuple[SourceAccount, ...] = ()
+        self._sources: tuple[protocol.SourceAccount, ...] = ()
         self._doing: str | None = None
         self._failures = 0
         self._waits_for: str | None = None
@@ -117,7 +108,7 @@ class ReplicaProgress:
             self._moves, moved = protocol.on_look(self._moves, frontier, oldest)
             self._note(moved)
 
-    def sources(self, accounts: tuple[SourceAccount, ...]) -> None:
+    def sources(self, accounts: tuple[protocol.SourceAccount, ...]) -> None:
         """Record the state of the sources."""
         with self._lock:
             self._sources = accounts
@@ -176,12 +167,12 @@ class ReplicaProgress:
         with self._lock:
             self._namesake = (namesake, time.time())
 
-    def record(self) -> Replica:
+    def record(self) -> protocol.Replica:
         """Return the account as a heartbeat record."""
         with self._lock:
             waiting, met, now_s = self._waiting, self._namesake, time.time()
             first = self._frontier if self._first is None else self._first
-            return Replica(
+            return protocol.Replica(
                 name=self.name,
                 instance=self.instance,
                 host=socket.gethostname(),
@@ -226,17 +217,19 @@ class ReplicaProgress:
 PARTITION: Final = "replicas"
 
 
-def replicas(store: KeyValueStore) -> list[Replica]:
+def replicas(store: KeyValueStore) -> list[protocol.Replica]:
     """Return the records of all replicas, by name. Unreadable records are omitted."""
     records = (_decode(entry) for entry in whole_of(store.scan, PARTITION))
     return [replica for replica in records if replica is not None]
 
 
-def _decode(entry: Entry | None) -> Replica | None:
+def _decode(entry: Entry | None) -> protocol.Replica | None:
     if entry is None:
         return None
     try:
-        return decode(Replica, entry.value, f"the record of replica {entry.key}", FORMAT_VERSION)
+        return decode(
+            protocol.Replica, entry.value, f"the record of replica {entry.key}", protocol.FORMAT_VERSION
+        )
     except DamageError:
         return None  # nothing depends on the record, so its damage needs no repair
 
@@ -292,7 +285,7 @@ class Heartbeat:
             self._look_at(_decode(outcome.current))
             self._version = None if outcome.current is None else outcome.current.version
 
-    def _look_at(self, recorded: Replica | None) -> None:
+    def _look_at(self, recorded: protocol.Replica | None) -> None:
         """Detect a namesake: a process that wrote the record after our first beat is alive."""
         if not self._began or recorded is None or recorded.instance == self._account.instance:
             return
@@ -322,18 +315,18 @@ def describe_all(store: KeyValueStore, upper: int) -> list[ReplicaInfo]:
     return [describe(replica, upper, time.time()) for replica in replicas(store)]
 
 
-def describe(replica: Replica, upper: int, now_s: float) -> ReplicaInfo:
+def describe(replica: protocol.Replica, upper: int, now_s: float) -> ReplicaInfo:
     """Describe a replica at a time, from its record. `upper` is that of the tables."""
-    answer = status(replica, now_s)
+    answer = protocol.status(replica, now_s)
     return ReplicaInfo(
         name=replica.name,
         status=answer.word,
         reason=answer.reason,
         frontier=replica.frontier,
-        transactions_behind=transactions_behind(replica, upper),
+        transactions_behind=protocol.transactions_behind(replica, upper),
         waiting_inputs=replica.waiting_inputs,
         waiting_bytes=replica.waiting_bytes,
-        oldest_waiting_s=oldest_age_s(replica, now_s),
+        oldest_waiting_s=protocol.oldest_age_s(replica, now_s),
         batches_won=replica.batches_won,
         batches_of_peers=replica.batches_of_peers,
         rows_dropped=replica.rows_dropped,

@@ -15,27 +15,13 @@ from typing import Any, Final, TypeAlias, get_args
 import tantivy
 
 from tracelake.otlp.conventions import TYPE_NAMES, SpanType, types_by_value
-from tracelake.search import analyzers, query_values
-from tracelake.search.query_parser import (
-    ASSESSED,
-    TABLE_NUMBERS,
-    AllOf,
-    AnyOf,
-    Boost,
-    Clause,
-    Last,
-    Node,
-    Not,
-    QuerySyntaxError,
-    Text,
-    ValueRange,
-)
+from tracelake.search import analyzers, query_parser, query_values
 from tracelake.search.query_values import path_term, term_of
 from tracelake.search.similar import Alike
 
 INHERITED: Final = ("session", "user")
 """Fields whose values a span inherits from its trace; see `inheritance.py`."""
-Inherited: TypeAlias = Callable[[Text, tantivy.Query], tantivy.Query]
+Inherited: TypeAlias = Callable[[query_parser.Text, tantivy.Query], tantivy.Query]
 """Function that returns the query for spans with an own or inherited value, given that for own values."""
 RowsWhere: TypeAlias = Callable[[str], Sequence[int]]
 """Function that returns the ids of the rows of table `spans` that meet an SQL condition."""
@@ -73,16 +59,16 @@ class DoubleBounds:
         return above and below and number == number  # noqa: PLR0124  NaN
 
 
-def doubles_of(node: ValueRange) -> DoubleBounds:
+def doubles_of(node: query_parser.ValueRange) -> DoubleBounds:
     """Return the bounds of a range. Raises QuerySyntaxError if one is no number."""
     low, high = (None if text is None else query_values.double(text) for text in (node.low, node.high))
     for text, value in ((node.low, low), (node.high, high)):
         if text is not None and value is None:
-            raise QuerySyntaxError(node.place, f"{text!r} is not a number, such as 0.01")
+            raise query_parser.QuerySyntaxError(node.place, f"{text!r} is not a number, such as 0.01")
     return DoubleBounds(low, high, node.with_low, node.with_high)
 
 
-def cost_condition(node: ValueRange) -> str:
+def cost_condition(node: query_parser.ValueRange) -> str:
     """Return the SQL condition on column `cost`, in US dollars."""
     bounds = doubles_of(node)
     sides = (
@@ -98,12 +84,16 @@ def is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def value_test(node: Text) -> Callable[[Any], bool]:
+def value_test(node: query_parser.Text) -> Callable[[Any], bool]:
     """Return a test for the value of an assessment, which may be any JSON value. Texts match in any case."""
     if node.distance:
-        raise QuerySyntaxError(node.place, f"~ applies to words and names; write {node.field}:ab* instead")
+        raise query_parser.QuerySyntaxError(
+            node.place, f"~ applies to words and names; write {node.field}:ab* instead"
+        )
     if not node.text:
-        raise QuerySyntaxError(node.place, f"the value is empty; write {node.field}:* for any value")
+        raise query_parser.QuerySyntaxError(
+            node.place, f"the value is empty; write {node.field}:* for any value"
+        )
     number = None if node.quoted or node.prefix else query_values.double(node.text)
     wanted = analyzers.lowered(node.text)
 
@@ -117,13 +107,13 @@ def value_test(node: Text) -> Callable[[Any], bool]:
     return matches
 
 
-def types_wanted(node: Text) -> list[SpanType]:
+def types_wanted(node: query_parser.Text) -> list[SpanType]:
     """Return the span types that a clause names. Raises QuerySyntaxError if there are none."""
     types: tuple[SpanType, ...] = get_args(SpanType)
     text = node.text.lower()
     wanted = [each for each in types if each == text or (node.prefix and each.startswith(text))]
     if not wanted or node.distance:
-        raise QuerySyntaxError(
+        raise query_parser.QuerySyntaxError(
             node.place, f"there is no span type {node.text!r}; the types are {', '.join(types)}"
         )
     return wanted
@@ -160,52 +150,54 @@ def _states_type(schema: tantivy.Schema, name: str, values: Sequence[str]) -> ta
     return tantivy.Query.term_set_query(schema, "attribute", terms)
 
 
-def leaves(node: Node, wanted: bool = False) -> Iterator[Clause]:
+def leaves(node: query_parser.Node, wanted: bool = False) -> Iterator[query_parser.Clause]:
     """Yield all clauses of a tree. With `wanted`, skip clauses in operands of NOT."""
-    nodes: list[tuple[Node, bool]] = [(node, True)]
+    nodes: list[tuple[query_parser.Node, bool]] = [(node, True)]
     while nodes:
         inner, positive = nodes.pop()
         match inner:
-            case Boost(node, _):
+            case query_parser.Boost(node, _):
                 nodes.append((node, positive))
-            case Not(node):
+            case query_parser.Not(node):
                 nodes.append((node, not positive))
-            case AllOf(several) | AnyOf(several):
+            case query_parser.AllOf(several) | query_parser.AnyOf(several):
                 nodes += [(each, positive) for each in reversed(several)]
             case _:
                 if positive or not wanted:
                     yield inner
 
 
-def is_like(node: Node) -> bool:
+def is_like(node: query_parser.Node) -> bool:
     """Whether a query has a `like:` clause. The index determines the words of such a clause."""
-    return any(isinstance(leaf, Text) and leaf.field == "like" for leaf in leaves(node))
+    return any(isinstance(leaf, query_parser.Text) and leaf.field == "like" for leaf in leaves(node))
 
 
-def is_inherited(node: Node) -> bool:
+def is_inherited(node: query_parser.Node) -> bool:
     """Whether a query has a value that spans inherit from their trace: a session, a user or an assessment."""
     return any(
-        isinstance(leaf, Text | ValueRange)
+        isinstance(leaf, query_parser.Text | query_parser.ValueRange)
         and (
-            (leaf.field in INHERITED and isinstance(leaf, Text) and leaf.text)
-            or _path_of(leaf).startswith(ASSESSED)
+            (leaf.field in INHERITED and isinstance(leaf, query_parser.Text) and leaf.text)
+            or _path_of(leaf).startswith(query_parser.ASSESSED)
         )
         for leaf in leaves(node)
     )
 
 
-def _path_of(leaf: Text | ValueRange) -> str:
+def _path_of(leaf: query_parser.Text | query_parser.ValueRange) -> str:
     """Return the field of a clause, also of one that asks for its existence."""
-    return leaf.text if isinstance(leaf, Text) and leaf.field == "has" else leaf.field or ""
+    return leaf.text if isinstance(leaf, query_parser.Text) and leaf.field == "has" else leaf.field or ""
 
 
-def reads_rows(node: Node) -> bool:
+def reads_rows(node: query_parser.Node) -> bool:
     """Whether a query has a condition on columns of table `spans`."""
     return any(
-        isinstance(leaf, Text | ValueRange) and _path_of(leaf) in TABLE_NUMBERS for leaf in leaves(node)
+        isinstance(leaf, query_parser.Text | query_parser.ValueRange)
+        and _path_of(leaf) in query_parser.TABLE_NUMBERS
+        for leaf in leaves(node)
     )
 
 
-def is_relative(node: Node) -> bool:
+def is_relative(node: query_parser.Node) -> bool:
     """Whether the query depends on the current time, as `last 2h` does."""
-    return any(isinstance(leaf, Last) for leaf in leaves(node))
+    return any(isinstance(leaf, query_parser.Last) for leaf in leaves(node))

@@ -38,17 +38,8 @@ from tracelake.access import oidc
 from tracelake.access.audit import audit_record, since_ns
 from tracelake.access.keys import ALL_WORKSPACES, SECRET_BYTES, Role, expiry_ns, parse_key_id
 from tracelake.access.oidc import Sessions
-from tracelake.server import http_policy, routes
+from tracelake.server import guard, http_policy, routes
 from tracelake.server.audit import AuditWriter, address_of, audit, record_of, tell_object
-from tracelake.server.guard import (
-    BEGUN_COOKIE,
-    COOKIE,
-    clear_key_cookie,
-    clear_state_cookie,
-    our_cookies,
-    set_key_cookie,
-    set_state_cookie,
-)
 from tracelake.server.key_ring import KEYS_MISS_LOOK_S, KeyRing, key_holder
 
 PROVIDER_KEPT_S: Final = 3_600.0
@@ -100,13 +91,13 @@ async def sign_in(ring: Ring, auditing: Auditing, request: Request, next: str = 
     count(303)
     response = RedirectResponse(safe_redirect(next), status_code=303)
     # Otherwise this server demands no keys, and the token is not one.
-    return response if parse_key_id(token) is None else set_key_cookie(response, request, token)
+    return response if parse_key_id(token) is None else guard.set_key_cookie(response, request, token)
 
 
 @pages.post(http_policy.SIGN_OUT)
 async def sign_out(ring: Ring, auditing: Auditing, sessions: LakeSessions, request: Request) -> Response:
     """Sign out, and end the session."""
-    token = our_cookies(request.scope).get(COOKIE, "")
+    token = guard.our_cookies(request.scope).get(guard.COOKIE, "")
     if session := await run_sync(sessions.of, token):
         address = address_of(request.scope)
         record = await auditing.begin(record_of("sign-in", key_holder(session), "sign out", address))
@@ -114,7 +105,7 @@ async def sign_out(ring: Ring, auditing: Auditing, sessions: LakeSessions, reque
             ring.forget(ended.id)
             audit.info("session %s %r ended: signed out", ended.id, ended.name)
         auditing.end(record, "303")
-    return clear_key_cookie(RedirectResponse(http_policy.SIGN_IN, status_code=303), request)
+    return guard.clear_key_cookie(RedirectResponse(http_policy.SIGN_IN, status_code=303), request)
 
 
 def sign_in_page(request: Request, after: str, problem: str | None = None, status: int = 200) -> Response:
@@ -124,7 +115,7 @@ def sign_in_page(request: Request, after: str, problem: str | None = None, statu
         "action": http_policy.SIGN_IN + query,
         "provider": http_policy.BY_PROVIDER + query if request.app.state.provider is not None else None,
         "problem": problem,
-        "signed_in": COOKIE in our_cookies(request.scope),
+        "signed_in": guard.COOKIE in guard.our_cookies(request.scope),
     }
     return routes.TEMPLATES.TemplateResponse(request, "sign_in.html", context, status_code=status)
 
@@ -320,7 +311,7 @@ async def begin(
     cookie = oidc.sign_state(
         oidc.OidcState(sign_in_secret.secret, after), by, _purpose(provider.openid, back), time.time()
     )
-    return _unkept(set_state_cookie(RedirectResponse(url, status_code=303), request, cookie))
+    return _unkept(guard.set_state_cookie(RedirectResponse(url, status_code=303), request, cookie))
 
 
 @provider_pages.get(http_policy.SIGNED_IN)
@@ -338,7 +329,7 @@ async def come_back(
     """Begin the session of a user whom the provider sends back."""
     openid, after, back = provider.openid, "/", _redirect_uri(request)
     try:
-        cookie = our_cookies(request.scope).get(BEGUN_COOKIE, "")
+        cookie = guard.our_cookies(request.scope).get(guard.BEGUN_COOKIE, "")
         by = await run_sync(sessions.signing.secret)
         oidc_state = oidc.verify_state(
             cookie, by, _purpose(provider.openid, back), time.time()
@@ -381,7 +372,7 @@ async def come_back(
     )
     context = {"after": after, "name": key.name, "wait_s": int(KEYS_MISS_LOOK_S)}
     response = routes.TEMPLATES.TemplateResponse(request, "signed_in.html", context)
-    return _unkept(clear_state_cookie(set_key_cookie(response, request, session.token), request))
+    return _unkept(guard.clear_state_cookie(guard.set_key_cookie(response, request, session.token), request))
 
 
 def _purpose(openid: oidc.OpenId, back: str) -> str:
@@ -393,7 +384,7 @@ def _problem(request: Request, after: str, error: TracelakeError) -> Response:
     logger.warning("refused: sign-in through the provider: %s", error)
     page = sign_in_page(request, after, str(error), http_policy.status_of(type(error)))
     # During overload the state stays valid, so that the browser can reload the callback.
-    return _unkept(page if isinstance(error, BackPressureError) else clear_state_cookie(page, request))
+    return _unkept(page if isinstance(error, BackPressureError) else guard.clear_state_cookie(page, request))
 
 
 def _redirect_uri(request: Request) -> str:

@@ -20,16 +20,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import Field
 
-from tracelake import limits
-from tracelake._errors import (
-    BackPressureError,
-    InternalError,
-    LimitError,
-    NotFoundError,
-    StorageError,
-    TracelakeError,
-    UsageError,
-)
+from tracelake import _errors, limits
 from tracelake.archive.model import DELETION_KEPT, DELETION_REMOVED, ArchiveReport
 from tracelake.archive.retention import ArchiveOutcome
 from tracelake.archive.scheduler import ARCHIVE_POLL_S, ARCHIVE_STOP_MAX_S, ArchiveLoop, Marks
@@ -97,7 +88,7 @@ class Operations:
             # One slot is reserved for other kinds. Archive passes wait for each other, and a restore must not
             # wait for them.
             if len(self._threads) >= at_once or alike >= max(1, at_once - 1):
-                raise BackPressureError(
+                raise _errors.BackPressureError(
                     f"this server already runs {len(self._threads)} operations, the most at once; retry when "
                     "one of them has ended"
                 )
@@ -107,7 +98,7 @@ class Operations:
                 thread.start()
             except RuntimeError as error:
                 del self._entries[operation.id]
-                raise BackPressureError(
+                raise _errors.BackPressureError(
                     f"this server has no thread for a {kind}: {error}; retry later"
                 ) from error
             self._threads[operation.id] = thread
@@ -128,7 +119,7 @@ class Operations:
         with self._lock:
             entry = self._entries.get(operation_id)
         if entry is None:
-            raise NotFoundError(
+            raise _errors.NotFoundError(
                 f"no operation {operation_id[: limits.NAME_QUOTED_MAX_CHARS]!r}: this server keeps its last "
                 f"{limits.OPERATIONS_KEPT}, and none from before its start or of other servers"
             )
@@ -172,11 +163,11 @@ class Operations:
 
         try:
             operation.result = body(tell)
-        except (TracelakeError, OSError) as error:
+        except (_errors.TracelakeError, OSError) as error:
             operation.error = _alone(error)
         except Exception:  # noqa: BLE001  the client gets the error with the operation
             _log.exception("a %s failed because of an internal error", operation.kind)
-            operation.error = InternalError("internal error; see the log of the server")
+            operation.error = _errors.InternalError("internal error; see the log of the server")
         operation.seconds = time.monotonic() - began_s
         operation.state = "done" if operation.error is None else "failed"
         with self._lock:
@@ -290,7 +281,7 @@ class ArchiveService:
                     continue
                 try:
                     restored[trace_id] = archive.restore(trace_id)
-                except TracelakeError as error:
+                except _errors.TracelakeError as error:
                     failed[trace_id] = str(error)
                 tell({"restored": dict(restored), "failed": dict(failed)})
             return {"restored": restored, "failed": failed}
@@ -413,14 +404,14 @@ def _result(tell: Tell, report: ArchiveReport) -> Result:
     """Return the result of a pass. Raises StorageError, after reporting it, if the pass had a failure."""
     if report.problem:
         tell(report_json(report))
-        raise StorageError(report.problem)
+        raise _errors.StorageError(report.problem)
     return report_json(report)
 
 
 def _ids(trace_ids: Sequence[str]) -> list[str]:
     """Return distinct trace ids in the store's form. Raises LimitError for too many."""
     if len(trace_ids) > limits.ARCHIVE_REQUEST_TRACES_MAX:
-        raise LimitError(
+        raise _errors.LimitError(
             f"{len(trace_ids)} traces at once, of {limits.ARCHIVE_REQUEST_TRACES_MAX} at most; send several requests"
         )
     return list(dict.fromkeys(trace_id.lower() for trace_id in trace_ids))
@@ -582,7 +573,7 @@ def configure(
     retention = "" if body.retention == "none" else body.retention
     if (body.experiment, body.workspace) != (None, None):
         if retention is None or (body.layout, body.location, body.allowlist) != (None, None, None):
-            raise UsageError("with `experiment` or `workspace` send `retention`, and nothing else")
+            raise _errors.UsageError("with `experiment` or `workspace` send `retention`, and nothing else")
         lake.archive.set_retention(retention, experiment=body.experiment, workspace=body.workspace)
         return routes.json_response(resolved_retention(lake))
     location = body.location and body.location.rstrip("/")
@@ -601,8 +592,8 @@ def answer_operation(archiving: ArchiveService, operation: ServerOperation) -> R
     """Return an operation's result or error; while it runs, return 202 with its URL."""
     try:
         archiving.operations.wait(operation, limits.OPERATION_ANSWER_WAIT_S)
-    except (TracelakeError, OSError) as error:
-        status = status_of(type(error)) if isinstance(error, TracelakeError) else 503
+    except (_errors.TracelakeError, OSError) as error:
+        status = status_of(type(error)) if isinstance(error, _errors.TracelakeError) else 503
         response = routes.json_response({"error": str(error), "operation": operation.to_dict()}, status)
         if status == 503:
             response.headers["Retry-After"] = str(limits.INGEST_RETRY_AFTER_S)

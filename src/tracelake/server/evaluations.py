@@ -20,18 +20,9 @@ from tracelake.datasets.runs import (
     score_text,
 )
 from tracelake.lake.lake import Lake
+from tracelake.server import routes
 from tracelake.server.http_policy import RequestLake
 from tracelake.server.render import with_query
-from tracelake.server.routes import (
-    DatasetJsonRoute,
-    JsonBody,
-    Limit,
-    Name,
-    RequestModel,
-    author_of,
-    json_response,
-    render_page,
-)
 from tracelake.versions.branch_store import MAIN
 
 _PAGE_RESULTS: Final = 50
@@ -39,7 +30,7 @@ _PAGE_RESULTS: Final = 50
 Start = Annotated[int, Query(ge=0, le=limits.PAGE_OFFSET_MAX)]
 
 
-class NewResult(RequestModel):
+class NewResult(routes.RequestModel):
     """Result of one example in a request body."""
 
     example_id: Annotated[str, Field(max_length=limits.PARAMETER_MAX_CHARS)]
@@ -64,7 +55,7 @@ class NewResult(RequestModel):
         )
 
 
-class NewRun(RequestModel):
+class NewRun(routes.RequestModel):
     """Request body that stores an evaluation run."""
 
     name: str
@@ -74,26 +65,30 @@ class NewRun(RequestModel):
     metadata: dict[str, str] | None = None
 
 
-api = APIRouter(prefix="/api/v1", route_class=DatasetJsonRoute)
+api = APIRouter(prefix="/api/v1", route_class=routes.DatasetJsonRoute)
 """JSON API for evaluation runs."""
 pages = APIRouter(include_in_schema=False)
 """Pages of evaluation runs."""
 
 
 @api.get("/datasets/{name}/runs")
-def runs(lake: RequestLake, name: str, ref: Name = MAIN) -> Response:
+def runs(lake: RequestLake, name: str, ref: routes.Name = MAIN) -> Response:
     """List the evaluation runs of a dataset, newest first."""
-    return json_response({"runs": list_runs(lake, name, ref)})
+    return routes.json_response({"runs": list_runs(lake, name, ref)})
 
 
 @api.post("/datasets/{name}/runs")
-def add_run(lake: RequestLake, request: Request, name: str, body: JsonBody[NewRun]) -> Response:
+def add_run(lake: RequestLake, request: Request, name: str, body: routes.JsonBody[NewRun]) -> Response:
     """Store an evaluation run, whose results another program has computed."""
     results = [each.to_result() for each in body.results]
     run = lake.datasets.get(name, body.version).log_run(
-        results, name=body.name, metadata=body.metadata, branch=body.branch, committer=author_of(request)
+        results,
+        name=body.name,
+        metadata=body.metadata,
+        branch=body.branch,
+        committer=routes.author_of(request),
     )
-    return json_response({"run": run.info}, 201)
+    return routes.json_response({"run": run.info}, 201)
 
 
 @api.get("/datasets/{name}/runs/{run}")
@@ -101,32 +96,32 @@ def run(
     lake: RequestLake,
     name: str,
     run: str,
-    ref: Name = MAIN,
+    ref: routes.Name = MAIN,
     offset: Start = 0,
-    limit: Limit = limits.PAGE_ROWS_DEFAULT,
+    limit: routes.Limit = limits.PAGE_ROWS_DEFAULT,
 ) -> Response:
     """Return an evaluation run by its id or name, with its results page by page."""
     stored = lake.datasets.get(name, ref).run(run)
     plain: dict[str, Any] = msgspec.to_builtins(stored.info)
     shown = stored.results[offset : offset + limit]
-    return json_response(plain | {"results": shown, "more": offset + limit < len(stored.results)})
+    return routes.json_response(plain | {"results": shown, "more": offset + limit < len(stored.results)})
 
 
 @api.get("/datasets/{name}/comparison")
 def comparison(
     lake: RequestLake,
     name: str,
-    base: Name,
-    run: Name,
-    ref: Name = MAIN,
+    base: routes.Name,
+    run: routes.Name,
+    ref: routes.Name = MAIN,
     offset: Start = 0,
-    limit: Limit = limits.PAGE_ROWS_DEFAULT,
+    limit: routes.Limit = limits.PAGE_ROWS_DEFAULT,
 ) -> Response:
     """Compare two evaluation runs by example, regressions first."""
     compared = lake.datasets.get(name, ref).compare(base, run).to_dict()
     examples = compared["examples"]
     shown = {"examples": examples[offset : offset + limit], "more": offset + limit < len(examples)}
-    return json_response(compared | shown)
+    return routes.json_response(compared | shown)
 
 
 def list_runs(lake: Lake, name: str, ref: str) -> list[RunInfo]:
@@ -140,10 +135,10 @@ def columns_of(several: Sequence[RunInfo]) -> list[str]:
 
 
 @pages.get("/datasets/{name}/runs")
-def runs_page(lake: RequestLake, request: Request, name: str, ref: Name = MAIN) -> Response:
+def runs_page(lake: RequestLake, request: Request, name: str, ref: routes.Name = MAIN) -> Response:
     """Show the evaluation runs of a dataset."""
     several = list_runs(lake, name, ref)
-    return render_page(
+    return routes.render_page(
         request, "runs.html", f"/api/v1/datasets/{name}/runs",
         dataset=name, ref=ref, runs=several, columns=columns_of(several), score_text=score_text,
     )  # fmt: skip
@@ -151,14 +146,14 @@ def runs_page(lake: RequestLake, request: Request, name: str, ref: Name = MAIN) 
 
 @pages.get("/datasets/{name}/runs/{run}")
 def run_page(
-    lake: RequestLake, request: Request, name: str, run: str, ref: Name = MAIN, offset: Start = 0
+    lake: RequestLake, request: Request, name: str, run: str, ref: routes.Name = MAIN, offset: Start = 0
 ) -> Response:
     """Show an evaluation run with its results."""
     dataset = lake.datasets.get(name, ref)
     stored = dataset.run(run)
     shown = stored.results[offset : offset + _PAGE_RESULTS]
     more = offset + _PAGE_RESULTS < len(stored.results)
-    return render_page(
+    return routes.render_page(
         request, "run.html", f"/api/v1/datasets/{name}/runs/{run}",
         dataset=name, ref=ref, run=stored.info, results=shown, columns=score_names(stored.results),
         examples=_examples(lake, name, stored.info.version, [each.example_id for each in shown]),
@@ -172,9 +167,9 @@ def comparison_page(
     lake: RequestLake,
     request: Request,
     name: str,
-    base: Name,
-    run: Name,
-    ref: Name = MAIN,
+    base: routes.Name,
+    run: routes.Name,
+    ref: routes.Name = MAIN,
     offset: Start = 0,
 ) -> Response:
     """Show two evaluation runs side by side, regressions first."""
@@ -182,7 +177,7 @@ def comparison_page(
     shown = compared.examples[offset : offset + _PAGE_RESULTS]
     more = offset + _PAGE_RESULTS < len(compared.examples)
     ids = [each.example_id for each in shown]
-    return render_page(
+    return routes.render_page(
         request, "run_comparison.html", f"/api/v1/datasets/{name}/comparison",
         dataset=name, ref=ref, comparison=compared, shown=shown, score_text=score_text, score_of=score_of,
         means=[

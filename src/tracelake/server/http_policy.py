@@ -27,23 +27,7 @@ from urllib.parse import unquote
 
 from fastapi import Depends, Request
 
-from tracelake import limits
-from tracelake._errors import (
-    AccessError,
-    ConflictError,
-    ForbiddenError,
-    InputError,
-    LimitError,
-    NoKeyError,
-    NotFoundError,
-    NothingToCommitError,
-    ProviderError,
-    QuotaError,
-    StorageError,
-    TracelakeError,
-    UnsupportedError,
-    UsageError,
-)
+from tracelake import _errors, limits
 from tracelake.access.keys import GRANTS, Need, Role
 from tracelake.archive.service import FOLDER
 from tracelake.lake.lake import Lake
@@ -54,32 +38,32 @@ from tracelake.pipeline.sources.files import ARCHIVED
 from tracelake.pipeline.sources.registry import source_of
 from tracelake.storage.urls import FOREIGN_SCHEMES
 
-HTTP_STATUS: Final[tuple[tuple[type[TracelakeError], int], ...]] = (
-    (NotFoundError, 404),
-    (ConflictError, 409),
-    (NothingToCommitError, 409),
-    (UsageError, 400),
-    (UnsupportedError, 415),
-    (InputError, 400),
-    (NoKeyError, 401),
-    (QuotaError, 429),
-    (AccessError, 403),
-    (ProviderError, 502),
-    (LimitError, 413),
-    (StorageError, 503),  # with Retry-After: the request is valid, so a retry may succeed
-    (TracelakeError, 500),
+HTTP_STATUS: Final[tuple[tuple[type[_errors.TracelakeError], int], ...]] = (
+    (_errors.NotFoundError, 404),
+    (_errors.ConflictError, 409),
+    (_errors.NothingToCommitError, 409),
+    (_errors.UsageError, 400),
+    (_errors.UnsupportedError, 415),
+    (_errors.InputError, 400),
+    (_errors.NoKeyError, 401),
+    (_errors.QuotaError, 429),
+    (_errors.AccessError, 403),
+    (_errors.ProviderError, 502),
+    (_errors.LimitError, 413),
+    (_errors.StorageError, 503),  # with Retry-After: the request is valid, so a retry may succeed
+    (_errors.TracelakeError, 500),
 )
 """HTTP status of each error class; the first matching row counts."""
 
 
-def retry_after_s(error: TracelakeError) -> int | None:
+def retry_after_s(error: _errors.TracelakeError) -> int | None:
     """Return the seconds after which a retry makes sense, or None if it never does."""
-    if isinstance(error, QuotaError):
+    if isinstance(error, _errors.QuotaError):
         return math.ceil(error.wait_s)
     return limits.INGEST_RETRY_AFTER_S if status_of(type(error)) == 503 else None
 
 
-def status_of(kind: type[TracelakeError]) -> int:
+def status_of(kind: type[_errors.TracelakeError]) -> int:
     """Return the HTTP status of an error class."""
     return next(status for base, status in HTTP_STATUS if issubclass(kind, base))
 
@@ -258,7 +242,9 @@ def allowed_host(host: str) -> str:
     """Return a configured host name in the form of `name_of`. Raises UsageError for an invalid name."""
     name = name_of(f"[{host}]" if host.count(":") > 1 and not host.startswith("[") else host)
     if not name:
-        raise UsageError(f"{host!r} is not a host name; write one such as traces.example, or {ANY} for any")
+        raise _errors.UsageError(
+            f"{host!r} is not a host name; write one such as traces.example, or {ANY} for any"
+        )
     return name
 
 
@@ -268,7 +254,7 @@ def allowed_origin(origin: str) -> str:
         return origin
     match = _ORIGIN.fullmatch(origin.lower().removesuffix("/"))
     if match is None:
-        raise UsageError(
+        raise _errors.UsageError(
             f"{origin!r} is not a site; write one such as https://shop.example, or {ANY} for any"
         )
     return f"{match[1]}://{match[2].removesuffix(_USUAL_PORTS.get(match[1], ''))}"
@@ -349,17 +335,17 @@ class HttpLocations:
         if ANY not in self._roots and not any(place.is_below(root) for root in self._places):
             raise self._refused(address)
 
-    def _refused(self, address: str) -> ForbiddenError:
+    def _refused(self, address: str) -> _errors.ForbiddenError:
         allowed = ", ".join(self._roots) or "none"
-        return ForbiddenError(
+        return _errors.ForbiddenError(
             f"requests over HTTP may not name {address[:QUOTED_MAX_CHARS]!r}; allowed locations: {allowed}. Add its "
             "directory, bucket or broker to TRACELAKE_HTTP_LOCATIONS and start the server again, or use the command "
             "line on the machine of the server."
         )
 
 
-def _own(address: str) -> ForbiddenError:
-    return ForbiddenError(
+def _own(address: str) -> _errors.ForbiddenError:
+    return _errors.ForbiddenError(
         f"{address[:QUOTED_MAX_CHARS]!r} is inside the lake's directory, which requests may not name; choose "
         "another location."
     )
@@ -374,7 +360,7 @@ def _places(address: str, *, has_patterns: bool = False) -> list[_Place]:
     scheme = match[1] if match else _FILE
     remaining = address[match.end() :] if match else address
     if scheme not in (_FILE, *FOREIGN_SCHEMES):
-        raise UsageError(f"{address[:QUOTED_MAX_CHARS]!r} is not a location: {scheme}:// is unknown.")
+        raise _errors.UsageError(f"{address[:QUOTED_MAX_CHARS]!r} is not a location: {scheme}:// is unknown.")
     if scheme != _FILE:
         names = remaining.rstrip("/").split("/")
         return [_split(address, scheme, names, has_patterns=has_patterns)]
@@ -389,7 +375,7 @@ def _places(address: str, *, has_patterns: bool = False) -> list[_Place]:
             for each in dict.fromkeys(readings)
         ]
     except ValueError as error:
-        raise UsageError(f"{address[:QUOTED_MAX_CHARS]!r} is not a path: {error}") from error
+        raise _errors.UsageError(f"{address[:QUOTED_MAX_CHARS]!r} is not a path: {error}") from error
 
 
 def _absolute(path: str) -> list[str]:
@@ -402,7 +388,7 @@ def _split(address: str, scheme: str, names: Sequence[str], *, has_patterns: boo
     at = next((i for i, name in enumerate(names) if has_patterns and glob.has_magic(name)), len(names))
     fixed, pattern = tuple(names[:at]), tuple(names[at:])
     if ".." in pattern or (scheme != _FILE and {"..", ".", ""} & set(names)):
-        raise UsageError(
+        raise _errors.UsageError(
             f"{address[:QUOTED_MAX_CHARS]!r} contains `.`, `..` or an empty name; write the location "
             "without it."
         )

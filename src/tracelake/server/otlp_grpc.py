@@ -44,17 +44,7 @@ from google.rpc import code_pb2  # type: ignore[import-untyped]
 from google.rpc.error_details_pb2 import BadRequest, RetryInfo  # type: ignore[import-untyped]
 from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
 
-from tracelake import limits
-from tracelake._errors import (
-    AccessError,
-    BackPressureError,
-    ForbiddenError,
-    NoKeyError,
-    QuotaError,
-    StorageError,
-    TracelakeError,
-    UsageError,
-)
+from tracelake import _errors, limits
 from tracelake.otlp.decode import GZIP_MAGIC
 from tracelake.server.audit import AuditWriter, record_of
 from tracelake.server.connections import Renewal, Tls, connections_max
@@ -151,7 +141,7 @@ def grpc_server(options: Sequence[tuple[str, int]]) -> Any:
     from grpc.aio import _server as aio
 
     if not all(hasattr(cygrpc.AioServer, name) for name in _BUILT_ON):
-        raise UsageError(
+        raise _errors.UsageError(
             f"OTLP/gRPC does not support the package grpcio {__version__}; install a version that Tracelake "
             "was tested with, or use --no-grpc"
         )
@@ -288,7 +278,7 @@ class OtlpGrpcServer:
                 port = self._server.add_secure_port(self._address, _credentials(grpc, Renewal(self._tls)))
         except RuntimeError as error:
             await self._server.stop(None)
-            raise UsageError(
+            raise _errors.UsageError(
                 f"cannot listen for gRPC on {self._address}: {error}; choose another port with --grpc-port, or use "
                 "--no-grpc"
             ) from None
@@ -336,7 +326,7 @@ class OtlpGrpcServer:
             return None
         try:
             return await self._ring.actor(bearer(authorization), "ingest")
-        except (NoKeyError, ForbiddenError) as error:
+        except (_errors.NoKeyError, _errors.ForbiddenError) as error:
             logger.warning("refused: a gRPC call: %s", error)
             if self._auditing is not None:
                 token = (authorization or "").rpartition(" ")[2].strip()
@@ -365,7 +355,7 @@ class OtlpGrpcServer:
         except TimeoutError:
             if turn in self._reading:
                 raise
-            raise BackPressureError(
+            raise _errors.BackPressureError(
                 "this call was the slowest and was ended for a new one; send it again"
             ) from None
         finally:
@@ -375,7 +365,7 @@ class OtlpGrpcServer:
     async def _wait_for_turn(self) -> None:
         """Wait for a free reading slot, in the order of arrival. Raises BackPressureError if too many calls wait."""
         if self._waiting >= limits.GRPC_WAITING_MAX:
-            raise BackPressureError("too many calls at once; send it again")
+            raise _errors.BackPressureError("too many calls at once; send it again")
         self._waiting += 1
         try:
             if self._looking is None:
@@ -428,14 +418,14 @@ def status_message(error: Exception) -> Status:
     """Return the gRPC status of an error, with the retry delay if a retry makes sense."""
     text = str(error).encode("ascii", "backslashreplace")[: limits.PROBLEM_MAX_CHARS].decode()
     match error:
-        case StorageError() | QuotaError():
-            busy = isinstance(error, (BackPressureError, QuotaError))
+        case _errors.StorageError() | _errors.QuotaError():
+            busy = isinstance(error, (_errors.BackPressureError, _errors.QuotaError))
             status = Status(code=code_pb2.RESOURCE_EXHAUSTED if busy else code_pb2.UNAVAILABLE, message=text)
             wait = Duration(seconds=retry_after_s(error))
             status.details.add().Pack(RetryInfo(retry_delay=wait))
-        case AccessError():
+        case _errors.AccessError():
             status = Status(code=CODES[status_of(type(error))], message=text)
-        case TracelakeError() if status_of(type(error)) != 500:
+        case _errors.TracelakeError() if status_of(type(error)) != 500:
             status = Status(code=code_pb2.INVALID_ARGUMENT, message=text)
             violation = BadRequest.FieldViolation(field="body", description=text)
             status.details.add().Pack(BadRequest(field_violations=[violation]))
@@ -467,7 +457,7 @@ def _grpc() -> Any:
     try:
         import grpc.aio
     except ImportError as error:
-        raise UsageError(
+        raise _errors.UsageError(
             f"OTLP/gRPC needs the package grpcio ({error}); install it, or use --no-grpc"
         ) from None
     logging.getLogger("grpc").propagate = False  # disconnects and undecodable names are not worth logging

@@ -45,29 +45,12 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from tracelake import limits
-from tracelake._errors import (
-    BackPressureError,
-    DecodeError,
-    InputError,
-    InternalError,
-    LimitError,
-    TracelakeError,
-    UnsupportedError,
-)
+from tracelake import _errors, limits
 from tracelake.limits.input import MIB
+from tracelake.otlp import parse
 from tracelake.otlp.columns import SpanChecks
 from tracelake.otlp.decode import Decoded, OnParsed, decode_json, decode_protobuf
 from tracelake.otlp.framing import Format
-from tracelake.otlp.parse import (
-    MESSAGE_BYTES,
-    PayloadSize,
-    has_messages_beyond,
-    has_spans_beyond,
-    json_structure,
-    message_tags,
-    parse_max_bytes,
-)
 from tracelake.otlp.partition import TracePartitioner, TraceSpans, complete, placed
 from tracelake.server.http_policy import requested_workspace, retry_after_s, status_of
 from tracelake.tracking.ingest_queue import GroupCommitter, RequestGroups
@@ -117,12 +100,14 @@ class Budget:
         Raises LimitError if the request alone exceeds the budget, BackPressureError if other requests use it now.
         """
         if held_bytes + size_bytes > self._max_bytes:
-            raise LimitError(
+            raise _errors.LimitError(
                 f"the request takes more than {self._max_bytes} bytes while it is decoded; send smaller batches"
             )
         with self._lock:
             if self._held_bytes + size_bytes > self._max_bytes:
-                raise BackPressureError("too many request bytes are in flight; send the request again later")
+                raise _errors.BackPressureError(
+                    "too many request bytes are in flight; send the request again later"
+                )
             self._held_bytes += size_bytes
 
     def give_back(self, size_bytes: int) -> None:
@@ -246,9 +231,11 @@ def decompress(body: bytes, encoding: str, max_bytes: int, share: BudgetShare) -
             try:
                 piece = stream.decompress(chunk, min(_DECOMPRESSED_PIECE_BYTES, max_bytes - len(out) + 1))
             except zlib.error as error:
-                raise DecodeError(f"the body is not {encoding}: {error}; see Content-Encoding") from None
+                raise _errors.DecodeError(
+                    f"the body is not {encoding}: {error}; see Content-Encoding"
+                ) from None
             if not chunk and not piece and not stream.eof:
-                raise DecodeError(f"the {encoding} body is truncated after {len(body)} bytes")
+                raise _errors.DecodeError(f"the {encoding} body is truncated after {len(body)} bytes")
             share.take(len(piece))
             out += piece
             if len(out) > max_bytes:
@@ -256,7 +243,7 @@ def decompress(body: bytes, encoding: str, max_bytes: int, share: BudgetShare) -
         position -= len(stream.unused_data)
         if position == len(body):
             return bytes(out)
-    raise DecodeError(f"the body has more than {limits.COMPRESSED_MEMBERS_MAX} {encoding} members")
+    raise _errors.DecodeError(f"the body has more than {limits.COMPRESSED_MEMBERS_MAX} {encoding} members")
 
 
 def _unzstd(body: bytes, max_bytes: int, share: BudgetShare) -> bytes:
@@ -268,12 +255,12 @@ def _unzstd(body: bytes, max_bytes: int, share: BudgetShare) -> bytes:
         while not frame.eof:
             chunk = body[position : position + limits.ZSTD_READ_BYTES]
             if not chunk:
-                raise DecodeError(f"the zstd body is truncated after {len(body)} bytes")
+                raise _errors.DecodeError(f"the zstd body is truncated after {len(body)} bytes")
             position += len(chunk)
             try:
                 piece = frame.decompress(chunk)
             except zstandard.ZstdError as error:
-                raise DecodeError(f"the body is not zstd: {error}; see Content-Encoding") from None
+                raise _errors.DecodeError(f"the body is not zstd: {error}; see Content-Encoding") from None
             share.take(len(piece))
             out += piece
             if len(out) > max_bytes:
@@ -281,11 +268,13 @@ def _unzstd(body: bytes, max_bytes: int, share: BudgetShare) -> bytes:
         position -= len(frame.unused_data)
         if position == len(body):
             return bytes(out)
-    raise DecodeError(f"the body has more than {limits.COMPRESSED_MEMBERS_MAX} zstd frames")
+    raise _errors.DecodeError(f"the body has more than {limits.COMPRESSED_MEMBERS_MAX} zstd frames")
 
 
-def _too_large(max_bytes: int) -> LimitError:
-    return LimitError(f"the body is larger than {max_bytes} bytes, decompressed; send smaller batches")
+def _too_large(max_bytes: int) -> _errors.LimitError:
+    return _errors.LimitError(
+        f"the body is larger than {max_bytes} bytes, decompressed; send smaller batches"
+    )
 
 
 _COMMAS_OF_OBJECT: Final = 8
@@ -318,7 +307,9 @@ def decode_request(
         share.keep(len(there.payload))
     again, traces, workspaces = _decode("protobuf", there.payload, share, workspace, takes_apart=takes_apart)
     if not workspaces <= {workspace}:
-        raise InternalError(f"a request is of {len(workspaces)} workspaces, and not of its key's alone")
+        raise _errors.InternalError(
+            f"a request is of {len(workspaces)} workspaces, and not of its key's alone"
+        )
     every = decoded.accepted + decoded.rejected
     reasons = (*decoded.reasons, there.left_out) if there.left_out else decoded.reasons
     result = Decoded(again.accepted, every - again.accepted, reasons, decoded.notes)
@@ -348,7 +339,7 @@ def _decode(
         workspaces = partitioner.workspaces()
         if workspace is not None and not workspaces <= {workspace}:
             return decoded, {}, workspaces
-        share.keep(len(payload) + decoded.accepted * MESSAGE_BYTES)  # rows and their texts
+        share.keep(len(payload) + decoded.accepted * parse.MESSAGE_BYTES)  # rows and their texts
 
         def keep(apart_bytes: int) -> None:
             if apart_bytes > REQUEST_APART_MAX_BYTES:
@@ -364,15 +355,15 @@ def _decode(
 def _reserve(format: Format, payload: bytes, share: BudgetShare) -> Iterator[OnParsed]:
     """Reserve memory for decoding. The yielded function adjusts the reservation to the parsed size."""
     with share.for_now() as room:
-        if format == "protobuf" and has_spans_beyond(payload, limits.OTLP_REQUEST_SPANS_MAX):
+        if format == "protobuf" and parse.has_spans_beyond(payload, limits.OTLP_REQUEST_SPANS_MAX):
             raise _too_many(f"{limits.OTLP_REQUEST_SPANS_MAX} spans")
         if _tokens(format, payload) > _OTLP_COUNTED_MIN:
             messages_max = _MESSAGES_OF_ATTRIBUTE * limits.OTLP_REQUEST_MESSAGES_MAX
             _check_structure(format, payload, limits.OTLP_REQUEST_VALUES_MAX, messages_max)
-        guess_bytes = parse_max_bytes(payload, format)
+        guess_bytes = parse.parse_max_bytes(payload, format)
         room.take(guess_bytes)
 
-        def check(size: PayloadSize) -> None:
+        def check(size: parse.PayloadSize) -> None:
             if size.spans > limits.OTLP_REQUEST_SPANS_MAX:
                 raise _too_many(f"{limits.OTLP_REQUEST_SPANS_MAX} spans")
             if size.messages > limits.OTLP_REQUEST_MESSAGES_MAX:
@@ -380,7 +371,7 @@ def _reserve(format: Format, payload: bytes, share: BudgetShare) -> Iterator[OnP
                     f"{limits.OTLP_REQUEST_MESSAGES_MAX} spans, events, links and attributes together"
                 )
             room.give_back(guess_bytes)
-            room.take(len(payload) + size.messages * MESSAGE_BYTES)
+            room.take(len(payload) + size.messages * parse.MESSAGE_BYTES)
 
         yield check
 
@@ -390,24 +381,24 @@ def _tokens(format: Format, payload: bytes) -> int:
     fields), by a fast scan."""
     if format == "json":
         return payload.count(b"{") + payload.count(b"[") + payload.count(b",") // _COMMAS_OF_OBJECT
-    return max(message_tags(payload) // _TAGS_OF_MESSAGE, len(payload) // _BYTES_OF_MESSAGE)
+    return max(parse.message_tags(payload) // _TAGS_OF_MESSAGE, len(payload) // _BYTES_OF_MESSAGE)
 
 
 def _check_structure(format: Format, payload: bytes, values_max: int, messages_max: int) -> None:
     """Count the values and messages of a payload without parsing it. Raises LimitError if there are too many."""
     if format == "protobuf":
-        if has_messages_beyond(payload, messages_max, limits.OTLP_CAREFUL_VALUES_MAX):
+        if parse.has_messages_beyond(payload, messages_max, limits.OTLP_CAREFUL_VALUES_MAX):
             raise _too_many(f"{messages_max} messages, or {limits.OTLP_CAREFUL_VALUES_MAX} other fields")
         return
-    structure = json_structure(payload, values_max)
+    structure = parse.json_structure(payload, values_max)
     if max(structure.resources, structure.scopes, structure.spans) > limits.OTLP_REQUEST_SPANS_MAX:
         raise _too_many(f"{limits.OTLP_REQUEST_SPANS_MAX} resources, scopes or spans")
     if structure.values > values_max:
         raise _too_many(f"{values_max} objects, arrays and members")
 
 
-def _too_many(what: str) -> LimitError:
-    return LimitError(f"the request has more than {what}; send smaller batches")
+def _too_many(what: str) -> _errors.LimitError:
+    return _errors.LimitError(f"the request has more than {what}; send smaller batches")
 
 
 logger = logging.getLogger("tracelake.server")
@@ -456,16 +447,16 @@ class TracesEndpoint:
         format = FORMATS.get(content_type)
         if format is None:
             message = f"Content-Type {content_type or 'is missing'}: send application/x-protobuf or application/json"
-            return failure("json", UnsupportedError(message))
+            return failure("json", _errors.UnsupportedError(message))
         try:
             return _response(format, 200, success_message(await self._take(headers, receive, format, meter)))
         except ClientDisconnect:
             raise
         except Exception as error:
-            if isinstance(error, TracelakeError) and status_of(type(error)) != 500:
+            if isinstance(error, _errors.TracelakeError) and status_of(type(error)) != 500:
                 return failure(format, error)
             logger.exception("a request of %s could not be processed", content_type)
-            return failure(format, InternalError("internal error; see the log of the server"))
+            return failure(format, _errors.InternalError("internal error; see the log of the server"))
 
     async def _take(
         self, headers: dict[bytes, bytes], receive: Receive, format: Format, meter: Meter | None
@@ -473,7 +464,7 @@ class TracesEndpoint:
         experiment_id = experiment_of(_text(headers.get(b"x-mlflow-experiment-id", b"")))
         encoding = headers.get(b"content-encoding", b"identity").decode("latin-1").strip().lower()
         if encoding != "identity" and encoding not in ENCODINGS:
-            raise UnsupportedError(f"Content-Encoding {encoding}: send gzip, zstd, deflate or none")
+            raise _errors.UnsupportedError(f"Content-Encoding {encoding}: send gzip, zstd, deflate or none")
         max_bytes = limits.OTLP_REQUEST_MAX_BYTES
         with self._budget.share() as share:
             payload = await read_body(headers.get(b"content-length", b""), receive, share, max_bytes)
@@ -510,7 +501,7 @@ class TracesEndpoint:
                 len(sent) <= _DECODED_AT_ONCE_MAX_BYTES,
                 lambda: decode_request(format, sent, share, workspace, takes_apart=self._takes_apart),
             )
-        except (InputError, LimitError):
+        except (_errors.InputError, _errors.LimitError):
             if meter is not None:
                 meter(0, work_bytes)  # a refused request that cost work counts like any other
             raise
@@ -545,15 +536,15 @@ class TracesEndpoint:
         request alive until the next garbage collection.
         """
 
-        def call() -> ResultT | TracelakeError:
+        def call() -> ResultT | _errors.TracelakeError:
             try:
                 return work()
-            except TracelakeError as error:
+            except _errors.TracelakeError as error:
                 error.__cause__ = error.__context__ = None
                 return error.with_traceback(None)
 
         outcome = call() if is_small else await run_sync(call, limiter=self._decoders)
-        if not isinstance(outcome, TracelakeError):
+        if not isinstance(outcome, _errors.TracelakeError):
             return outcome
         try:
             raise outcome
@@ -573,11 +564,11 @@ def experiment_of(header: str) -> str:
     """Return the experiment from the header that MLflow's clients send. Raises LimitError if it is too long."""
     experiment_id = header.strip()
     if len(experiment_id) > limits.TRACKING_KEY_MAX_CHARS:
-        raise LimitError(
+        raise _errors.LimitError(
             f"x-mlflow-experiment-id has more than {limits.TRACKING_KEY_MAX_CHARS} characters; send an id"
         )
     if len(experiment_id.encode()) > limits.EXPERIMENT_ID_MAX_BYTES:
-        raise LimitError(
+        raise _errors.LimitError(
             f"x-mlflow-experiment-id has more than {limits.EXPERIMENT_ID_MAX_BYTES} bytes; send an id"
         )
     return experiment_id or DEFAULT_EXPERIMENT
@@ -592,7 +583,7 @@ def success_message(decoded: Decoded) -> ExportTraceServiceResponse:
     return message
 
 
-def failure(format: Format, error: TracelakeError) -> Response:
+def failure(format: Format, error: _errors.TracelakeError) -> Response:
     """Return the error response as google.rpc.Status."""
     http_status = status_of(type(error))
     status = Status(code=CODES[http_status], message=str(error))
@@ -644,7 +635,7 @@ async def _skip_body(receive: Receive) -> bool:
             return False
         size_bytes += len(message.get("body", b""))
         if size_bytes > limits.OTLP_REQUEST_MAX_BYTES:
-            raise LimitError(
+            raise _errors.LimitError(
                 f"the body has more than {limits.OTLP_REQUEST_MAX_BYTES} bytes; send smaller batches"
             )
         if not message.get("more_body", False):

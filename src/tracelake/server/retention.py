@@ -19,25 +19,16 @@ from tracelake import limits
 from tracelake._errors import TracelakeError, UsageError
 from tracelake.access.keys import ALL_WORKSPACES
 from tracelake.lake.lake import Lake
+from tracelake.server import routes
 from tracelake.server.archive import BY_REQUEST, Archiving, Result, Tell, answer_operation
 from tracelake.server.audit import tell_object
 from tracelake.server.http_policy import RequestLake, may_send
 from tracelake.server.key_ring import ACTOR, KeyHolder
-from tracelake.server.routes import (
-    FormFields,
-    JsonBody,
-    JsonRoute,
-    NoDetails,
-    RequestModel,
-    Text,
-    json_response,
-    render_page,
-)
 
 OVERVIEW: Final = "/api/v1/retention"
 PAGE: Final = "/retention"
 
-api = APIRouter(prefix=OVERVIEW, route_class=JsonRoute)
+api = APIRouter(prefix=OVERVIEW, route_class=routes.JsonRoute)
 """JSON API for retention rules."""
 pages = APIRouter(include_in_schema=False)
 """Page of the retention rules, and its forms."""
@@ -47,7 +38,7 @@ _Condition = Annotated[str, Field(max_length=limits.PARAMETER_MAX_CHARS)]
 Workspace = Annotated[str, Query(min_length=1, max_length=limits.PARAMETER_MAX_CHARS)]
 
 
-class NewRule(RequestModel):
+class NewRule(routes.RequestModel):
     """Request body that sets a retention rule."""
 
     name: _Name
@@ -79,13 +70,13 @@ def retention_overview(lake: Lake) -> dict[str, Any]:
 @api.get("")
 def rules(lake: RequestLake) -> Response:
     """List the retention rules in the order in which they decide, and the last periodic application."""
-    return json_response(retention_overview(lake))
+    return routes.json_response(retention_overview(lake))
 
 
 @api.post("/rules")
-def set_rule(lake: RequestLake, request: Request, body: JsonBody[NewRule]) -> Response:
+def set_rule(lake: RequestLake, request: Request, body: routes.JsonBody[NewRule]) -> Response:
     """Add a retention rule, or replace the rule of that name in its workspace."""
-    return json_response(_set(lake, _author(request), body), 201)
+    return routes.json_response(_set(lake, _author(request), body), 201)
 
 
 def _set(lake: Lake, author: str, rule: NewRule) -> dict[str, object]:
@@ -105,17 +96,19 @@ def _set(lake: Lake, author: str, rule: NewRule) -> dict[str, object]:
 @api.delete("/rules/{name}")
 def remove_rule(lake: RequestLake, name: str, workspace: Workspace = ALL_WORKSPACES) -> Response:
     """Remove a retention rule."""
-    return json_response(lake.retention.remove(name, workspace).to_dict())
+    return routes.json_response(lake.retention.remove(name, workspace).to_dict())
 
 
 @api.get("/preview")
 def preview(lake: RequestLake) -> Response:
     """Show what the rules would delete now, by rule and day."""
-    return json_response(lake.retention.preview().to_dict())
+    return routes.json_response(lake.retention.preview().to_dict())
 
 
 @api.post("/runs")
-def apply(lake: RequestLake, archiving: Archiving, request: Request, _body: JsonBody[NoDetails]) -> Response:
+def apply(
+    lake: RequestLake, archiving: Archiving, request: Request, _body: routes.JsonBody[routes.NoDetails]
+) -> Response:
     """Apply the rules now: delete the traces that they do not keep."""
     author = _author(request)
 
@@ -126,7 +119,7 @@ def apply(lake: RequestLake, archiving: Archiving, request: Request, _body: Json
 
 
 @pages.get(PAGE)
-def retention_page(lake: RequestLake, request: Request, show: Text = None) -> Response:
+def retention_page(lake: RequestLake, request: Request, show: routes.Text = None) -> Response:
     """Show the rules and, on request, what they would delete."""
     actor: KeyHolder | None = request.scope.get(ACTOR)
     can_change = actor is None or may_send("POST", f"{PAGE}/rules", actor.role, actor.workspace)
@@ -136,7 +129,7 @@ def retention_page(lake: RequestLake, request: Request, show: Text = None) -> Re
             report = lake.retention.preview()
         except TracelakeError as error:
             problem = str(error)
-    return render_page(
+    return routes.render_page(
         request,
         "retention.html",
         OVERVIEW,
@@ -149,7 +142,7 @@ def retention_page(lake: RequestLake, request: Request, show: Text = None) -> Re
 
 
 @pages.post(f"{PAGE}/rules")
-def submit_rule(lake: RequestLake, request: Request, fields: FormFields) -> Response:
+def submit_rule(lake: RequestLake, request: Request, fields: routes.FormFields) -> Response:
     """Set the rule of a form, and show the preview."""
     name, age = fields.get("name", "").strip(), fields.get("age", "").strip()
     priority = fields.get("priority", "").strip()
@@ -174,7 +167,7 @@ def submit_rule(lake: RequestLake, request: Request, fields: FormFields) -> Resp
 
 
 @pages.post(f"{PAGE}/rules/delete")
-def delete_rule(lake: RequestLake, fields: FormFields) -> Response:
+def delete_rule(lake: RequestLake, fields: routes.FormFields) -> Response:
     """Remove the rule of a form, and show the rules."""
     name, workspace = fields.get("name", ""), fields.get("workspace", "") or ALL_WORKSPACES
     tell_object(f"name {name}, workspace {workspace}")

@@ -25,19 +25,10 @@ from tracelake.results import Row, Trace
 from tracelake.search.results import SearchResults
 from tracelake.search.searcher import Sort
 from tracelake.search.semantic_search import Mode
+from tracelake.server import routes
 from tracelake.server.http_policy import RequestLake
 from tracelake.server.message_view import span_json
 from tracelake.server.render import document, duration, in_pieces, span_query
-from tracelake.server.routes import (
-    Facets,
-    Hits,
-    JsonBody,
-    JsonRoute,
-    RequestModel,
-    Text,
-    VectorText,
-    json_response,
-)
 from tracelake.tables.builtin import IN_ORDER
 from tracelake.tables.table import ReadGate, to_rows
 
@@ -134,7 +125,7 @@ def numbers_of(vector: str) -> list[float]:
         ) from error
 
 
-class NewErasure(RequestModel):
+class NewErasure(routes.RequestModel):
     """Request body that erases traces. Exactly one field is set."""
 
     trace: str | None = None
@@ -143,7 +134,7 @@ class NewErasure(RequestModel):
     where: str | None = None
 
 
-api = APIRouter(prefix="/api/v1", route_class=JsonRoute)
+api = APIRouter(prefix="/api/v1", route_class=routes.JsonRoute)
 """JSON API for single traces and for searches."""
 
 
@@ -154,7 +145,7 @@ def trace(
     format: Annotated[str, Query(pattern="^(rows|otlp)$")] = "rows",
     tiers: Annotated[bool, Query(description="whether each span says its tier, hot or lake")] = False,
     limit: Annotated[int, Query(ge=1, le=TRACE_API_SPANS_MAX)] = TRACE_API_SPANS_MAX,
-    page: Annotated[Text, Query(description="next_page of the previous response")] = None,
+    page: Annotated[routes.Text, Query(description="next_page of the previous response")] = None,
 ) -> Response:
     """One trace with its spans by pages; format=otlp for OTLP/JSON."""
     if format == "otlp":
@@ -165,28 +156,28 @@ def trace(
 @api.get("/hot-tier")
 def hot_tier(lake: RequestLake) -> Response:
     """Report whether the lake has a tracking store, and the pending rows of its outbox."""
-    return json_response(lake.hot.describe())
+    return routes.json_response(lake.hot.describe())
 
 
 @api.get("/traces/{trace_id}/spans/{span_id}")
 def span(
-    lake: RequestLake, trace_id: str, span_id: str, workspace: Text = None, kind: Text = None
+    lake: RequestLake, trace_id: str, span_id: str, workspace: routes.Text = None, kind: routes.Text = None
 ) -> Response:
     """One span."""
-    return json_response(span_json(find_span(lake, trace_id, span_id, workspace, kind)))
+    return routes.json_response(span_json(find_span(lake, trace_id, span_id, workspace, kind)))
 
 
 @api.get("/search")
 def search_spans(
     lake: RequestLake,
     q: Annotated[str, Query(min_length=1)],
-    service: Text = None,
-    limit: Hits = SEARCH_HITS_DEFAULT,
+    service: routes.Text = None,
+    limit: routes.Hits = SEARCH_HITS_DEFAULT,
     sort: Sort = "score",
-    facet: Facets = (),
-    page: Text = None,
+    facet: routes.Facets = (),
+    page: routes.Text = None,
     mode: Mode | None = None,
-    vector: VectorText = None,
+    vector: routes.VectorText = None,
 ) -> Response:
     """Search spans by words or meaning, with total, facets and pages."""
     results = search(
@@ -200,13 +191,13 @@ def search_spans(
         mode=mode,
         vector=None if vector is None else numbers_of(vector),
     )
-    return json_response({"query": q, **results.to_dict()})
+    return routes.json_response({"query": q, **results.to_dict()})
 
 
 @api.get("/search/completions")
 def complete(lake: RequestLake, q: Annotated[str, Query(max_length=QUERY_MAX_CHARS)]) -> Response:
     """Suggest completions of a query."""
-    return json_response({"query": q, "completions": lake.completions(q)})
+    return routes.json_response({"query": q, "completions": lake.completions(q)})
 
 
 SCALE = 1_000
@@ -281,24 +272,24 @@ def lay_out(trace: Trace) -> Waterfall:
 @api.get("/erasures")
 def erasures(lake: RequestLake) -> Response:
     """List erasures, newest first."""
-    return json_response({"erasures": lake.erasures.all()})
+    return routes.json_response({"erasures": lake.erasures.all()})
 
 
 @api.get("/erasures/{name}")
 def erasure(lake: RequestLake, name: str) -> Response:
     """Report an erasure."""
-    return json_response(lake.erasures.get(name))
+    return routes.json_response(lake.erasures.get(name))
 
 
 @api.post("/erasures")
-def erase(lake: RequestLake, body: JsonBody[NewErasure]) -> Response:
+def erase(lake: RequestLake, body: routes.JsonBody[NewErasure]) -> Response:
     """Erase traces. The response comes when no reader sees them; `run` removes their bytes."""
     report = lake.erasures.request(trace=body.trace, session=body.session, user=body.user, where=body.where)
-    return json_response(report, 202)
+    return routes.json_response(report, 202)
 
 
 @api.post("/erasures/{name}/run")
 def run_erasure(lake: RequestLake, name: str) -> Response:
     """Continue an erasure as far as possible now, and report it."""
     (report,) = lake.erasures.run(name)
-    return json_response(report)
+    return routes.json_response(report)

@@ -20,14 +20,7 @@ from obstore.store import from_url
 
 from tracelake import limits
 from tracelake._errors import IndeterminateError, NotFoundError, StorageError, UsageError
-from tracelake.storage.failures import (
-    OBSTORE_ERRORS,
-    FailureKind,
-    explain_obstore,
-    is_body_cut,
-    obstore_text,
-    of_obstore,
-)
+from tracelake.storage import failures
 from tracelake.storage.ports import ObjectInfo, check_path, check_prefix, check_range, tries
 
 if TYPE_CHECKING:
@@ -70,8 +63,8 @@ class Bucket:
                 attributes=attributes,
                 use_multipart=False,
             )
-        except OBSTORE_ERRORS as error:
-            if of_obstore(error) in (FailureKind.REFUSED, FailureKind.NOT_FOUND):
+        except failures.OBSTORE_ERRORS as error:
+            if failures.of_obstore(error) in (failures.FailureKind.REFUSED, failures.FailureKind.NOT_FOUND):
                 raise failed("write", self.url, path, error) from error
             return error
         return None
@@ -112,7 +105,7 @@ class BucketObjectStore:
             error = self._bucket.put_once(path, data, "create", {_WRITE_ID: write_id})
             if error is None:
                 return True
-            if of_obstore(error) is FailureKind.UNKNOWN:
+            if failures.of_obstore(error) is failures.FailureKind.UNKNOWN:
                 doubt = error
             try:
                 stored_id = self._write_id(path)
@@ -127,7 +120,7 @@ class BucketObjectStore:
             assert error is not None, "there is at least one try"
             raise failed("create", self.url, path, error) from error
         raise IndeterminateError(
-            f"{path} may or may not have been created in {self.url} ({obstore_text(doubt)}); repair the "
+            f"{path} may or may not have been created in {self.url} ({failures.obstore_text(doubt)}); repair the "
             "store, then read the object back to see which writer succeeded"
         ) from doubt
 
@@ -146,9 +139,9 @@ class BucketObjectStore:
                 return read_again(
                     lambda: obstore.get_range(self._client, path, start=start, length=length).to_bytes()
                 )
-            except OBSTORE_ERRORS as error:
+            except failures.OBSTORE_ERRORS as error:
                 # Stores answer with an error if a range begins at or after the end.
-                if of_obstore(error) is not FailureKind.UNKNOWN:
+                if failures.of_obstore(error) is not failures.FailureKind.UNKNOWN:
                     raise failed("read", self.url, path, error) from error
         with self._failures("read", path):
             size: int = obstore.head(self._client, path)["size"]
@@ -227,7 +220,7 @@ class BucketObjectStore:
     def _failures(self, doing: str, path: str) -> Iterator[None]:
         try:
             yield
-        except OBSTORE_ERRORS as error:
+        except failures.OBSTORE_ERRORS as error:
             raise failed(doing, self.url, path, error) from error
 
 
@@ -245,8 +238,8 @@ def list_pages(client: Client, directory: str, offset: str | None) -> Iterator[S
                     offset = page[-1]["path"]
                     pauses = tries()
                     next(pauses)
-        except OBSTORE_ERRORS as error:
-            if not is_body_cut(error) or next(pauses, None) is None:
+        except failures.OBSTORE_ERRORS as error:
+            if not failures.is_body_cut(error) or next(pauses, None) is None:
                 raise
         else:
             return
@@ -259,8 +252,8 @@ def read_again(read: Callable[[], ResultT]) -> ResultT:
     while True:
         try:
             return read()
-        except OBSTORE_ERRORS as error:
-            if not is_body_cut(error) or next(pauses, None) is None:
+        except failures.OBSTORE_ERRORS as error:
+            if not failures.is_body_cut(error) or next(pauses, None) is None:
                 raise
 
 
@@ -284,9 +277,9 @@ def connect(url: str, retries: int, **timeouts: timedelta) -> Client:
     }
     try:
         return from_url(url, client_options=options, retry_config=retry)
-    except (*OBSTORE_ERRORS, ValueError) as error:
+    except (*failures.OBSTORE_ERRORS, ValueError) as error:
         raise UsageError(
-            f"cannot use {url}: {obstore_text(error)}; correct the URL or the environment"
+            f"cannot use {url}: {failures.obstore_text(error)}; correct the URL or the environment"
         ) from error
 
 
@@ -295,9 +288,9 @@ def failed(doing: str, url: str, path: str, error: Exception) -> StorageError | 
 
     A 404 for a write means that the server is no object store, or has no such bucket.
     """
-    if of_obstore(error) is FailureKind.NOT_FOUND and doing not in ("write", "create"):
+    if failures.of_obstore(error) is failures.FailureKind.NOT_FOUND and doing not in ("write", "create"):
         return NotFoundError(f"no object {path!r} in {url}; check the path, or list what is there")
-    return StorageError(f"cannot {doing} {path!r} in {url}: {explain_obstore(error)}")
+    return StorageError(f"cannot {doing} {path!r} in {url}: {failures.explain_obstore(error)}")
 
 
 def _meta(client: Client, path: str) -> Any:

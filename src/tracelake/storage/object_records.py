@@ -28,14 +28,7 @@ import msgspec
 import obstore
 import xxhash
 
-from tracelake import formats, limits
-from tracelake._errors import (
-    ContentionError,
-    DamagedRecordsError,
-    DamageError,
-    IndeterminateError,
-    StorageError,
-)
+from tracelake import _errors, formats, limits
 from tracelake.storage import ports
 from tracelake.storage.buckets import Bucket, BucketObjectStore, failed, read_again
 from tracelake.storage.failures import OBSTORE_ERRORS, FailureKind, obstore_text, of_obstore
@@ -81,7 +74,7 @@ def decode(path: str, body: bytes) -> ObjectRecord:
     """
     try:
         return _decode(path, body)
-    except DamageError as error:
+    except _errors.DamageError as error:
         error.version = f"damaged-{xxhash.xxh3_128_hexdigest(body)}"
         raise
 
@@ -90,7 +83,7 @@ def conflict_at(path: str, body: bytes | None, expected: ports.Expected) -> port
     """Return the conflict of a conditional write, given the object's current body; None if the write may proceed."""
     try:
         current = None if body is None else decode(path, body).present
-    except DamageError as error:
+    except _errors.DamageError as error:
         if error.version != expected:
             raise
         return None
@@ -101,7 +94,9 @@ def _decode(path: str, body: bytes) -> ObjectRecord:
     line, _, value = body.partition(b"\n")
     header = formats.decode(_Header, line, f"record {path}", _FORMAT, path)
     if header.value_xxh3 != xxhash.xxh3_128_hexdigest(value):
-        raise DamageError(f"{path} is damaged: its checksum does not match. Restore it from a backup.")
+        raise _errors.DamageError(
+            f"{path} is damaged: its checksum does not match. Restore it from a backup."
+        )
     return ObjectRecord(ports.Entry(header.key, value, header.write), header.deleted)
 
 
@@ -142,7 +137,7 @@ def may_hold(path: str, start: bytes, stop: bytes | None) -> bool:
 
 
 def scan_records(
-    read: Callable[[str, bytes, bytes | None], Iterable[tuple[str, ports.Entry | DamageError]]],
+    read: Callable[[str, bytes, bytes | None], Iterable[tuple[str, ports.Entry | _errors.DamageError]]],
     partition: str,
     start: str,
     stop: str | None,
@@ -156,7 +151,7 @@ def scan_records(
     Raises:
         DamagedRecordsError: some records are unreadable; the error contains the others.
     """
-    problems: list[tuple[str, DamageError]] = []
+    problems: list[tuple[str, _errors.DamageError]] = []
     ports.check_scan_limit(limit)
     first, end = ports.encode_text("start", start), None if stop is None else ports.encode_text("stop", stop)
     records = (
@@ -166,7 +161,7 @@ def scan_records(
     )
     entries = list(islice(records, limit))
     if problems:
-        raise DamagedRecordsError(entries, problems)
+        raise _errors.DamagedRecordsError(entries, problems)
     return entries
 
 
@@ -181,10 +176,11 @@ def spells_out(path: str) -> bool:
 
 
 def _readable(
-    read: Iterable[tuple[str, ports.Entry | DamageError]], problems: list[tuple[str, DamageError]]
+    read: Iterable[tuple[str, ports.Entry | _errors.DamageError]],
+    problems: list[tuple[str, _errors.DamageError]],
 ) -> Iterator[tuple[str, ports.Entry]]:
     for path, record in read:
-        if isinstance(record, DamageError):
+        if isinstance(record, _errors.DamageError):
             problems.append((key_in(path), record))
         else:
             yield path, record
@@ -230,15 +226,15 @@ class NoteObjects:
         listed = self._objects.list(f"{notes_path(partition)}k{beginning.encode().hex()}")
         bodies = read_all(self._objects, [info.path for info in listed])
         entries: list[ports.Entry] = []
-        problems: list[tuple[str, DamageError]] = []
+        problems: list[tuple[str, _errors.DamageError]] = []
         for path, body in bodies.items():
             try:
                 entries.append(decode(path, body).entry)
-            except DamageError as error:
+            except _errors.DamageError as error:
                 problems.append((key_in(path), error))
         entries.sort(key=lambda entry: entry.key.encode())
         if problems:
-            raise DamagedRecordsError(entries, problems)
+            raise _errors.DamagedRecordsError(entries, problems)
         return entries
 
     def forget(self, partition: str, keys: Collection[str]) -> None:
@@ -316,11 +312,11 @@ class BucketKeyValueStore(NoteObjects):
             if isinstance(outcome, ports.Done):
                 return outcome.version
             if isinstance(outcome, ports.Indeterminate):
-                raise IndeterminateError(
+                raise _errors.IndeterminateError(
                     f"the write of {partition!r} / {key!r} may or may not have happened: {outcome.reason}; "
                     "read the record, and write it again if need be"
                 )
-        raise ContentionError(
+        raise _errors.ContentionError(
             f"other writers change {key!r} in {self._bucket.url} too often; try again later"
         )
 
@@ -336,7 +332,7 @@ class BucketKeyValueStore(NoteObjects):
             outcome = self._replace(partition, key, value, body, mode)
             if not isinstance(outcome, ports.Conflict):
                 return outcome
-        raise ContentionError(
+        raise _errors.ContentionError(
             f"other writers change {key!r} in {self._bucket.url} too often; try again later"
         )
 
@@ -356,7 +352,7 @@ class BucketKeyValueStore(NoteObjects):
                 reason = reason or f"no clear answer from {self._bucket.url}: {obstore_text(error)}"
             try:
                 now = self._body(path)[0]
-            except StorageError as unread:
+            except _errors.StorageError as unread:
                 reason = reason or str(unread)
                 continue
             if now == body:
@@ -371,14 +367,14 @@ class BucketKeyValueStore(NoteObjects):
 
     def _records(
         self, partition: str, start: bytes, stop: bytes | None
-    ) -> Iterator[tuple[str, ports.Entry | DamageError]]:
+    ) -> Iterator[tuple[str, ports.Entry | _errors.DamageError]]:
         """Yield paths with their records or errors that may be in the range, in order of path."""
         for path in self._paths(partition, start, stop):
             yield from self._read(path)
 
     def _names(
         self, partition: str, start: bytes, stop: bytes | None
-    ) -> Iterator[tuple[str, ports.Entry | DamageError]]:
+    ) -> Iterator[tuple[str, ports.Entry | _errors.DamageError]]:
         """Yield the same as `_records`, but without reading the object if the path contains the whole key; the value is
         then empty."""
         for path in self._paths(partition, start, stop):
@@ -391,11 +387,11 @@ class BucketKeyValueStore(NoteObjects):
         paths = (info.path for info in self._objects.list(paths_between(partition, start, stop)))
         return (path for path in paths if may_hold(path, start, stop))
 
-    def _read(self, path: str) -> Iterator[tuple[str, ports.Entry | DamageError]]:
+    def _read(self, path: str) -> Iterator[tuple[str, ports.Entry | _errors.DamageError]]:
         try:
             body = self._body(path)[0]
             entry = None if body is None else decode(path, body).present
-        except DamageError as error:
+        except _errors.DamageError as error:
             yield path, error
             return
         if entry is not None:

@@ -21,13 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tracelake.limits import TRACE_USAGE_MAX_STEPS, TRACKED_ROWS_MAX
-from tracelake.otlp.conventions import (
-    EVALUATION_COMMENT,
-    EVALUATION_EVENT,
-    EVALUATION_LABEL,
-    EVALUATION_NAME,
-    EVALUATION_SCORE,
-)
+from tracelake.otlp import conventions
 from tracelake.otlp.schema import IS_SERVER_SQL, SPANS_ADDED, SPANS_TABLE, TRANSACTION_FIELD
 from tracelake.results import is_server_side
 from tracelake.shards.rows import literal
@@ -565,13 +559,15 @@ def tracked_views(names: Iterable[str]) -> list[str]:
 
 
 _EVALUATIONS_SQL: Final = f"""
-    select trace_id, span_id, workspace, 'feedback' as kind, evaluation['{EVALUATION_NAME}'] as name,
-           coalesce(evaluation['{EVALUATION_LABEL}'], evaluation['{EVALUATION_SCORE}']) as value,
-           try_cast(evaluation['{EVALUATION_SCORE}'] as double) as number,
-           evaluation['{EVALUATION_COMMENT}'] as comment, 'EVENT' as source, service as author, created_ns
+    select trace_id, span_id, workspace, 'feedback' as kind, evaluation['{conventions.EVALUATION_NAME}'] as name,
+           coalesce(
+               evaluation['{conventions.EVALUATION_LABEL}'], evaluation['{conventions.EVALUATION_SCORE}']
+           ) as value,
+           try_cast(evaluation['{conventions.EVALUATION_SCORE}'] as double) as number,
+           evaluation['{conventions.EVALUATION_COMMENT}'] as comment, 'EVENT' as source, service as author, created_ns
     from (
         select trace_id, span_id, workspace, service, event.time_ns as created_ns, event.attributes as evaluation
         from (select trace_id, span_id, workspace, service, unnest(events) as event from "{TABLE_SPANS.name}")
-        where event.name = '{EVALUATION_EVENT}'
+        where event.name = '{conventions.EVALUATION_EVENT}'
     ) where name is not null
 """

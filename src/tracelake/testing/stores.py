@@ -20,19 +20,8 @@ from enum import IntEnum
 from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
+from tracelake import storage
 from tracelake._errors import NotFoundError, StorageError
-from tracelake.storage import (
-    Conflict,
-    Done,
-    Entry,
-    Expected,
-    Indeterminate,
-    KeyValueStore,
-    ObjectInfo,
-    ObjectStore,
-    Outcome,
-    Version,
-)
 from tracelake.storage.ports import EachAlone, beginning_of_both, end_of, is_at
 from tracelake.storage.wrappers import DelegatingKeyValueStore, DelegatingObjectStore
 
@@ -43,39 +32,43 @@ class KeyValueModel:
     """Records by (partition, key). The caller names the version of each write, so that runs repeat exactly."""
 
     def __init__(self) -> None:
-        self.records: dict[tuple[str, str], Entry] = {}
+        self.records: dict[tuple[str, str], storage.Entry] = {}
         self.digest = 0
         """A function of the content: equal contents have equal digests."""
 
-    def get(self, partition: str, key: str) -> Entry | None:
+    def get(self, partition: str, key: str) -> storage.Entry | None:
         """Return the record, or None if it is absent."""
         return self.records.get((partition, key))
 
-    def scan(self, partition: str, start: str = "", stop: str | None = None) -> list[Entry]:
+    def scan(self, partition: str, start: str = "", stop: str | None = None) -> list[storage.Entry]:
         """Return the records with start <= key < stop in key order."""
         entries = (entry for (of, _), entry in self.records.items() if of == partition)
         keys = [entry for entry in entries if start <= entry.key and (stop is None or entry.key < stop)]
         return sorted(keys, key=lambda entry: entry.key)
 
-    def set(self, partition: str, key: str, value: bytes, version: Version) -> Version:
+    def set(self, partition: str, key: str, value: bytes, version: storage.Version) -> storage.Version:
         """Write the record unconditionally."""
-        self._replace(partition, key, Entry(key, bytes(value), version))
+        self._replace(partition, key, storage.Entry(key, bytes(value), version))
         return version
 
-    def set_if(self, partition: str, key: str, value: bytes, expected: Expected, version: Version) -> Outcome:
+    def set_if(
+        self, partition: str, key: str, value: bytes, expected: storage.Expected, version: storage.Version
+    ) -> storage.Outcome:
         """Write the record if its version is `expected`."""
         current = self.get(partition, key)
         if not is_at(current, expected):
-            return Conflict(current)
-        return Done(self.set(partition, key, value, version))
+            return storage.Conflict(current)
+        return storage.Done(self.set(partition, key, value, version))
 
-    def delete_if(self, partition: str, key: str, expected: Version, version: Version) -> Outcome:
+    def delete_if(
+        self, partition: str, key: str, expected: storage.Version, version: storage.Version
+    ) -> storage.Outcome:
         """Delete the record if its version is `expected`."""
         current = self.get(partition, key)
         if not is_at(current, expected):
-            return Conflict(current)
+            return storage.Conflict(current)
         self._replace(partition, key, None)
-        return Done(version)
+        return storage.Done(version)
 
     def forget(self, partition: str, key: str) -> None:
         """Delete the record unconditionally."""
@@ -87,7 +80,7 @@ class KeyValueModel:
             if entry.key.startswith(beginning):
                 self._replace(partition, entry.key, None)
 
-    def _replace(self, partition: str, key: str, entry: Entry | None) -> None:
+    def _replace(self, partition: str, key: str, entry: storage.Entry | None) -> None:
         name = (partition, key)
         if (before := self.records.pop(name, None)) is not None:
             self.digest ^= hash((name, before.value, before.version))
@@ -123,15 +116,15 @@ class ObjectModel:
             raise NotFoundError(f"no object {path!r} in the simulated store; list what is there")
         return self.objects[path][0]
 
-    def head(self, path: str) -> ObjectInfo | None:
+    def head(self, path: str) -> storage.ObjectInfo | None:
         """Return size and time, or None if the object is absent."""
         stored = self.objects.get(path)
-        return None if stored is None else ObjectInfo(path, len(stored[0]), stored[1])
+        return None if stored is None else storage.ObjectInfo(path, len(stored[0]), stored[1])
 
-    def list(self, prefix: str) -> list[ObjectInfo]:
+    def list(self, prefix: str) -> list[storage.ObjectInfo]:
         """Return the objects whose path begins with `prefix`, in order of path."""
         paths = sorted(path for path in self.objects if path.startswith(prefix))
-        return [ObjectInfo(path, len(self.objects[path][0]), self.objects[path][1]) for path in paths]
+        return [storage.ObjectInfo(path, len(self.objects[path][0]), self.objects[path][1]) for path in paths]
 
     def copy(self, source: str, target: str, now_s: float = 0.0) -> None:
         """Copy an object, replacing the target. Raises NotFoundError if the source is absent."""
@@ -273,7 +266,7 @@ class Caller(Protocol):
     def call(self, call: Call) -> Any:
         """Wait until the scheduler makes the call; return or raise its result."""
 
-    def new_version(self) -> Version:
+    def new_version(self) -> storage.Version:
         """Return the version of this actor's next write."""
 
     def now_s(self) -> float:
@@ -287,19 +280,19 @@ class SimulatedKeyValueStore(EachAlone):
         self._model = model
         self._caller = caller
 
-    def get(self, partition: str, key: str) -> Entry | None:
+    def get(self, partition: str, key: str) -> storage.Entry | None:
         """See KeyValueStore."""
         return self._call("get", partition, key, False, lambda: self._model.get(partition, key))
 
     def scan(
         self, partition: str, start: str = "", stop: str | None = None, limit: int | None = None
-    ) -> list[Entry]:
+    ) -> list[storage.Entry]:
         """See KeyValueStore."""
         same = beginning_of_both(start.encode(), (stop or "").encode()).decode(errors="ignore")
         touch = Touch("kv", f"{partition}\0{same}", True, False)
         text = f"scan {partition} [{start!r}, {stop!r})"
-        effect: Callable[[], list[Entry]] = lambda: self._model.scan(partition, start, stop)[:limit]  # noqa: E731
-        entries: list[Entry] = self._caller.call(Call(text, (touch,), effect))
+        effect: Callable[[], list[storage.Entry]] = lambda: self._model.scan(partition, start, stop)[:limit]  # noqa: E731
+        entries: list[storage.Entry] = self._caller.call(Call(text, (touch,), effect))
         return entries
 
     def keys(
@@ -308,30 +301,32 @@ class SimulatedKeyValueStore(EachAlone):
         """See KeyValueStore; one step, like a scan."""
         return [entry.key for entry in self.scan(partition, start, stop, limit)]
 
-    def set(self, partition: str, key: str, value: bytes) -> Version:
+    def set(self, partition: str, key: str, value: bytes) -> storage.Version:
         """See KeyValueStore."""
         version = self._caller.new_version()
         return self._call(
             "set", partition, key, True, lambda: self._model.set(partition, key, value, version)
         )
 
-    def set_if(self, partition: str, key: str, value: bytes, expected: Expected) -> Outcome:
+    def set_if(self, partition: str, key: str, value: bytes, expected: storage.Expected) -> storage.Outcome:
         """See KeyValueStore."""
         version = self._caller.new_version()
         write = partial(self._model.set_if, partition, key, value, expected, version)
-        return self._call("set_if", partition, key, True, write, Indeterminate(version, "simulated"))
+        return self._call("set_if", partition, key, True, write, storage.Indeterminate(version, "simulated"))
 
-    def delete_if(self, partition: str, key: str, expected: Version) -> Outcome:
+    def delete_if(self, partition: str, key: str, expected: storage.Version) -> storage.Outcome:
         """See KeyValueStore."""
         version = self._caller.new_version()
         write = partial(self._model.delete_if, partition, key, expected, version)
-        return self._call("delete_if", partition, key, True, write, Indeterminate(version, "simulated"))
+        return self._call(
+            "delete_if", partition, key, True, write, storage.Indeterminate(version, "simulated")
+        )
 
     def note(self, partition: str, key: str, value: bytes) -> None:
         """See KeyValueStore."""
         self.set(partition, key, value)
 
-    def notes(self, partition: str, beginning: str = "") -> list[Entry]:
+    def notes(self, partition: str, beginning: str = "") -> list[storage.Entry]:
         """See KeyValueStore."""
         return self.scan(partition, beginning, end_of(beginning))
 
@@ -356,7 +351,7 @@ class SimulatedKeyValueStore(EachAlone):
         key: str,
         writes: bool,
         effect: Callable[[], _ResultT],
-        unknown: Indeterminate | None = None,
+        unknown: storage.Indeterminate | None = None,
     ) -> _ResultT:
         touch = Touch("kv", f"{partition}\0{key}", False, writes)
         call = Call(f"{operation} {partition}/{key}", (touch,), effect, unknown, unknown is not None)
@@ -391,14 +386,14 @@ class SimulatedObjectStore:
         """See ObjectStore."""
         return self._call("get_range", path, False, lambda: self._model.get(path)[start : start + length])
 
-    def head(self, path: str) -> ObjectInfo | None:
+    def head(self, path: str) -> storage.ObjectInfo | None:
         """See ObjectStore."""
         return self._call("head", path, False, lambda: self._model.head(path))
 
-    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+    def list(self, prefix: str) -> Iterator[storage.ObjectInfo]:
         """See ObjectStore; one step for the whole listing."""
         touch = Touch("objects", prefix, True, False)
-        listed: list[ObjectInfo] = self._caller.call(
+        listed: list[storage.ObjectInfo] = self._caller.call(
             Call(f"list {prefix}", (touch,), lambda: self._model.list(prefix))
         )
         return iter(listed)
@@ -433,7 +428,7 @@ class Observer:
         """Make the call."""
         return call.effect()
 
-    def new_version(self) -> Version:
+    def new_version(self) -> storage.Version:
         """Return the version of the next write."""
         self._writes += 1
         return f"observer-{self._writes}"
@@ -474,14 +469,14 @@ class CrashPoint:
 class CrashingObjectStore(DelegatingObjectStore):
     """An ObjectStore whose calls pass a crash point."""
 
-    def __init__(self, store: ObjectStore, crash: CrashPoint) -> None:
+    def __init__(self, store: storage.ObjectStore, crash: CrashPoint) -> None:
         super().__init__(store)
         self._crash = crash
 
     def _call(self, call: Callable[[], ResultT]) -> ResultT:
         return self._crash.pass_through(call)
 
-    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+    def list(self, prefix: str) -> Iterator[storage.ObjectInfo]:
         """See ObjectStore; one call for the whole listing."""
         return self._call(lambda: iter([*self.store.list(prefix)]))
 
@@ -489,7 +484,7 @@ class CrashingObjectStore(DelegatingObjectStore):
 class CrashingKeyValueStore(DelegatingKeyValueStore):
     """A KeyValueStore whose calls pass a crash point."""
 
-    def __init__(self, store: KeyValueStore, crash: CrashPoint) -> None:
+    def __init__(self, store: storage.KeyValueStore, crash: CrashPoint) -> None:
         super().__init__(store)
         self._crash = crash
 

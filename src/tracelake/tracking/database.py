@@ -22,16 +22,7 @@ from sqlalchemy import Column, Connection, Table, create_engine, event, exc
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.pool import QueuePool
 
-from tracelake import limits
-from tracelake._errors import (
-    BackPressureError,
-    ContentionError,
-    IndeterminateError,
-    QueryError,
-    StorageError,
-    TracelakeError,
-    UsageError,
-)
+from tracelake import _errors, limits
 from tracelake.storage.failures import FailureKind, of_sqlite_commit
 from tracelake.storage.local import make_directory
 from tracelake.storage.sqlite import WRITE_ERRORS, ReadOnlyFile
@@ -59,7 +50,7 @@ def in_time(connection: Connection) -> Iterator[None]:
     except exc.OperationalError as error:
         if not _is_too_late(error.orig):
             raise
-        raise QueryError(
+        raise _errors.QueryError(
             "the search took too long; name fewer experiments, or times (timestamp_ms > …), and fewer patterns."
         ) from error
     finally:
@@ -130,7 +121,7 @@ class TrackingDatabase:
             try:
                 make_directory(Path(self.name).parent)
             except OSError as error:
-                raise StorageError(
+                raise _errors.StorageError(
                     f"cannot make {Path(self.name).parent}: {error.strerror}; check the path"
                 ) from error
         elif scheme in ("postgresql", "postgres"):
@@ -138,7 +129,7 @@ class TrackingDatabase:
             self._url = url
             dialect, connect = "postgresql+psycopg://", self._connect_postgres
         else:
-            raise UsageError(
+            raise _errors.UsageError(
                 f"{scheme}://… is not the URL of a tracking store; use sqlite:///absolute/file or "
                 "postgresql://host/database"
             )
@@ -205,7 +196,7 @@ class TrackingDatabase:
         An error rolls it back. Raises IndeterminateError if the commit itself failed with an unknown outcome.
         """
         if self.is_sqlite and not self._queue.acquire(timeout=limits.TRACKING_BUSY_TIMEOUT_S):
-            raise StorageError(
+            raise _errors.StorageError(
                 f"cannot write {self.name}: other threads kept it busy for {limits.TRACKING_BUSY_TIMEOUT_S} s; "
                 "try again later"
             )
@@ -243,7 +234,7 @@ class TrackingDatabase:
         Raises BackPressureError if too many searches run, and QueryError if this one takes too long.
         """
         if not self._searches.acquire(timeout=limits.TRACKING_SEARCH_WAIT_S):
-            raise BackPressureError(
+            raise _errors.BackPressureError(
                 f"{limits.TRACKING_SEARCHES_MAX} searches of {self.name} are already running; search "
                 "again later"
             )
@@ -264,7 +255,7 @@ class TrackingDatabase:
         original = error.orig
         if isinstance(original, sqlite3.Error) and of_sqlite_commit(original) is FailureKind.NOT_DONE:
             raise error
-        raise IndeterminateError(
+        raise _errors.IndeterminateError(
             f"a write to {self.name} may or may not have happened: {_text(error)}; try again"
         ) from error
 
@@ -273,7 +264,7 @@ class TrackingDatabase:
         try:
             yield
         except exc.TimeoutError as error:
-            raise StorageError(
+            raise _errors.StorageError(
                 f"no connection to {self.name} in {limits.TRACKING_BUSY_TIMEOUT_S} s; check that it runs, "
                 "and try again later"
             ) from error
@@ -282,22 +273,26 @@ class TrackingDatabase:
             if isinstance(error, exc.ProgrammingError) and not state.startswith(_POSTGRES_REFUSED):
                 raise
             if state.startswith(_POSTGRES_TOO_LARGE):
-                raise UsageError(f"the tracking store cannot store such a value: {_text(error)}") from error
-            raise StorageError(
+                raise _errors.UsageError(
+                    f"the tracking store cannot store such a value: {_text(error)}"
+                ) from error
+            raise _errors.StorageError(
                 f"cannot {doing} {self.name}: {_text(error)}; repair it, then try again"
             ) from error
         except exc.IntegrityError as error:
             raise _of_constraint(self.name, error) from error
         except (exc.DataError, UnicodeEncodeError) as error:
             why = _text(error) if isinstance(error, exc.DataError) else str(error)
-            raise UsageError(f"the tracking store cannot store such a value: {why}") from error
+            raise _errors.UsageError(f"the tracking store cannot store such a value: {why}") from error
         except UnicodeDecodeError as error:
             # SQLite's error quotes the damaged bytes, and Python cannot decode them.
             text = error.object.decode(errors="replace")[: limits.ERROR_MAX_CHARS]
-            raise StorageError(f"cannot {doing} {self.name}: {text}; restore it") from error
+            raise _errors.StorageError(f"cannot {doing} {self.name}: {text}; restore it") from error
         except exc.DBAPIError as error:
             if isinstance(error.orig, sqlite3.DatabaseError) and type(error.orig) is sqlite3.DatabaseError:
-                raise StorageError(f"cannot {doing} {self.name}: {_text(error)}; restore it") from error
+                raise _errors.StorageError(
+                    f"cannot {doing} {self.name}: {_text(error)}; restore it"
+                ) from error
             raise
 
     def _connect_sqlite(self) -> sqlite3.Connection:
@@ -366,18 +361,18 @@ class TrackingDatabase:
         return connection
 
 
-def _of_constraint(name: str, error: exc.IntegrityError) -> TracelakeError:
+def _of_constraint(name: str, error: exc.IntegrityError) -> _errors.TracelakeError:
     """Return the error for a duplicate row, which another write inserted first, or for an invalid value."""
     is_there = (
         getattr(error.orig, "sqlite_errorcode", None) in _SQLITE_THERE
         or getattr(error.orig, "sqlstate", None) == _POSTGRES_THERE
     )
     if is_there:
-        return ContentionError(f"another write to {name} committed first: {_text(error)}; try again")
-    return UsageError(f"the tracking store cannot store such a value: {_text(error)}")
+        return _errors.ContentionError(f"another write to {name} committed first: {_text(error)}; try again")
+    return _errors.UsageError(f"the tracking store cannot store such a value: {_text(error)}")
 
 
-def is_damage(error: StorageError) -> bool:
+def is_damage(error: _errors.StorageError) -> bool:
     """Return whether an SQLite error means damaged content. Otherwise the file is busy, unavailable or full."""
     cause = error.__cause__
     if isinstance(cause, exc.DBAPIError) and isinstance(cause.orig, sqlite3.DatabaseError):
@@ -430,7 +425,7 @@ def _roll_back(connection: Connection) -> None:
 def _path(url: str, address: str) -> str:
     path = unquote(address.removeprefix("localhost"))
     if not path.startswith("/") or path == "/" or "\0" in path:
-        raise UsageError(
+        raise _errors.UsageError(
             f"{url!r} has no absolute path; write three slashes, as in sqlite:///var/tracking.db"
         )
     return path

@@ -18,28 +18,19 @@ from sqlalchemy import Connection, Table, delete, func, or_, select, text
 
 from tracelake import limits
 from tracelake._errors import StorageError
+from tracelake.tracking import schema
 from tracelake.tracking.database import TrackingDatabase, at_once
-from tracelake.tracking.schema import (
-    ERASED_KEY,
-    assessments,
-    outbox,
-    spans,
-    trace_info,
-    trace_metadata,
-    trace_parts,
-    trace_tags,
-)
 
 _VACUUM_MAX_S: Final = 3_600.0
 """Duration of a vacuum of one table in PostgreSQL."""
 ERASED: Final = "the trace was erased, and the lake does not accept its spans again"
 TABLES: Final[tuple[Table, ...]] = (
-    trace_parts,
-    spans,
-    trace_tags,
-    trace_metadata,
-    assessments,
-    trace_info,
+    schema.trace_parts,
+    schema.spans,
+    schema.trace_tags,
+    schema.trace_metadata,
+    schema.assessments,
+    schema.trace_info,
 )
 """Tables with rows of traces."""
 
@@ -53,10 +44,10 @@ def erased_among(connection: Connection, lake: int, lake_id: str, trace_ids: Ite
     """Return those of the given traces that were erased and whose hash has not expired."""
     by_hash = {erased_hash(lake_id, trace_id): trace_id for trace_id in trace_ids}
     erased: set[str] = set()
-    of, now_ns = trace_metadata.c, time.time_ns()
+    of, now_ns = schema.trace_metadata.c, time.time_ns()
     for some in at_once(by_hash):
         query = select(of.trace_id, of.value).where(
-            of.lake == lake, of.trace_id.in_(some), of.key == ERASED_KEY
+            of.lake == lake, of.trace_id.in_(some), of.key == schema.ERASED_KEY
         )
         erased.update(by_hash[row.trace_id] for row in connection.execute(query) if int(row.value) > now_ns)
     return erased
@@ -76,7 +67,7 @@ def scrub(database: TrackingDatabase) -> None:
         autocommit = connection.execution_options(isolation_level="AUTOCOMMIT")
         autocommit.detach()  # its time-out must not return to the pool
         autocommit.execute(text(f"SET statement_timeout = {int(_VACUUM_MAX_S * 1000)}"))
-        for table in (*TABLES, outbox):
+        for table in (*TABLES, schema.outbox):
             autocommit.execute(text(f"VACUUM {table.name}"))
 
 
@@ -106,20 +97,20 @@ class ErasedTraces:
     def refuse(self, trace_ids: Collection[str]) -> None:
         """Refuse spans of these traces from now on, for `ERASED_IDS_S` seconds. Forget expired refusals."""
         until_ns = time.time_ns() + int(limits.ERASED_IDS_S * 1e9)
-        of = trace_metadata.c
+        of = schema.trace_metadata.c
         hashes = [erased_hash(self._lake_id, trace_id) for trace_id in trace_ids]
-        insert = self._database.insert(trace_metadata).on_conflict_do_nothing()
+        insert = self._database.insert(schema.trace_metadata).on_conflict_do_nothing()
         for some in at_once(hashes):
             rows: list[dict[str, Any]] = [
-                {"lake": self._lake, "trace_id": each, "key": ERASED_KEY, "value": str(until_ns)}
+                {"lake": self._lake, "trace_id": each, "key": schema.ERASED_KEY, "value": str(until_ns)}
                 for each in some
             ]
             with self._database.writing() as connection:
                 connection.execute(insert, rows)
-        old = [of.lake == self._lake, of.key == ERASED_KEY, func.length(of.value) <= 19]
+        old = [of.lake == self._lake, of.key == schema.ERASED_KEY, func.length(of.value) <= 19]
         with self._database.writing() as connection:
             # Times of this century have 19 digits, so texts compare as numbers.
-            connection.execute(delete(trace_metadata).where(*old, of.value < str(time.time_ns())))
+            connection.execute(delete(schema.trace_metadata).where(*old, of.value < str(time.time_ns())))
 
     def count(self, trace_ids: Collection[str]) -> int:
         """Count the rows of traces in all tables."""
@@ -139,7 +130,7 @@ class ErasedTraces:
         rows = 0
         for some in at_once(trace_ids):
             with self._database.writing() as connection:
-                of = trace_info.c
+                of = schema.trace_info.c
                 query = select(of.trace_id).where(of.lake == self._lake, of.trace_id.in_(some))
                 there = set(connection.execute(query.with_for_update()).scalars())
                 free = [trace_id for trace_id in some if trace_id not in there]
@@ -151,7 +142,7 @@ class ErasedTraces:
         """Return the traces with a span of a session or user."""
         trace_ids: set[str] = set()
         with self._database.reading() as connection:
-            for table in (spans, trace_info):
+            for table in (schema.spans, schema.trace_info):
                 of = table.c
                 matches = [of.session_id == session] if session is not None else []
                 matches += [of.user_id == user] if user is not None else []
@@ -161,11 +152,11 @@ class ErasedTraces:
 
     def in_same_objects(self, trace_ids: Collection[str]) -> set[str]:
         """Return the other traces in archive objects that traces share."""
-        of = trace_info.c
+        of = schema.trace_info.c
         others: set[str] = set()
         with self._database.reading() as connection:
             for some in at_once(trace_ids):
-                query = select(of.archive_location).where(*self._of(trace_info, some))
+                query = select(of.archive_location).where(*self._of(schema.trace_info, some))
                 for location in connection.execute(query).scalars():
                     pack, is_shared, _ = (location or "").partition(".pack#")
                     if is_shared:
@@ -177,13 +168,17 @@ class ErasedTraces:
 
     def newest_outbox_row(self) -> int:
         """Return the number of the newest outbox row, 0 without any."""
-        query = select(func.coalesce(func.max(outbox.c.sequence), 0)).where(outbox.c.lake == self._lake)
+        query = select(func.coalesce(func.max(schema.outbox.c.sequence), 0)).where(
+            schema.outbox.c.lake == self._lake
+        )
         with self._database.reading() as connection:
             return int(connection.execute(query).scalar_one())
 
     def pending_until(self, sequence: int) -> int:
         """Count the outbox rows up to a number."""
-        query = select(func.count()).where(outbox.c.lake == self._lake, outbox.c.sequence <= sequence)
+        query = select(func.count()).where(
+            schema.outbox.c.lake == self._lake, schema.outbox.c.sequence <= sequence
+        )
         with self._database.reading() as connection:
             return int(connection.execute(query).scalar_one())
 

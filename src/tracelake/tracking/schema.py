@@ -24,12 +24,7 @@ from sqlalchemy import (
     false,
 )
 
-from tracelake.limits import (
-    TRACKING_KEY_MAX_CHARS,
-    TRACKING_NAME_MAX_CHARS,
-    TRACKING_PREVIEW_MAX_CHARS,
-    TRACKING_VALUE_MAX_CHARS,
-)
+from tracelake import limits
 
 HEAD: Final = "0007"
 """The revision that this release reads and writes."""
@@ -54,7 +49,7 @@ metadata: Final = MetaData()
 
 _Number: Final = BigInteger().with_variant(Integer, "sqlite")
 """SQLite assigns row numbers only for a key of type INTEGER."""
-_Name: Final = String(TRACKING_NAME_MAX_CHARS)
+_Name: Final = String(limits.TRACKING_NAME_MAX_CHARS)
 _TraceId: Final = String(64).with_variant(String(64, collation="C"), "postgresql")
 """Byte order as in Python, whatever the database's collation: Danish sorts `aa` after all letters."""
 
@@ -80,13 +75,13 @@ workspaces: Final = Table(
     _key("lake", Integer),
     _key("workspace", _Name),
     Column("trace_archival_location", Text),
-    Column("trace_archival_retention", String(TRACKING_VALUE_MAX_CHARS)),
+    Column("trace_archival_retention", String(limits.TRACKING_VALUE_MAX_CHARS)),
 )
 experiments: Final = Table(
     "tracelake_experiments",
     metadata,
     _key("lake", Integer),
-    _key("experiment_id", String(TRACKING_KEY_MAX_CHARS)),
+    _key("experiment_id", String(limits.TRACKING_KEY_MAX_CHARS)),
     Column("workspace", _Name, nullable=False),
     Column("name", _Name, nullable=False),
     Column("created_ns", BigInteger, nullable=False),
@@ -96,8 +91,8 @@ experiment_tags: Final = Table(
     "tracelake_experiment_tags",
     metadata,
     _key("lake", Integer),
-    _key("experiment_id", String(TRACKING_KEY_MAX_CHARS)),
-    _key("key", String(TRACKING_KEY_MAX_CHARS)),
+    _key("experiment_id", String(limits.TRACKING_KEY_MAX_CHARS)),
+    _key("key", String(limits.TRACKING_KEY_MAX_CHARS)),
     Column("value", Text, nullable=False),
 )
 trace_info: Final = Table(
@@ -106,7 +101,7 @@ trace_info: Final = Table(
     _key("lake", Integer),
     _key("trace_id", _TraceId),
     Column("workspace", _Name, nullable=False),
-    Column("experiment_id", String(TRACKING_KEY_MAX_CHARS), nullable=False),
+    Column("experiment_id", String(limits.TRACKING_KEY_MAX_CHARS), nullable=False),
     Column("start_ns", BigInteger, nullable=False),
     Column("end_ns", BigInteger, nullable=False),
     Column("state", String(32), nullable=False),
@@ -115,8 +110,8 @@ trace_info: Final = Table(
     Column("session_id", _Name),
     Column("user_id", _Name),
     Column("client_request_id", _Name),
-    Column("request_preview", String(TRACKING_PREVIEW_MAX_CHARS)),
-    Column("response_preview", String(TRACKING_PREVIEW_MAX_CHARS)),
+    Column("request_preview", String(limits.TRACKING_PREVIEW_MAX_CHARS)),
+    Column("response_preview", String(limits.TRACKING_PREVIEW_MAX_CHARS)),
     Column("spans_location", String(32), nullable=False),
     Column("archive_location", Text),
     Column("archive_bytes", BigInteger),
@@ -147,7 +142,7 @@ trace_tags: Final = Table(
     metadata,
     *_of_trace(
         _key("workspace", _Name),
-        _key("key", String(TRACKING_KEY_MAX_CHARS)),
+        _key("key", String(limits.TRACKING_KEY_MAX_CHARS)),
         Column("value", Text, nullable=False),
     ),
     sqlite_with_rowid=False,
@@ -156,14 +151,14 @@ trace_tags: Final = Table(
 trace_metadata: Final = Table(
     "tracelake_trace_metadata",
     metadata,
-    *_of_trace(_key("key", String(TRACKING_KEY_MAX_CHARS)), Column("value", Text, nullable=False)),
+    *_of_trace(_key("key", String(limits.TRACKING_KEY_MAX_CHARS)), Column("value", Text, nullable=False)),
     sqlite_with_rowid=False,
 )
 assessments: Final = Table(
     "tracelake_assessments",
     metadata,
     *_of_trace(
-        _key("assessment_id", String(TRACKING_KEY_MAX_CHARS)),
+        _key("assessment_id", String(limits.TRACKING_KEY_MAX_CHARS)),
         Column("span_id", String(16)),
         Column("name", _Name),
         Column("body", Text, nullable=False),

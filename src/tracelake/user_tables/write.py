@@ -48,16 +48,7 @@ from tracelake.tables.maintenance import Maintainer
 from tracelake.tables.scan import Scan, check_parts
 from tracelake.tables.spec import TableSpec, check_name, create_spec, read_spec, table_names
 from tracelake.tasks.runners import InProcess
-from tracelake.user_tables.staging import (
-    LAST_STANDS,
-    MERGE_THREADS_MAX,
-    Outcome,
-    Pieces,
-    compare,
-    restage,
-    stage,
-    staged_for,
-)
+from tracelake.user_tables import staging
 from tracelake.versions.model import TABLE_WRITER, TableAt
 from tracelake.versions.repository import Repository
 
@@ -93,7 +84,9 @@ class MergedParts:
 class TableMerge:
     """Merges staged rows with the rows of a snapshot."""
 
-    def __init__(self, objects: ObjectStore, copies: str, spec: TableSpec, staged: Sequence[Pieces]) -> None:
+    def __init__(
+        self, objects: ObjectStore, copies: str, spec: TableSpec, staged: Sequence[staging.Pieces]
+    ) -> None:
         self._objects = objects
         self._files = LocalFiles(objects, Path(copies), PART_COPIES_MAX_BYTES)
         self._spec = spec
@@ -101,7 +94,7 @@ class TableMerge:
         self._blocks = [block for task in staged for block in task.blocks]
         orders = {task.order for task in staged}
         assert len(orders) <= 1, "one write has one order"
-        self._order = orders.pop() if orders else LAST_STANDS
+        self._order = orders.pop() if orders else staging.LAST_STANDS
 
     def against(self, stored: Scan, epoch: int) -> MergedParts:
         """Write parts with the changes that lead from the stored rows to the new state; return them. If another writer
@@ -109,7 +102,7 @@ class TableMerge:
         outcome = self.compared(stored)
         time = stored.snapshot.as_of + 1
         # DuckDB and Parquet release the GIL while they work.
-        with ThreadPoolExecutor(min(MERGE_THREADS_MAX, os.cpu_count() or 1)) as threads:
+        with ThreadPoolExecutor(min(staging.MERGE_THREADS_MAX, os.cpu_count() or 1)) as threads:
             written = threads.map(lambda pieces: self._write_winners(pieces, outcome, epoch), self._groups())
             parts = list(_numbered((part for part in written if part is not None), first_row_id(time)))
             retractions = threads.map(
@@ -118,11 +111,11 @@ class TableMerge:
             )
             return MergedParts(parts, list(retractions))
 
-    def compared(self, stored: Scan) -> Outcome:
+    def compared(self, stored: Scan) -> staging.Outcome:
         """Compare by key. Raises InputError as `against` does."""
         if not self._spec.key:
-            return Outcome()
-        return compare(self._files, self._spec, self._order, self._blocks, stored)
+            return staging.Outcome()
+        return staging.compare(self._files, self._spec, self._order, self._blocks, stored)
 
     def _groups(self) -> Iterator[Together]:
         """Yield groups of pieces: large ones alone, small ones of one bucket together."""
@@ -140,7 +133,7 @@ class TableMerge:
             if group:
                 yield group
 
-    def _write_winners(self, pieces: Together, outcome: Outcome, epoch: int) -> Part | None:
+    def _write_winners(self, pieces: Together, outcome: staging.Outcome, epoch: int) -> Part | None:
         """Return a part with the winning rows of the pieces, None if there are none."""
         with_winners = [piece for piece in pieces if len(outcome.lost.get(piece.path, ())) < piece.rows]
         if not with_winners:
@@ -216,11 +209,11 @@ def write_batches(
     check_name(name)
     spec = read_spec(stores.objects, name)
     epoch = Shard(name, stores.key_value, stores.objects).state().epoch
-    return publish(stores, spec, [stage(stores.objects, spec, epoch, batches, tombstone)], write_id)
+    return publish(stores, spec, [staging.stage(stores.objects, spec, epoch, batches, tombstone)], write_id)
 
 
 def publish(
-    stores: Stores, spec: TableSpec, staged: Sequence[Pieces], write_id: WriteId | None = None
+    stores: Stores, spec: TableSpec, staged: Sequence[staging.Pieces], write_id: WriteId | None = None
 ) -> str:
     """Publish staged rows in a table; return the commit that contains them.
 
@@ -234,7 +227,7 @@ def publish(
         ContentionError: other writers won too many races in a row.
         ExpiredError: the rows were staged more than a day ago, and have been collected.
     """
-    staged = [staged_for(stores.objects, stores.copies, spec, task) for task in staged]
+    staged = [staging.staged_for(stores.objects, stores.copies, spec, task) for task in staged]
     as_of, counts = _append(stores, spec, staged, write_id)
     commit = _commit(
         stores, spec, as_of, f"table {spec.name}: {counts.get('inserted', 0)} rows inserted", counts
@@ -244,7 +237,7 @@ def publish(
     return commit
 
 
-def check_first(stores: Stores, spec: TableSpec, staged: Sequence[Pieces]) -> None:
+def check_first(stores: Stores, spec: TableSpec, staged: Sequence[staging.Pieces]) -> None:
     """Raise InputError if the rows of a table's first write have no defined winner. Called before the table is
     created."""
     nothing = Scan(stores.objects.url, stores.copies, spec.layout(), EMPTY)
@@ -293,7 +286,7 @@ def _is_referenced(repository: Repository, table: str, as_of: int) -> bool:
 
 
 def _append(
-    stores: Stores, spec: TableSpec, staged: Sequence[Pieces], write_id: WriteId | None
+    stores: Stores, spec: TableSpec, staged: Sequence[staging.Pieces], write_id: WriteId | None
 ) -> tuple[int, dict[str, int]]:
     """Append the staged rows; return a time as of which they exist, and the counts.
 
@@ -344,21 +337,21 @@ def _append(
     )
 
 
-def _timely(stores: Stores, spec: TableSpec, staged: Pieces, state: ShardState) -> Pieces:
+def _timely(stores: Stores, spec: TableSpec, staged: staging.Pieces, state: ShardState) -> staging.Pieces:
     """Return pieces of a current epoch: copies, if their task took too long."""
     if may_append(state, staged.epoch):
         return staged
-    copies = restage(stores.objects, spec, staged, state.epoch)
+    copies = staging.restage(stores.objects, spec, staged, state.epoch)
     _delete(stores, [staged], keep=())
     return copies
 
 
-def _delete(stores: Stores, staged: Sequence[Pieces], keep: Collection[str]) -> None:
+def _delete(stores: Stores, staged: Sequence[staging.Pieces], keep: Collection[str]) -> None:
     """Delete the pieces that no batch references."""
     delete_all(stores.objects, _paths(staged).difference(keep))
 
 
-def _paths(staged: Sequence[Pieces]) -> set[str]:
+def _paths(staged: Sequence[staging.Pieces]) -> set[str]:
     return {path for task in staged for path in task.paths()}
 
 

@@ -10,17 +10,9 @@ from itertools import islice
 
 import msgspec
 
+from tracelake import results
 from tracelake._errors import StorageError, UsageError
 from tracelake._settings import find_committer
-from tracelake.results import (
-    BranchInfo,
-    CommitInfo,
-    EntryChange,
-    ExpiredCommits,
-    MergeConflict,
-    RequestInfo,
-    Row,
-)
 from tracelake.versions.branch_store import MAIN
 from tracelake.versions.model import Commit, Reference, shown
 from tracelake.versions.protocol import Unclear, merged
@@ -59,21 +51,21 @@ class Branch:
         protection."""
         self._repository.protect(self.name, on=on)
 
-    def log(self, limit: int | None = None) -> list[CommitInfo]:
+    def log(self, limit: int | None = None) -> list[results.CommitInfo]:
         """Return the commits, newest first."""
         head = self.head
         return [] if head is None else log(self._repository, head, limit)
 
-    def expired(self) -> ExpiredCommits | None:
+    def expired(self) -> results.ExpiredCommits | None:
         """Return how many commits of the lake have expired, and the oldest that can be read; None if none has."""
         return self._repository.expired()
 
-    def diff(self, other: str, limit: int | None = None) -> list[EntryChange]:
+    def diff(self, other: str, limit: int | None = None) -> list[results.EntryChange]:
         """Return the entries that differ between commit `other` (`before`) and this branch (`after`), in order of path;
         at most `limit` entries."""
         return diff(self._repository, self._repository.resolve(other), self.head or "", limit)
 
-    def staged(self) -> list[EntryChange]:
+    def staged(self) -> list[results.EntryChange]:
         """Return the staged, uncommitted changes against the newest commit, in order of path.
 
         An unreadable entry has a `problem`. It blocks every commit of staged entries until it is staged again or
@@ -83,12 +75,13 @@ class Branch:
         head = self.head
         committed = self._repository.find(head, [*staged, *damaged]) if head else {}
         changes = [
-            EntryChange(path, _plain(committed.get(path)), _plain(after))
+            results.EntryChange(path, _plain(committed.get(path)), _plain(after))
             for path, after in staged.items()
             if committed.get(path) != after
         ]
         changes += [
-            EntryChange(path, _plain(committed.get(path)), None, str(why)) for path, why in damaged.items()
+            results.EntryChange(path, _plain(committed.get(path)), None, str(why))
+            for path, why in damaged.items()
         ]
         return sorted(changes, key=lambda change: change.path)
 
@@ -138,10 +131,10 @@ class Branch:
         """
         return self._repository.discard(self.name, paths)
 
-    def requests(self) -> list[RequestInfo]:
+    def requests(self) -> list[results.RequestInfo]:
         """Return the commit requests that have begun and are not yet committed, oldest first; usually none."""
         return [
-            RequestInfo(
+            results.RequestInfo(
                 request.id,
                 str(type(request.operation).__struct_config__.tag),
                 request.message,
@@ -191,7 +184,7 @@ class Branch:
             request_id=_request_id(request_id),
         )
 
-    def conflicts(self, source: str) -> list[MergeConflict]:
+    def conflicts(self, source: str) -> list[results.MergeConflict]:
         """Return the conflicts that a merge of `source` would have, in order of path: entries that both sides changed
         differently since their common ancestor. If both have the same table at two times, the later one is no conflict.
         """
@@ -200,15 +193,17 @@ class Branch:
         changes = repository.parted(ours, theirs)
         standing = repository.find(ours, [path for path, _, _ in changes]) if ours else {}
         _, conflicts = merged(changes, standing)
-        return [MergeConflict(c.path, _plain(c.base), _plain(c.ours), _plain(c.theirs)) for c in conflicts]
+        return [
+            results.MergeConflict(c.path, _plain(c.base), _plain(c.ours), _plain(c.theirs)) for c in conflicts
+        ]
 
-    def incoming(self, source: str) -> list[EntryChange]:
+    def incoming(self, source: str) -> list[results.EntryChange]:
         """Return the changes of `source` since the common ancestor, in order of path: those that a merge would apply,
         and those that conflict."""
         repository = self._repository
         changes = repository.parted(self.head or "", repository.resolve(source))
         return [
-            EntryChange(path, None if isinstance(base, Unclear) else _plain(base), _plain(theirs))
+            results.EntryChange(path, None if isinstance(base, Unclear) else _plain(base), _plain(theirs))
             for path, base, theirs in changes
         ]
 
@@ -266,10 +261,10 @@ class Branch:
         return commit_id, self._repository.commit(commit_id)
 
 
-def branches(repository: Repository) -> list[BranchInfo]:
+def branches(repository: Repository) -> list[results.BranchInfo]:
     """Return all branches: `main` first, then the others by name."""
     return [
-        BranchInfo(
+        results.BranchInfo(
             name,
             record.head or None,
             record.protected,
@@ -279,20 +274,20 @@ def branches(repository: Repository) -> list[BranchInfo]:
     ]
 
 
-def log(repository: Repository, head: str, limit: int | None) -> list[CommitInfo]:
+def log(repository: Repository, head: str, limit: int | None) -> list[results.CommitInfo]:
     """Return a commit and its ancestors, newest first."""
     return [
-        CommitInfo(
+        results.CommitInfo(
             commit_id, commit.parents, commit.message, commit.committer, commit.created_at, commit.metadata
         )
         for commit_id, commit in islice(repository.log(head), _at_most(limit))
     ]
 
 
-def diff(repository: Repository, before: str, after: str, limit: int | None) -> list[EntryChange]:
+def diff(repository: Repository, before: str, after: str, limit: int | None) -> list[results.EntryChange]:
     """Return the entries that differ between two commits, in order of path; at most `limit`."""
     return [
-        EntryChange(change.path, _plain(change.before), _plain(change.after))
+        results.EntryChange(change.path, _plain(change.before), _plain(change.after))
         for change in islice(repository.diff(before, after), _at_most(limit))
     ]
 
@@ -304,8 +299,8 @@ def _at_most(limit: int | None) -> int | None:
     return limit
 
 
-def _plain(reference: Reference | None) -> Row | None:
-    plain: Row | None = msgspec.to_builtins(reference)
+def _plain(reference: Reference | None) -> results.Row | None:
+    plain: results.Row | None = msgspec.to_builtins(reference)
     return plain
 
 

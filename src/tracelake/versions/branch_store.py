@@ -33,22 +33,7 @@ from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX
 from tracelake.storage import ABSENT, Done, Entry, Expected, Indeterminate, KeyValueStore, settle
 from tracelake.storage.ports import encode_text
 from tracelake.storage.verify import whole_of
-from tracelake.versions.model import (
-    CERTAIN,
-    FORMAT_VERSION,
-    Announcement,
-    Answer,
-    BranchRecord,
-    Epoch,
-    FileAt,
-    OldAnswer,
-    PathChanges,
-    Reference,
-    Tag,
-    content_id,
-    from_bytes,
-    to_bytes,
-)
+from tracelake.versions import model
 
 _DAMAGED_ENTRIES_TOLD_MAX: Final = 3
 """Unreadable staged entries in one message."""
@@ -60,7 +45,7 @@ STAGED: Final = "staged"
 _UNREADABLE: Final = b""
 """Value that replaces an entry whose bytes are unreadable: the copy stays damaged and is still reported by name."""
 
-Layers: TypeAlias = tuple[Reference | None, ...]
+Layers: TypeAlias = tuple[model.Reference | None, ...]
 Staged: TypeAlias = tuple[tuple[str, Layers], ...]
 
 
@@ -92,17 +77,17 @@ def damage_of(damaged: dict[str, DamageError]) -> DamageError:
 def stacked(all_layers: Layers) -> Layers:
     """Return the layers of an entry (its newest staged version and the older ones below) without duplicates, down to
     the oldest that may still be needed."""
-    layers: list[Reference | None] = []
+    layers: list[model.Reference | None] = []
     for layer in all_layers:
         if not any(layer == other and _epoch(layer) == _epoch(other) for other in layers):
             layers.append(layer)
-        if not isinstance(layer, FileAt) or len(layers) == STAGED_LAYERS_MAX:
+        if not isinstance(layer, model.FileAt) or len(layers) == STAGED_LAYERS_MAX:
             break  # Only files can disappear, so no lower layer is needed.
     return tuple(layers)
 
 
-def _epoch(reference: Reference | None) -> int:
-    return reference.epoch if isinstance(reference, FileAt) else 0
+def _epoch(reference: model.Reference | None) -> int:
+    return reference.epoch if isinstance(reference, model.FileAt) else 0
 
 
 class StagedEntries:
@@ -110,7 +95,7 @@ class StagedEntries:
 
     _key_value: KeyValueStore
 
-    def stage(self, token: str, path: str, reference: Reference | None) -> None:
+    def stage(self, token: str, path: str, reference: model.Reference | None) -> None:
         """Stage one entry under a token; None stages its removal.
 
         The write is conditional, so that an earlier write whose reply was lost cannot overwrite this one later. The
@@ -133,7 +118,7 @@ class StagedEntries:
                     earlier = staged_layers(settled.current)
         raise _outrun(path)
 
-    def staged(self, token: str, start: str = "", stop: str | None = None) -> PathChanges:
+    def staged(self, token: str, start: str = "", stop: str | None = None) -> model.PathChanges:
         """Return the entries staged under a token, in order of path. Raises DamageError if some are unreadable."""
         return tuple((path, layers[0]) for path, layers in self.layers(token, start, stop))
 
@@ -235,12 +220,14 @@ class StagedEntries:
 
 class _StagedEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     named: Annotated[Layers, msgspec.Meta(min_length=1)]
-    format_version: int = FORMAT_VERSION
+    format_version: int = model.FORMAT_VERSION
 
 
 def staged_layers(entry: Entry) -> Layers:
     """Return the layers in a staged entry's record, newest first. Raises DamageError if the record does not decode."""
-    return decode(_StagedEntry, entry.value, f"the staged entry {path_in(entry.key)}", FORMAT_VERSION).named
+    return decode(
+        _StagedEntry, entry.value, f"the staged entry {path_in(entry.key)}", model.FORMAT_VERSION
+    ).named
 
 
 def token_of(key: str) -> str:
@@ -289,7 +276,7 @@ def new_token() -> str:
     return uuid.uuid4().hex
 
 
-def scope(branch: str, record: BranchRecord) -> str:
+def scope(branch: str, record: model.BranchRecord) -> str:
     """Return the scope of a branch's requests: it distinguishes a branch from a deleted one of the same name."""
     return f"{branch}:{record.id}" if record.id else branch
 
@@ -298,7 +285,7 @@ def scope(branch: str, record: BranchRecord) -> str:
 class BranchSnapshot:
     """A branch record as it was read, and the version for a conditional write."""
 
-    record: BranchRecord
+    record: model.BranchRecord
     version: Expected
 
     @property
@@ -336,13 +323,17 @@ class BranchRecords(StagedEntries):
         return {name: at for name, at in branches.items() if not at.is_absent}
 
     def swap(
-        self, branch: str, at: BranchSnapshot, record: BranchRecord, is_mine: Callable[[BranchRecord], bool]
+        self,
+        branch: str,
+        at: BranchSnapshot,
+        record: model.BranchRecord,
+        is_mine: Callable[[model.BranchRecord], bool],
     ) -> tuple[bool, BranchSnapshot]:
         """Replace the record if it is still as in `at`; return whether ours is stored, and the current snapshot.
 
         After a lost reply, `is_mine` decides from the current record whether our write succeeded.
         """
-        value = to_bytes(record)
+        value = model.to_bytes(record)
         outcome = self._key_value.set_if(BRANCHES, branch, value, at.version)
         settled = settle(
             self._key_value,
@@ -395,11 +386,11 @@ class BranchRecords(StagedEntries):
 
     # Garbage collection
 
-    def epoch(self) -> Epoch:
+    def epoch(self) -> model.Epoch:
         """Return the newest epoch."""
         return self._epoch()[0]
 
-    def advance(self, change: Callable[[Epoch], Epoch]) -> Epoch:
+    def advance(self, change: Callable[[model.Epoch], model.Epoch]) -> model.Epoch:
         """Apply a change to the newest epoch, store the result, and return it. Raises ContentionError after too many
         lost races."""
         for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
@@ -425,14 +416,14 @@ class BranchRecords(StagedEntries):
                 return
         raise _epoch_busy()
 
-    def swap_epoch(self, before: Epoch, after: Epoch) -> bool:
+    def swap_epoch(self, before: model.Epoch, after: model.Epoch) -> bool:
         """Replace the epoch's record, unless it has changed from `before`: a name was given, or another collector wrote
         it."""
         epoch, version = self._epoch()
         return epoch == before and self._swap_epoch(after, version)
 
-    def _swap_epoch(self, wanted: Epoch, version: Expected) -> bool:
-        value = to_bytes(wanted)
+    def _swap_epoch(self, wanted: model.Epoch, version: Expected) -> bool:
+        value = model.to_bytes(wanted)
         outcome = self._key_value.set_if(COLLECTOR, _EPOCH, value, version)
         settled = settle(
             self._key_value, COLLECTOR, _EPOCH, outcome, is_mine=lambda entry: entry.value == value
@@ -441,42 +432,46 @@ class BranchRecords(StagedEntries):
 
     def tags(self) -> dict[str, str]:
         """Return the commit of each tag, by name."""
-        return {name: tag.commit for name, tag in self._tags().items() if tag.claimed == CERTAIN}
+        return {name: tag.commit for name, tag in self._tags().items() if tag.claimed == model.CERTAIN}
 
     def referenced_commits(self) -> set[str]:
         """Return the commits of all branches, tags and name claims."""
         heads = {_branch(entry.key, entry).head for entry in self._key_value.scan(BRANCHES)}
         return (heads | {tag.commit for tag in self._tags().values()}) - {""}
 
-    def _tags(self) -> dict[str, Tag]:
+    def _tags(self) -> dict[str, model.Tag]:
         return {
-            entry.key: from_bytes(Tag, entry.value, f"tag {entry.key}")
+            entry.key: model.from_bytes(model.Tag, entry.value, f"tag {entry.key}")
             for entry in self._key_value.scan(TAGS)
         }
 
-    def _epoch(self) -> tuple[Epoch, Expected]:
+    def _epoch(self) -> tuple[model.Epoch, Expected]:
         entry = self._key_value.get(COLLECTOR, _EPOCH)
         if entry is None:
-            return Epoch(), ABSENT
-        return from_bytes(Epoch, entry.value, "the epoch of garbage collection"), entry.version
+            return model.Epoch(), ABSENT
+        return model.from_bytes(model.Epoch, entry.value, "the epoch of garbage collection"), entry.version
 
     # Announced requests
 
-    def announce(self, scope: str, announcement: Announcement) -> None:
+    def announce(self, scope: str, announcement: model.Announcement) -> None:
         """Store a request where the next committer that seals finds it. Failures are ignored: the request's own
         committer notices if it is not sealed."""
         with suppress(StorageError):
-            self._key_value.note(REQUESTS, _announced(scope, announcement.request.id), to_bytes(announcement))
+            self._key_value.note(
+                REQUESTS, _announced(scope, announcement.request.id), model.to_bytes(announcement)
+            )
 
-    def announced(self, scope: str) -> list[Announcement]:
+    def announced(self, scope: str) -> list[model.Announcement]:
         """Return the announced requests, oldest first. Deletes damaged announcements, because no result depends on
         one."""
-        announcements: list[Announcement] = []
+        announcements: list[model.Announcement] = []
         damaged: list[str] = []
         read = partial(self._key_value.notes, beginning=_announced(scope))
         for entry in whole_of(read, REQUESTS, lambda key, _: damaged.append(key)):
             try:
-                announcements.append(from_bytes(Announcement, entry.value, f"request {entry.key}"))
+                announcements.append(
+                    model.from_bytes(model.Announcement, entry.value, f"request {entry.key}")
+                )
             except DamageError:
                 damaged.append(entry.key)
         self._forget(damaged)
@@ -520,17 +515,17 @@ class BranchRecords(StagedEntries):
 
     # Answers
 
-    def record_answer(self, scope: str, answer: Answer) -> None:
+    def record_answer(self, scope: str, answer: model.Answer) -> None:
         """Keep the answer to a request for later callers; durable on return."""
-        recorded = OldAnswer(scope, answer, self.epoch().number)
-        self._create(ANSWERS, _request_key(scope, answer.request), to_bytes(recorded))
+        recorded = model.OldAnswer(scope, answer, self.epoch().number)
+        self._create(ANSWERS, _request_key(scope, answer.request), model.to_bytes(recorded))
 
-    def answer(self, scope: str, request: str) -> Answer | None:
+    def answer(self, scope: str, request: str) -> model.Answer | None:
         """Return the recorded answer to a request, or None."""
         entry = self._key_value.get(ANSWERS, _request_key(scope, request))
         return None if entry is None else _recorded(entry).answer
 
-    def forget_answers(self, is_over: Callable[[OldAnswer], bool]) -> None:
+    def forget_answers(self, is_over: Callable[[model.OldAnswer], bool]) -> None:
         """Delete recorded answers that are no longer needed. Damaged ones stay, so that `verify` finds them."""
         with suppress(DamageError):
             for entry in self._key_value.scan(ANSWERS):
@@ -552,17 +547,17 @@ def _not_read_back(branch: str, error: StorageError) -> IndeterminateError:
 
 def _branch_at(branch: str, entry: Entry | None) -> BranchSnapshot:
     if entry is None:
-        return BranchSnapshot(BranchRecord(), ABSENT)
+        return BranchSnapshot(model.BranchRecord(), ABSENT)
     record = _branch(branch, entry)
     return (
         BranchSnapshot(record, entry.version)
-        if record.claimed == CERTAIN
-        else BranchSnapshot(BranchRecord(), ABSENT)
+        if record.claimed == model.CERTAIN
+        else BranchSnapshot(model.BranchRecord(), ABSENT)
     )
 
 
-def _branch(branch: str, entry: Entry) -> BranchRecord:
-    return from_bytes(BranchRecord, entry.value, f"branch {branch}")
+def _branch(branch: str, entry: Entry) -> model.BranchRecord:
+    return model.from_bytes(model.BranchRecord, entry.value, f"branch {branch}")
 
 
 def _announced(scope: str, request: str | None = None) -> str:
@@ -571,16 +566,18 @@ def _announced(scope: str, request: str | None = None) -> str:
     It contains 128 bits of each hash, so that object names have a fixed length whatever the names are.
     """
     return (
-        content_id(scope.encode())[:32] + "/" + ("" if request is None else content_id(request.encode())[:32])
+        model.content_id(scope.encode())[:32]
+        + "/"
+        + ("" if request is None else model.content_id(request.encode())[:32])
     )
 
 
 def _request_key(scope: str, request: str) -> str:
-    return content_id(scope.encode() + b"\0" + encode_text("the id of a request", request))
+    return model.content_id(scope.encode() + b"\0" + encode_text("the id of a request", request))
 
 
-def _recorded(entry: Entry) -> OldAnswer:
-    return from_bytes(OldAnswer, entry.value, f"the answer {entry.key}")
+def _recorded(entry: Entry) -> model.OldAnswer:
+    return model.from_bytes(model.OldAnswer, entry.value, f"the answer {entry.key}")
 
 
 @dataclass(slots=True)

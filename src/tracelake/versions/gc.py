@@ -23,41 +23,18 @@ from msgspec.structs import replace
 from tracelake._errors import ContentionError, DamageError, NotFoundError
 from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX
 from tracelake.storage import ABSENT, KeyValueStore, ObjectInfo, ObjectStore, delete_all
+from tracelake.versions import model, protocol
 from tracelake.versions.branch_store import MAIN, BranchRecords, BranchSnapshot, damage_of, scope
 from tracelake.versions.commits import RefClaims
 from tracelake.versions.expiry import CommitFacts, CommitNames, GapRecords, HistoryExpirer, step_over
-from tracelake.versions.model import (
-    EPOCH_UNSET,
-    BranchRecord,
-    Change,
-    ChangeSet,
-    Commit,
-    FileAt,
-    Gap,
-    IndexAt,
-    Metarange,
-    Range,
-    Reference,
-    Request,
-    TableAt,
-)
-from tracelake.versions.protocol import (
-    KEEP_ALL,
-    HistoryRule,
-    is_collectable,
-    is_forgotten,
-    known_tokens,
-    next_epoch,
-    pending_tokens,
-)
 from tracelake.versions.tree import FILES, Content, ContentStore, file_epoch, file_path, folder_of, path_of
 
-Kind: TypeAlias = type[Content | FileAt]
+Kind: TypeAlias = type[Content | model.FileAt]
 BEHIND: Final[dict[type[Content], tuple[Kind, ...]]] = {
-    Commit: (Commit, Metarange, Range, FileAt),
-    Metarange: (Range, FileAt),
-    Range: (FileAt,),
-    ChangeSet: (FileAt,),
+    model.Commit: (model.Commit, model.Metarange, model.Range, model.FileAt),
+    model.Metarange: (model.Range, model.FileAt),
+    model.Range: (model.FileAt,),
+    model.ChangeSet: (model.FileAt,),
 }
 """Kinds of objects that an object of each kind leads to. Indexes are treated like files."""
 
@@ -68,7 +45,7 @@ class _ReachStep:
 
     facts: CommitFacts
     metarange: str
-    references: tuple[Reference, ...]
+    references: tuple[model.Reference, ...]
     epoch: int
 
 
@@ -81,9 +58,9 @@ class Reached:
     indexes: set[str] = field(default_factory=set)
     tables: dict[str, int] = field(default_factory=dict)
     """The earliest time of each table."""
-    gaps: dict[str, Gap] = field(default_factory=dict)
+    gaps: dict[str, model.Gap] = field(default_factory=dict)
     """Gaps that expired commits left."""
-    find_gap: Callable[[str], Gap | None] = lambda _: None
+    find_gap: Callable[[str], model.Gap | None] = lambda _: None
     """Reads a gap that another collection has made since."""
     unknown: set[Kind] = field(default_factory=set)
     """Kinds that may have more reachable objects than were found."""
@@ -94,7 +71,7 @@ class Reached:
     def read_commits(self, commits: Iterable[str]) -> None:
         """Prefetch commits in parallel. Following the history, which is a line, would read them one by one."""
         missing = [commit_id for commit_id in commits if commit_id not in self._steps]
-        for commit_id, commit in self.contents.read_each(Commit, missing):
+        for commit_id, commit in self.contents.read_each(model.Commit, missing):
             self._steps[commit_id] = commit if isinstance(commit, DamageError) else _step(commit)
 
     def commit_facts(self, commit_id: str) -> CommitFacts | DamageError:
@@ -104,7 +81,7 @@ class Reached:
 
     def epochs(self, kind: type[Content], ids: Collection[str]) -> dict[str, int]:
         """Return the epochs in which objects were written, without missing or damaged objects."""
-        if kind is Commit:
+        if kind is model.Commit:
             self.read_commits(ids)
             steps = ((commit_id, self._steps[commit_id]) for commit_id in ids)
             return {commit_id: step.epoch for commit_id, step in steps if isinstance(step, _ReachStep)}
@@ -120,33 +97,33 @@ class Reached:
         refused.
         """
         metaranges: dict[str, None] = {}
-        todo = {head for head in heads if path_of(Commit, head) not in self.paths}
+        todo = {head for head in heads if path_of(model.Commit, head) not in self.paths}
         while todo:
             self.read_commits(sorted(todo))
             behind: set[str] = set()
             for commit_id in sorted(todo):  # Sorted, so that every process repeats a run in the same order.
-                self.paths.add(path_of(Commit, commit_id))
+                self.paths.add(path_of(model.Commit, commit_id))
                 step = self._steps[commit_id]
                 if isinstance(step, DamageError):
                     behind.update(self._below(commit_id, step, may_be_missing=may_be_missing))
                     continue
                 behind.update(step_over(parent, self.gaps).to for parent in step.facts.parents)
                 self.name(step.references)
-                if step.metarange and path_of(Metarange, step.metarange) not in self.paths:
+                if step.metarange and path_of(model.Metarange, step.metarange) not in self.paths:
                     metaranges[step.metarange] = None
-            todo = {each for each in behind - {""} if path_of(Commit, each) not in self.paths}
+            todo = {each for each in behind - {""} if path_of(model.Commit, each) not in self.paths}
         ranges: dict[str, None] = {}
-        for metarange_id, metarange in self.contents.read_each(Metarange, metaranges):
-            self.paths.add(path_of(Metarange, metarange_id))
+        for metarange_id, metarange in self.contents.read_each(model.Metarange, metaranges):
+            self.paths.add(path_of(model.Metarange, metarange_id))
             if isinstance(metarange, DamageError):
-                self.hide(Metarange, metarange, may_be_missing=may_be_missing)
+                self.hide(model.Metarange, metarange, may_be_missing=may_be_missing)
             else:
                 ids = (ref.id for ref in metarange.ranges)
-                ranges |= dict.fromkeys(each for each in ids if path_of(Range, each) not in self.paths)
-        for range_id, content in self.contents.read_each(Range, ranges):
-            self.paths.add(path_of(Range, range_id))
+                ranges |= dict.fromkeys(each for each in ids if path_of(model.Range, each) not in self.paths)
+        for range_id, content in self.contents.read_each(model.Range, ranges):
+            self.paths.add(path_of(model.Range, range_id))
             if isinstance(content, DamageError):
-                self.hide(Range, content, may_be_missing=may_be_missing)
+                self.hide(model.Range, content, may_be_missing=may_be_missing)
             else:
                 self.name(reference for _, reference in content.entries)
 
@@ -154,17 +131,17 @@ class Reached:
         """Return the commit below one that another collection has just let expire; otherwise hide its kind."""
         if (gap := self.find_gap(commit_id)) is not None:
             return (gap.below,)
-        self.hide(Commit, error, may_be_missing=may_be_missing)
+        self.hide(model.Commit, error, may_be_missing=may_be_missing)
         return ()
 
-    def name(self, entries: Iterable[Reference | None]) -> None:
+    def name(self, entries: Iterable[model.Reference | None]) -> None:
         """Mark the files and indexes of entries as reachable."""
         for reference in entries:
-            if isinstance(reference, FileAt):
+            if isinstance(reference, model.FileAt):
                 self.paths.add(file_path(reference))
-            elif isinstance(reference, IndexAt):
+            elif isinstance(reference, model.IndexAt):
                 self.indexes.add(reference.manifest)
-            elif isinstance(reference, TableAt):
+            elif isinstance(reference, model.TableAt):
                 earliest = self.tables.get(reference.shard, reference.as_of)
                 self.tables[reference.shard] = min(earliest, reference.as_of)
 
@@ -175,7 +152,7 @@ class Reached:
             self.damage.append(str(error))
 
 
-def _step(commit: Commit) -> _ReachStep:
+def _step(commit: model.Commit) -> _ReachStep:
     references = (reference for _, reference in commit.changes or () if reference is not None)
     return _ReachStep(CommitFacts.of(commit), commit.metarange, tuple(references), commit.epoch)
 
@@ -224,7 +201,7 @@ class RepositoryCollector:
         self.expirer = HistoryExpirer(self._records, self._gaps, self._contents, objects, self.read_names)
 
     def collect(
-        self, *, epoch_min_s: float, dry_run: bool = False, rule: HistoryRule = KEEP_ALL
+        self, *, epoch_min_s: float, dry_run: bool = False, rule: protocol.HistoryRule = protocol.KEEP_ALL
     ) -> CollectedCommits:
         """Expire the commits that the rule does not keep, then delete unreachable objects that were written two or more
         epochs ago. With `dry_run`, only find both.
@@ -240,10 +217,10 @@ class RepositoryCollector:
             self._forget_answers(newest)
         listed = {kind: list(self._objects.list(folder_of(kind))) for kind in BEHIND}
         reached = Reached(self._contents, find_gap=self._gaps.gap)
-        reached.read_commits(ids_in(Commit, (info.path for info in listed[Commit])))
+        reached.read_commits(ids_in(model.Commit, (info.path for info in listed[model.Commit])))
         expired = self._expire(reached, rule, newest, dry_run=dry_run)
-        old_commits = [info for info in listed[Commit] if info.path in expired]
-        listed[Commit] = [info for info in listed[Commit] if info.path not in expired]
+        old_commits = [info for info in listed[model.Commit] if info.path in expired]
+        listed[model.Commit] = [info for info in listed[model.Commit] if info.path not in expired]
         reached = self._reached_at_once(reached)
         doomed: list[tuple[Kind, ObjectInfo]] = [
             (kind, info)
@@ -251,24 +228,26 @@ class RepositoryCollector:
             if kind not in reached.unknown
             for info in self._garbage(kind, infos, reached, newest)
         ]
-        if FileAt not in reached.unknown:
-            doomed += [(FileAt, info) for info in self._files_over(reached, newest)]
+        if model.FileAt not in reached.unknown:
+            doomed += [(model.FileAt, info) for info in self._files_over(reached, newest)]
         if not dry_run:
             delete_all(self._objects, [info.path for _, info in doomed])
             self._erase_entries()
             self._records.forget_requests(self._scopes)
         return CollectedCommits(
-            commits=sum(kind is Commit for kind, _ in doomed) + len(old_commits),
+            commits=sum(kind is model.Commit for kind, _ in doomed) + len(old_commits),
             objects=len(doomed) + len(old_commits),
             size_bytes=sum(info.size_bytes for info in (*old_commits, *(info for _, info in doomed))),
-            indexes=None if FileAt in reached.unknown else frozenset(reached.indexes),
+            indexes=None if model.FileAt in reached.unknown else frozenset(reached.indexes),
             epoch=newest,
             damage=tuple(dict.fromkeys(reached.damage)),
             expired=len(expired),
             tables=None if reached.unknown else reached.tables,
         )
 
-    def _expire(self, reached: Reached, rule: HistoryRule, newest: int, *, dry_run: bool) -> set[str]:
+    def _expire(
+        self, reached: Reached, rule: protocol.HistoryRule, newest: int, *, dry_run: bool
+    ) -> set[str]:
         """Expire commits; return their paths. If a commit is unreadable, none expires, because it may be the base of a
         later merge."""
         try:
@@ -278,7 +257,7 @@ class RepositoryCollector:
             reached.gaps = self._gaps.all()
             return set()
         reached.gaps = result.gaps
-        return {path_of(Commit, commit_id) for commit_id in result.commits}
+        return {path_of(model.Commit, commit_id) for commit_id in result.commits}
 
     def read_names(self) -> CommitNames:
         """Read all names of commits. A request that is missed, because it was just sealed, makes the decision fail (see
@@ -288,7 +267,7 @@ class RepositoryCollector:
             operation.commit
             for name, at in branches.items()
             for request in self._requests(name, at)
-            if not isinstance(operation := request.operation, Change)
+            if not isinstance(operation := request.operation, model.Change)
         }
         heads = {at.record.head for at in branches.values()} | self._records.referenced_commits()
         main = branches[MAIN].record.head if MAIN in branches else ""
@@ -296,17 +275,17 @@ class RepositoryCollector:
             frozenset(heads - {""}), frozenset(references - {""}), frozenset(self._pinned()), main
         )
 
-    def _requests(self, name: str, at: BranchSnapshot) -> list[Request]:
+    def _requests(self, name: str, at: BranchSnapshot) -> list[model.Request]:
         requests = [sealed.request for sealed in at.record.sealed]
         return requests + [waiting.request for waiting in self._records.announced(scope(name, at.record))]
 
     def _forget_answers(self, newest: int) -> None:
         scopes = self._scopes()
-        self._records.forget_answers(lambda recorded: is_forgotten(recorded, newest, scopes))
+        self._records.forget_answers(lambda recorded: protocol.is_forgotten(recorded, newest, scopes))
 
     def _scopes(self) -> set[str]:
         """Return the scopes of all branches, including `main` if it has no record yet."""
-        branches = {MAIN: BranchSnapshot(BranchRecord(), ABSENT)} | self._records.all()
+        branches = {MAIN: BranchSnapshot(model.BranchRecord(), ABSENT)} | self._records.all()
         return {scope(name, at.record) for name, at in branches.items()}
 
     def _erase_entries(self) -> None:
@@ -317,20 +296,26 @@ class RepositoryCollector:
         none will again.
         """
         tokens = self._records.tokens()
-        live_tokens = {token for at in self._records.all().values() for token in known_tokens(at.record)}
+        live_tokens = {
+            token for at in self._records.all().values() for token in protocol.known_tokens(at.record)
+        }
         for token in sorted(tokens - live_tokens):
             self._records.unstage(token)
 
     def _begin_epoch(self, epoch_min_s: float, *, dry_run: bool) -> int:
         """Begin an epoch on every branch if it is due; return the lowest epoch of any branch."""
         if not dry_run:
-            epoch = self._records.advance(partial(next_epoch, now_s=time.time(), epoch_min_s=epoch_min_s))
+            epoch = self._records.advance(
+                partial(protocol.next_epoch, now_s=time.time(), epoch_min_s=epoch_min_s)
+            )
             # `main` too, even without a record: a process that is about to create it has read an earlier
             # epoch.
-            for name, at in ({MAIN: BranchSnapshot(BranchRecord(), ABSENT)} | self._records.all()).items():
+            for name, at in (
+                {MAIN: BranchSnapshot(model.BranchRecord(), ABSENT)} | self._records.all()
+            ).items():
                 self._raise(name, at, epoch.number)
         # A branch without an epoch reads one later, so it cannot get an older one.
-        epochs = {at.record.epoch for at in self._records.all().values()} - {EPOCH_UNSET}
+        epochs = {at.record.epoch for at in self._records.all().values()} - {model.EPOCH_UNSET}
         return min([self._records.epoch().number, *epochs])
 
     def _raise(self, branch: str, at: BranchSnapshot, epoch: int) -> None:
@@ -354,13 +339,17 @@ class RepositoryCollector:
         ids = ids_in(kind, (info.path for info in unreached))
         epochs = reached.epochs(kind, ids)
         for record_id, info in zip(ids, unreached, strict=True):
-            if record_id in epochs and is_collectable(epochs[record_id], newest):
+            if record_id in epochs and protocol.is_collectable(epochs[record_id], newest):
                 yield info
 
     def _files_over(self, reached: Reached, newest: int) -> Iterator[ObjectInfo]:
         for info in self._objects.list(FILES):
             written = file_epoch(info.path)
-            if info.path not in reached.paths and written is not None and is_collectable(written, newest):
+            if (
+                info.path not in reached.paths
+                and written is not None
+                and protocol.is_collectable(written, newest)
+            ):
                 yield info
 
     def _reached_at_once(self, reached: Reached) -> Reached:
@@ -387,26 +376,26 @@ class RepositoryCollector:
         ]
         heads = {at.record.head for at in self._records.all().values()} | set(self._records.tags().values())
         reached.follow(heads - {""})
-        sources = {each.operation.commit for each in pending if not isinstance(each.operation, Change)}
+        sources = {each.operation.commit for each in pending if not isinstance(each.operation, model.Change)}
         reached.follow(sources | self._records.referenced_commits(), may_be_missing=True)
 
-    def _reach_pending(self, name: str, at: BranchSnapshot, reached: Reached) -> list[Request]:
+    def _reach_pending(self, name: str, at: BranchSnapshot, reached: Reached) -> list[model.Request]:
         """Mark a branch's staged entries, and everything its requests name, as reachable; return the requests.
 
         The record is read again afterwards: while it names a token, all entries under the token are present.
         Otherwise they may have been staged again under another token, which was read too early.
         """
         for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
-            tokens = pending_tokens(at.record)
+            tokens = protocol.pending_tokens(at.record)
             for token in sorted(tokens):
                 under = self._records.under(token)
                 for layers in under.readable.values():
                     reached.name(layers)
                 if under.damaged:
-                    reached.hide(ChangeSet, damage_of(under.damaged))
+                    reached.hide(model.ChangeSet, damage_of(under.damaged))
             requests = self._requests(name, at)
             at = self._records.read(name)
-            if tokens <= known_tokens(at.record):
+            if tokens <= protocol.known_tokens(at.record):
                 break
         else:
             raise ContentionError(
@@ -416,12 +405,12 @@ class RepositoryCollector:
             self._reach_request(request, reached)
         return requests
 
-    def _reach_request(self, request: Request, reached: Reached) -> None:
-        if not isinstance(request.operation, Change):
+    def _reach_request(self, request: model.Request, reached: Reached) -> None:
+        if not isinstance(request.operation, model.Change):
             return
         reached.name(reference for _, reference in request.operation.entries)
-        for changes_id, changes in self._contents.read_each(ChangeSet, request.operation.objects):
-            reached.paths.add(path_of(ChangeSet, changes_id))
+        for changes_id, changes in self._contents.read_each(model.ChangeSet, request.operation.objects):
+            reached.paths.add(path_of(model.ChangeSet, changes_id))
             if isinstance(changes, DamageError):  # The request will be refused.
                 continue
             reached.name(reference for _, reference in changes.entries)

@@ -27,23 +27,7 @@ from typing import Final, TypeAlias
 from msgspec.structs import replace
 
 from tracelake.limits import ANSWER_DETAIL_MAX_BYTES, CONFLICTS_TOLD_MAX
-from tracelake.versions.model import (
-    EPOCH_UNSET,
-    TRANSACTION,
-    Answer,
-    BranchRecord,
-    Change,
-    Epoch,
-    FileAt,
-    Gap,
-    IndexAt,
-    OldAnswer,
-    PathChanges,
-    Reference,
-    Request,
-    SealedRequest,
-    TableAt,
-)
+from tracelake.versions import model
 
 BRANCH_SWEEP_MAX_REQUESTS: Final = 128
 """Requests that are built and answered at once, because their answers share the branch record."""
@@ -106,7 +90,7 @@ class RequestState(Enum):
     UNKNOWN = "not on the list, or answered longer ago"
 
 
-def state_of(branch: BranchRecord, request: str) -> RequestState:
+def state_of(branch: model.BranchRecord, request: str) -> RequestState:
     """Return the state of the request with this id."""
     if any(answer.request == request for answer in branch.done):
         return RequestState.DONE
@@ -115,28 +99,30 @@ def state_of(branch: BranchRecord, request: str) -> RequestState:
     return RequestState.UNKNOWN
 
 
-def requests_in(branch: BranchRecord) -> set[str]:
+def requests_in(branch: model.BranchRecord) -> set[str]:
     """Return the ids of all requests in the record."""
     return {item.request.id for item in branch.sealed} | {answer.request for answer in branch.done}
 
 
-def pending_tokens(branch: BranchRecord) -> set[str]:
+def pending_tokens(branch: model.BranchRecord) -> set[str]:
     """Return the tokens of staged entries that are not built yet."""
     return {token for token in (branch.staging, *(sealed.token for sealed in branch.sealed)) if token}
 
 
-def known_tokens(branch: BranchRecord) -> set[str]:
+def known_tokens(branch: model.BranchRecord) -> set[str]:
     """Return all tokens whose entries still exist. They are deleted when the record drops the token."""
     return pending_tokens(branch) | {answer.token for answer in branch.done if answer.token}
 
 
-def patience(branch: BranchRecord, request: str) -> int:
+def patience(branch: model.BranchRecord, request: str) -> int:
     """Return how many units of time a committer waits for another one to build."""
     ids = [item.request.id for item in branch.sealed]
     return (ids.index(request) if request in ids else len(ids)).bit_length()
 
 
-def seal(branch: BranchRecord, requests: Iterable[Request], token: str, epoch: int) -> BranchRecord:
+def seal(
+    branch: model.BranchRecord, requests: Iterable[model.Request], token: str, epoch: int
+) -> model.BranchRecord:
     """Return the record with these requests sealed, except those that it contains already.
 
     The first request that takes staged entries gets the current staging token. The next one gets a fresh token, which
@@ -150,42 +136,42 @@ def seal(branch: BranchRecord, requests: Iterable[Request], token: str, epoch: i
         if request.id in in_record:
             continue
         in_record.add(request.id)
-        takes = isinstance(request.operation, Change) and request.operation.staged
-        sealed.append(SealedRequest(request, staging if takes else ""))
+        takes = isinstance(request.operation, model.Change) and request.operation.staged
+        sealed.append(model.SealedRequest(request, staging if takes else ""))
         staging = f"{token}-{len(sealed)}" if takes else staging
-    epoch = epoch if branch.epoch == EPOCH_UNSET else branch.epoch
+    epoch = epoch if branch.epoch == model.EPOCH_UNSET else branch.epoch
     return replace(branch, sealed=tuple(sealed), staging=staging or token, epoch=epoch)
 
 
-def sweep(branch: BranchRecord) -> BranchRecord:
+def sweep(branch: model.BranchRecord) -> model.BranchRecord:
     """Return the record with only as many sealed requests as one sweep builds, because the answers must fit into the
     record."""
     return replace(branch, sealed=branch.sealed[:BRANCH_SWEEP_MAX_REQUESTS])
 
 
-def token_after(branch: BranchRecord, count: int) -> str:
+def token_after(branch: model.BranchRecord, count: int) -> str:
     """Return the token that follows those of the first `count` requests on the list."""
     return next((item.token for item in branch.sealed[count:] if item.token), branch.staging)
 
 
-def took(branch: BranchRecord, request: str) -> bool:
+def took(branch: model.BranchRecord, request: str) -> bool:
     """Return whether the request with this id was answered and consumed its staged entries. Such entries must not be
     staged again."""
     return any(answer.request == request and answer.refusal not in NOT_FOR_EVER for answer in branch.done)
 
 
-def dropped(branch: BranchRecord, request: str, why: str) -> BranchRecord:
+def dropped(branch: model.BranchRecord, request: str, why: str) -> model.BranchRecord:
     """Return the record with one request removed and answered with `why`. Running builds of the list become invalid."""
     index = [item.request.id for item in branch.sealed].index(request)
     item = branch.sealed[index]
-    answer = Answer(request, branch.head, Refusal.DROPPED, (why,), item.token, item.request.remembered)
+    answer = model.Answer(request, branch.head, Refusal.DROPPED, (why,), item.token, item.request.remembered)
     sealed = branch.sealed[:index] + branch.sealed[index + 1 :]
     return replace(branch, sealed=sealed, done=(*branch.done, answer))
 
 
 def cut(
-    branch: BranchRecord, built: BranchRecord, head: str, answers: tuple[Answer, ...]
-) -> BranchRecord | None:
+    branch: model.BranchRecord, built: model.BranchRecord, head: str, answers: tuple[model.Answer, ...]
+) -> model.BranchRecord | None:
     """Return the record with `head` moved and the requests of `built` removed from the list.
 
     Returns None if another helper was first. Additional sealed requests do not matter: a build is valid as long as it
@@ -203,8 +189,8 @@ def cut(
 
 
 def split_answers(
-    answers: tuple[Answer, ...], new: tuple[Answer, ...], at_least: int
-) -> tuple[tuple[Answer, ...], tuple[Answer, ...]]:
+    answers: tuple[model.Answer, ...], new: tuple[model.Answer, ...], at_least: int
+) -> tuple[tuple[model.Answer, ...], tuple[model.Answer, ...]]:
     """Return the answers that stay in the record, and those that leave it.
 
     All new answers stay, and the last `at_least` before them. A committer that announced its request before a sweep
@@ -214,7 +200,7 @@ def split_answers(
     return (*answers[leaving:], *new), answers[:leaving]
 
 
-def next_epoch(epoch: Epoch, now_s: float, epoch_min_s: float) -> Epoch:
+def next_epoch(epoch: model.Epoch, now_s: float, epoch_min_s: float) -> model.Epoch:
     """Return an epoch that begins now, or the same epoch if it has lasted less than `epoch_min_s`.
 
     If the epoch began far in the future, the clock that set it was wrong. The epoch then ends now; otherwise it would
@@ -238,7 +224,7 @@ def is_collectable(epoch: int, newest: int) -> bool:
     return not may_publish(epoch, newest)
 
 
-def is_forgotten(recorded: OldAnswer, newest: int, scopes: Collection[str]) -> bool:
+def is_forgotten(recorded: model.OldAnswer, newest: int, scopes: Collection[str]) -> bool:
     """Return whether a recorded answer may be deleted, given the existing branches.
 
     An answer to an id that the caller chose stays for many epochs. Any other answer that is not in the history is a
@@ -248,12 +234,12 @@ def is_forgotten(recorded: OldAnswer, newest: int, scopes: Collection[str]) -> b
     return newest - recorded.epoch > (ANSWERS_KEPT_EPOCHS if is_lasting else EPOCHS_TO_CUT)
 
 
-def is_fresh(reference: Reference | None, epoch: int) -> bool:
+def is_fresh(reference: model.Reference | None, epoch: int) -> bool:
     """Return whether an entry may be published at an epoch as it is; False if its file or index may have been
     collected."""
-    if isinstance(reference, IndexAt):
-        return reference.epoch == EPOCH_UNSET or may_publish(reference.epoch, epoch)
-    return not isinstance(reference, FileAt) or may_publish(reference.epoch, epoch)
+    if isinstance(reference, model.IndexAt):
+        return reference.epoch == model.EPOCH_UNSET or may_publish(reference.epoch, epoch)
+    return not isinstance(reference, model.FileAt) or may_publish(reference.epoch, epoch)
 
 
 class CommitDecision(Enum):
@@ -276,26 +262,28 @@ def decide(transaction: int, head_transaction: int | None) -> CommitDecision:
     return CommitDecision.BUILD if transaction == upper else CommitDecision.AHEAD
 
 
-def transaction_of(request: Request) -> int | None:
+def transaction_of(request: model.Request) -> int | None:
     """Return the transaction of a request, or None."""
-    number = request.metadata.get(TRANSACTION)
+    number = request.metadata.get(model.TRANSACTION)
     return None if number is None else int(number)
 
 
 def is_older(before: Base, after: Base) -> bool:
     """Return whether `after` goes back from `before`: the same table at an earlier transaction, or an index of fewer
     transactions."""
-    if isinstance(before, IndexAt) and isinstance(after, IndexAt):
+    if isinstance(before, model.IndexAt) and isinstance(after, model.IndexAt):
         return before.upper > after.upper
     return (
-        isinstance(before, TableAt)
-        and isinstance(after, TableAt)
+        isinstance(before, model.TableAt)
+        and isinstance(after, model.TableAt)
         and before.shard == after.shard
         and before.as_of > after.as_of
     )
 
 
-def effective(change: Change, changes: PathChanges, there: Mapping[str, Reference]) -> PathChanges:
+def effective(
+    change: model.Change, changes: model.PathChanges, there: Mapping[str, model.Reference]
+) -> model.PathChanges:
     """Return the changes that have an effect, given the current references of their paths.
 
     With `change.forward`, changes that would move a table to an earlier time are dropped. Writers of a table may commit
@@ -311,11 +299,11 @@ def effective(change: Change, changes: PathChanges, there: Mapping[str, Referenc
     )
 
 
-def replaces(before: Reference | None, after: Reference | None) -> bool:
+def replaces(before: model.Reference | None, after: model.Reference | None) -> bool:
     """Return whether `after` may replace `before`; an index with `replaces` may replace only that manifest."""
-    if not isinstance(after, IndexAt) or not after.replaces:
+    if not isinstance(after, model.IndexAt) or not after.replaces:
         return True
-    return isinstance(before, IndexAt) and before.manifest == after.replaces
+    return isinstance(before, model.IndexAt) and before.manifest == after.replaces
 
 
 class Unclear(Enum):
@@ -325,9 +313,9 @@ class Unclear(Enum):
 
 
 UNCLEAR: Final = Unclear.UNCLEAR
-Base = Reference | Unclear | None
+Base = model.Reference | Unclear | None
 """An entry in the merge base."""
-Theirs = tuple[str, Base, Reference | None]
+Theirs = tuple[str, Base, model.Reference | None]
 """A path, its entry in the merge base, and its entry on their side."""
 
 
@@ -336,9 +324,9 @@ class EntryConflict:
     """An entry that both sides changed differently. `base` is None if it is absent or unclear."""
 
     path: str
-    base: Reference | None
-    ours: Reference | None
-    theirs: Reference | None
+    base: model.Reference | None
+    ours: model.Reference | None
+    theirs: model.Reference | None
 
 
 def agreed(base: Base, mine: Base, theirs: Base) -> Base:
@@ -355,14 +343,14 @@ def agreed(base: Base, mine: Base, theirs: Base) -> Base:
 
 
 def merged(
-    changes: Iterable[Theirs], ours: Mapping[str, Reference], prefer: str = ""
-) -> tuple[PathChanges, list[EntryConflict]]:
+    changes: Iterable[Theirs], ours: Mapping[str, model.Reference], prefer: str = ""
+) -> tuple[model.PathChanges, list[EntryConflict]]:
     """Merge one side's changes into the other side; return the changes to apply to `ours`, and the conflicts.
 
     `changes` lead from the merge base to `theirs`. An entry is a conflict if both sides changed it differently (see
     `agreed`), unless one side is preferred: `source` is theirs, `dest` is ours.
     """
-    applied: list[tuple[str, Reference | None]] = []
+    applied: list[tuple[str, model.Reference | None]] = []
     conflicts: list[EntryConflict] = []
     for path, base, theirs in changes:
         mine = ours.get(path)
@@ -379,7 +367,7 @@ def merged(
 def _is_later(base: Base, first: Base, second: Base) -> bool:
     """Return whether `second` contains all rows of `first`: the same table, later, and neither side went back."""
     return (
-        (base is None or isinstance(base, TableAt))
+        (base is None or isinstance(base, model.TableAt))
         and is_older(second, first)
         and not any(is_older(base, side) for side in (first, second))
     )
@@ -407,12 +395,12 @@ class Submission:
         """Return whether other committers know the request, so that one may have answered it."""
         return self.is_announced or self.was_sealed
 
-    def after_read(self, branch: BranchRecord) -> Submission:
+    def after_read(self, branch: model.BranchRecord) -> Submission:
         """Return the knowledge after reading the record."""
         is_sealed = state_of(branch, self.request) is RequestState.SEALED
         return replace_fields(self, was_sealed=self.was_sealed or is_sealed)
 
-    def after_search(self, branch: BranchRecord) -> Submission:
+    def after_search(self, branch: model.BranchRecord) -> Submission:
         """Return the knowledge after searching the history up to the head without finding an answer."""
         return replace_fields(self, since=branch.head)
 
@@ -434,7 +422,7 @@ class Submission:
 class Return:
     """Action: return the answer, which is in the record."""
 
-    answer: Answer
+    answer: model.Answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -474,7 +462,7 @@ Act: TypeAlias = Return | Leave | Seek | Miss | Wait | Build | PutOnList
 
 def next_act(
     submission: Submission,
-    branch: BranchRecord,
+    branch: model.BranchRecord,
     scope: str,
     *,
     is_there: bool,
@@ -657,10 +645,10 @@ def with_entries(commits: Mapping[str, HistoryCommit], retained: set[str]) -> se
 
 def new_gaps(
     commits: Mapping[str, HistoryCommit], retained: Collection[str], at_most: int
-) -> tuple[dict[str, Gap], list[str]]:
+) -> tuple[dict[str, model.Gap], list[str]]:
     """Return the gaps to write so that walks skip the commits that are not retained, and these commits; at most
     `at_most` gaps."""
-    gaps: dict[str, Gap] = {}
+    gaps: dict[str, model.Gap] = {}
     expired: list[str] = []
     for step in (step for each in sorted(retained) for step in commits[each].steps):
         if step.to in retained or step.to not in commits or step.parent in gaps:
@@ -673,10 +661,10 @@ def new_gaps(
             (below,) = commits[at].steps or (AncestorStep("", ""),)
             at, hidden = below.to, hidden + 1 + below.hidden
         generation = commits[at].generation if at in commits else -1
-        gaps[step.parent] = Gap(at, generation, hidden)
+        gaps[step.parent] = model.Gap(at, generation, hidden)
     return gaps, expired
 
 
-def is_wider(gap: Gap, there: Gap) -> bool:
+def is_wider(gap: model.Gap, there: model.Gap) -> bool:
     """Return whether a gap is a later state of the recorded one: it reaches further down."""
     return gap.generation < there.generation

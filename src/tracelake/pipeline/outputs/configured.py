@@ -30,17 +30,7 @@ from tracelake.journal.store import OutputReceipt, PartitionOffsets
 from tracelake.limits import KAFKA_MESSAGE_MAX_BYTES, KAFKA_TRANSACTION_MAX_S, KAFKA_WAIT_S
 from tracelake.limits.input import MIB
 from tracelake.pipeline import kafka_client
-from tracelake.pipeline.outputs.external import (
-    Content,
-    KeyedOutput,
-    Messages,
-    NewSpans,
-    OversizedInTransaction,
-    OversizedRow,
-    OversizedRowStore,
-    Sink,
-    TableChanges,
-)
+from tracelake.pipeline.outputs import external
 from tracelake.pipeline.protocol import NO_MARKER, begins_at
 from tracelake.pipeline.registrations import Registrations, RegistrationStore
 from tracelake.pipeline.sources.kafka import Cluster
@@ -71,16 +61,18 @@ class Marker(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_bytes: int = 0
     """Message limit of the topic, if rows were left out."""
     left_out_total: int = 0
-    left_out: tuple[OversizedRow, ...] = ()
+    left_out: tuple[external.OversizedRow, ...] = ()
     partitions: tuple[PartitionOffsets, ...] = ()
     """Offsets of its messages in the first partitions. Empty if the broker did not report all offsets."""
     format_version: int = FORMAT_VERSION
 
-    def of_left_out(self) -> OversizedInTransaction | None:
+    def of_left_out(self) -> external.OversizedInTransaction | None:
         """Return the rows that were left out of the transaction."""
         if not self.left_out_total:
             return None
-        return OversizedInTransaction(self.transaction, self.left_out_total, self.max_bytes, self.left_out)
+        return external.OversizedInTransaction(
+            self.transaction, self.left_out_total, self.max_bytes, self.left_out
+        )
 
     def receipt(self) -> OutputReceipt:
         """Return the receipt that the lake stores for users."""
@@ -173,7 +165,7 @@ class KafkaSink:
         self._last = self._last_marker()
         return NO_MARKER if self._last is None else self._last.transaction
 
-    def write(self, transaction: int, messages: Messages) -> None:
+    def write(self, transaction: int, messages: external.Messages) -> None:
         """See `Sink`."""
         assert self._producer is not None, "it is fenced first"
         assert self._last is None or transaction > self._last.transaction, "transactions strictly increase"
@@ -218,7 +210,7 @@ class KafkaSink:
             return False
         return len(pa.compress(message, codec="zstd", asbytes=True)) <= most
 
-    def left_out(self) -> OversizedInTransaction | None:
+    def left_out(self) -> external.OversizedInTransaction | None:
         """See `BoundedSink`."""
         return None if self._last is None else self._last.of_left_out()
 
@@ -341,7 +333,7 @@ class AddedOutputs:
         self._records = RegistrationStore(
             key_value, f"outputs/{pipeline}", OutputRecord, "output", FORMAT_VERSION
         )
-        self._open: dict[str, KeyedOutput] = {}
+        self._open: dict[str, external.KeyedOutput] = {}
 
     def records(self) -> OutputRecords:
         """Return the configured outputs by name. A damaged record hides no other."""
@@ -364,9 +356,9 @@ class AddedOutputs:
         """Remove an output, so that no more is written to it. Raises UsageError if the name is unknown."""
         removed = self._records.remove(name)
         if removed is not None:
-            OversizedRowStore(self._key_value, self._pipeline).forget(removed.id)
+            external.OversizedRowStore(self._key_value, self._pipeline).forget(removed.id)
 
-    def opened(self, upper: Callable[[], int]) -> list[KeyedOutput]:
+    def opened(self, upper: Callable[[], int]) -> list[external.KeyedOutput]:
         """Return all configured outputs, opened. If an output has no first transaction yet, set it from `upper()`.
 
         Raises UsageError if an output cannot be opened, and DamageError if an output's record is unreadable: a commit
@@ -393,17 +385,19 @@ class AddedOutputs:
 
         return self._records.change(name, begin)
 
-    def _to_output(self, record: OutputRecord) -> KeyedOutput:
+    def _to_output(self, record: OutputRecord) -> external.KeyedOutput:
         assert record.since is not None
-        content: Content = (
-            TableChanges(record.changes, self._key_value, self._objects, self._buckets)
+        content: external.Content = (
+            external.TableChanges(record.changes, self._key_value, self._objects, self._buckets)
             if record.changes
-            else NewSpans(self._key_value, self._objects)
+            else external.NewSpans(self._key_value, self._objects)
         )
-        return KeyedOutput(record.name, record.id, record.since, _sink(record), content, self._key_value)
+        return external.KeyedOutput(
+            record.name, record.id, record.since, _sink(record), content, self._key_value
+        )
 
 
-def _sink(record: OutputRecord) -> Sink:
+def _sink(record: OutputRecord) -> external.Sink:
     """Return the sink of an output. Raises UsageError if `to` names neither a topic nor an importable factory of
     sinks."""
     if record.to.startswith(f"{kafka_client.SCHEME}://"):
@@ -416,7 +410,7 @@ def _sink(record: OutputRecord) -> Sink:
             f"factory: {error}"
         ) from error
     try:
-        sink: Sink = make(record.id)
+        sink: external.Sink = make(record.id)
     except TracelakeError:
         raise
     except Exception as error:  # user code may raise anything
