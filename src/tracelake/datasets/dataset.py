@@ -14,43 +14,9 @@ import pyarrow as pa
 
 from tracelake._errors import DatasetNotFoundError, NotFoundError, NothingToCommitError, UsageError
 from tracelake._settings import find_committer
-from tracelake.datasets import model
+from tracelake.datasets import examples, files, model
 from tracelake.datasets.evaluation import Scorers, check_run, evaluate_examples, make_info
-from tracelake.datasets.examples import (
-    KEY,
-    ExampleChange,
-    Key,
-    Selection,
-    SpanReader,
-    diff,
-    examples,
-    key_of,
-    propose,
-    read_span,
-    remarks,
-    span_example_id,
-    versions,
-)
-from tracelake.datasets.files import (
-    SCHEMA,
-    Made,
-    batches,
-    commit_files,
-    format_of,
-    read_files,
-    stage_files,
-    write,
-)
-from tracelake.datasets.model import (
-    DatasetSpec,
-    Example,
-    Provenance,
-    example_path,
-    examples_of,
-    spec_path,
-    trace_of,
-    written_id,
-)
+from tracelake.datasets.examples import ExampleChange, Key, Selection, SpanReader
 from tracelake.datasets.runs import (
     EvaluationRun,
     ExampleResult,
@@ -122,13 +88,13 @@ class Dataset:
     @property
     def description(self) -> str:
         """The description of the dataset."""
-        (data,) = read_files(self._objects, [self._check()])
-        return model.from_bytes(DatasetSpec, data, f"dataset {self.name}").description
+        (data,) = files.read_files(self._objects, [self._check()])
+        return model.from_bytes(model.DatasetSpec, data, f"dataset {self.name}").description
 
     def _check(self) -> FileAt:
         """Return the specification file of the dataset, staged or committed. Raises DatasetNotFoundError if the dataset
         does not exist."""
-        entry = self._find([spec_path(self.name)]).get(spec_path(self.name))
+        entry = self._find([model.spec_path(self.name)]).get(model.spec_path(self.name))
         if not isinstance(entry, FileAt):
             raise DatasetNotFoundError(
                 f"no dataset {self.name!r} at {printable(self.at)}; `tracelake dataset create "
@@ -206,16 +172,16 @@ class Dataset:
         commit = self._repository.resolve(at or self.at)
         view, source = self._view(commit), self._source(commit)
         keys = selection.keys(view)
-        paths = [example_path(self.name, model.example_id(*key)) for key in keys]
+        paths = [model.example_path(self.name, model.example_id(*key)) for key in keys]
         existing = set(self._find(paths))
         self._repository.keep_staged(self.at, existing)
         wanted = [key for key, path in zip(keys, paths, strict=True) if replace or path not in existing]
 
-        def make(some: Sequence[Key]) -> Iterator[Made]:
-            for batch in examples(view, source, some, notes):
-                yield [(example_path(self.name, each.id), model.to_bytes(each)) for each in batch]
+        def make(some: Sequence[Key]) -> Iterator[files.Made]:
+            for batch in examples.examples(view, source, some, notes):
+                yield [(model.example_path(self.name, each.id), model.to_bytes(each)) for each in batch]
 
-        entries = stage_files(self._repository, self._objects, self.at, wanted, make)
+        entries = files.stage_files(self._repository, self._objects, self.at, wanted, make)
         replaced = len(existing & set(entries))
         return AddReport(
             dataset=self.name,
@@ -237,7 +203,7 @@ class Dataset:
         input: str | None = None,
         expected: str | None = None,
         metadata: Mapping[str, str] | None = None,
-    ) -> Example:
+    ) -> model.Example:
         """Return an example that is not stored yet: the given content, otherwise content from the messages of a span.
 
         The span is the root of its trace unless its id is given, and may still be uncommitted. Its last assistant
@@ -245,26 +211,26 @@ class Dataset:
         """
         model.check_notes("metadata", (text for pair in (metadata or {}).items() for text in pair))
         if trace_id is None:
-            return Example(
-                written_id(input, expected),
+            return model.Example(
+                model.written_id(input, expected),
                 input or None,
                 expected or None,
                 dict(metadata or {}),
-                Provenance("", "", ""),
+                model.Provenance("", "", ""),
             )
-        span = read_span(self._spans, trace_id, span_id, workspace, kind)
-        proposal = propose(self._spans, span)
-        return Example(
-            id=span_example_id(span),
+        span = examples.read_span(self._spans, trace_id, span_id, workspace, kind)
+        proposal = examples.propose(self._spans, span)
+        return model.Example(
+            id=examples.span_example_id(span),
             input=(proposal.input if input is None else input) or None,
             expected_output=(proposal.expected_output if expected is None else expected) or None,
             metadata=proposal.metadata | dict(metadata or {}),
-            provenance=Provenance(span["trace_id"], span["span_id"], self._commit_with(span)),
+            provenance=model.Provenance(span["trace_id"], span["span_id"], self._commit_with(span)),
         )
 
     def put(
         self,
-        example: Example,
+        example: model.Example,
         *,
         replace: bool = False,
         message: str | None = None,
@@ -280,35 +246,39 @@ class Dataset:
         """
         model.check_texts(example.input, example.expected_output)
         self._check_writable()
-        path = example_path(self.name, example.id)
+        path = model.example_path(self.name, example.id)
         if (commit_id := self._committed(request_id)) is not None:
             return AddReport(self.name, self.at, 0, 0, 0, 0, commit_id)
         exists = bool(self._find([path]))
-        warnings = remarks(self.examples(staged=True), example)
+        warnings = examples.remarks(self.examples(staged=True), example)
         if exists and not replace:
             return AddReport(self.name, self.at, 0, 0, 1, 0, None, warnings)
         commit_id = self._write({path: model.to_bytes(example)}, message, committer, request_id, alone=alone)
         return AddReport(self.name, self.at, int(not exists), int(exists), 0, 0, commit_id, warnings)
 
-    def example(self, identity: str) -> Example:
+    def example(self, identity: str) -> model.Example:
         """Return one example, staged or committed. Raises NotFoundError if it does not exist."""
-        path = example_path(self.name, identity)
+        path = model.example_path(self.name, identity)
         entry = self._find([path]).get(path)
-        is_masked = trace_of(identity) in self._erasures.masked().trace_ids
-        files = [entry] if isinstance(entry, FileAt) and not is_masked else []
-        data = next(read_files(self._objects, files, self._erasures.is_file_erased), None)
+        is_masked = model.trace_of(identity) in self._erasures.masked().trace_ids
+        stored = [entry] if isinstance(entry, FileAt) and not is_masked else []
+        data = next(files.read_files(self._objects, stored, self._erasures.is_file_erased), None)
         if data is None:
             raise self._no_example(identity)
-        return model.from_bytes(Example, data, f"example {identity} of dataset {self.name}")
+        return model.from_bytes(model.Example, data, f"example {identity} of dataset {self.name}")
 
-    def select(self, ids: Sequence[str]) -> list[Example]:
+    def select(self, ids: Sequence[str]) -> list[model.Example]:
         """Return the examples with these ids, staged or committed; without those that do not exist."""
         masked = self._erasures.masked().trace_ids
-        paths = [example_path(self.name, identity) for identity in ids if trace_of(identity) not in masked]
-        files = [entry for entry in self._find(paths).values() if isinstance(entry, FileAt)]
+        paths = [
+            model.example_path(self.name, identity)
+            for identity in ids
+            if model.trace_of(identity) not in masked
+        ]
+        stored = [entry for entry in self._find(paths).values() if isinstance(entry, FileAt)]
         return [
-            model.from_bytes(Example, data, f"an example of dataset {self.name}")
-            for data in read_files(self._objects, files, self._erasures.is_file_erased)
+            model.from_bytes(model.Example, data, f"an example of dataset {self.name}")
+            for data in files.read_files(self._objects, stored, self._erasures.is_file_erased)
         ]
 
     def update(
@@ -345,20 +315,20 @@ class Dataset:
         )
         model.check_texts(new.input, new.expected_output)
         model.check_notes("metadata", (text for pair in new.metadata.items() for text in pair))
-        contents = {example_path(self.name, identity): model.to_bytes(new)}
+        contents = {model.example_path(self.name, identity): model.to_bytes(new)}
         return self._write(contents, message, committer, request_id, alone=alone)
 
     def diff(self, before: str, limit: int | None = None) -> list[ExampleChange]:
         """Return the examples that differ between version `before` and this one, in order of id. Staged changes do not
         count."""
         commits = (self._at(before)._commit() or "", self._commit() or "")
-        changes = diff(self._repository, self._objects, self._erasures, self.name, *commits)
+        changes = examples.diff(self._repository, self._objects, self._erasures, self.name, *commits)
         return list(islice(changes, limit))
 
     def versions(self, limit: int = PAGE_ROWS_DEFAULT) -> list[CommitInfo]:
         """Return the newest commits that changed the dataset, the newest first. Only recent history is searched."""
         head = self._commit()
-        return versions(self._repository, self.name, head, limit) if head else []
+        return examples.versions(self._repository, self.name, head, limit) if head else []
 
     def evaluate(
         self,
@@ -396,9 +366,9 @@ class Dataset:
         target = branch or (self.at if self.on_branch else MAIN)
         self._repository.refuse_protected(target)
         version = self._commit() or ""
-        examples = list(self._at(version).examples()) if version else []
+        pinned = list(self._at(version).examples()) if version else []
         run = evaluate_examples(
-            self.name, version, examples, function, scorers, name=name, author=find_committer(committer),
+            self.name, version, pinned, function, scorers, name=name, author=find_committer(committer),
             metadata=dict(metadata or {}), concurrency=concurrency, progress=progress,
         )  # fmt: skip
         store_run(self._repository, self._objects, target, run, committer)
@@ -421,7 +391,7 @@ class Dataset:
         version, notes = self._commit() or "", dict(metadata or {})
         check_run(name, notes)
         ordered = sorted(results, key=lambda each: each.example_id)
-        paths = [example_path(self.name, each.example_id) for each in ordered]
+        paths = [model.example_path(self.name, each.example_id) for each in ordered]
         entries = self._repository.find(version, paths) if version else {}
         for path, following in zip(paths, [*paths[1:], ""], strict=True):
             if path not in entries or path == following:
@@ -448,7 +418,9 @@ class Dataset:
         is_erased = self._erasures.is_file_erased
         run = read_run(self._repository, self._objects, self.name, self._commit() or "", name, is_erased)
         masked = self._erasures.masked().trace_ids
-        shown = (each for each in run.results if not masked & {trace_of(each.example_id), each.trace_id})
+        shown = (
+            each for each in run.results if not masked & {model.trace_of(each.example_id), each.trace_id}
+        )
         return EvaluationRun(run.info, tuple(shown))
 
     def compare(self, base: str, run: str) -> RunComparison:
@@ -472,7 +444,7 @@ class Dataset:
         self._check_writable()
         if (commit_id := self._committed(request_id)) is not None:
             return commit_id
-        paths = [example_path(self.name, identity) for identity in ids]
+        paths = [model.example_path(self.name, identity) for identity in ids]
         there = {*self._find(paths), *self._staged_before(request_id)}
         for path in paths:
             if path not in there:
@@ -489,7 +461,7 @@ class Dataset:
     def staged(self) -> list[EntryChange]:
         """Return the staged changes of examples relative to the branch's newest commit, in order of id."""
         self._check_branch()
-        start, stop = examples_of(self.name)
+        start, stop = model.examples_of(self.name)
         return [
             change for change in Branch(self.at, self._repository).staged() if start <= change.path < stop
         ]
@@ -504,16 +476,16 @@ class Dataset:
         changes = self.staged() if self.on_branch else []
         return {change.path.rpartition("/")[2]: change.change for change in changes}
 
-    def examples(self, *, staged: bool = False, after: str = "") -> Iterator[Example]:
+    def examples(self, *, staged: bool = False, after: str = "") -> Iterator[model.Example]:
         """Yield the examples in order of id, with few of them in memory.
 
         Args:
             staged: include staged changes; all ids are in memory then.
             after: begin after this id.
         """
-        start, stop = examples_of(self.name)
+        start, stop = model.examples_of(self.name)
         if after:
-            start = example_path(self.name, f"{after} ")  # sorts directly after that id
+            start = model.example_path(self.name, f"{after} ")  # sorts directly after that id
         entries: Iterable[tuple[str, Reference]] = ()
         if staged:
             self._check_branch()
@@ -521,17 +493,17 @@ class Dataset:
         elif head := self._commit():
             entries = self._repository.scan(head, start, stop)
         masked = self._erasures.masked().trace_ids
-        files = (
+        stored = (
             entry
             for path, entry in entries
-            if isinstance(entry, FileAt) and trace_of(path.rpartition("/")[2]) not in masked
+            if isinstance(entry, FileAt) and model.trace_of(path.rpartition("/")[2]) not in masked
         )
-        for data in read_files(self._objects, files, self._erasures.is_file_erased):
-            yield model.from_bytes(Example, data, f"an example of dataset {self.name}")
+        for data in files.read_files(self._objects, stored, self._erasures.is_file_erased):
+            yield model.from_bytes(model.Example, data, f"an example of dataset {self.name}")
 
     def to_arrow(self) -> pa.Table:
         """Return the examples as an Arrow table with the columns of an export."""
-        return pa.Table.from_batches(batches(self.examples()), SCHEMA)
+        return pa.Table.from_batches(files.batches(self.examples()), files.SCHEMA)
 
     def to_polars(self) -> pl.DataFrame:
         """Return the examples as a Polars frame with the columns of an export."""
@@ -552,10 +524,10 @@ class Dataset:
         Raises UsageError for another format, OSError if the file cannot be written, and DamageError if an example is
         damaged.
         """
-        kind = format_of(path, format)
+        kind = files.format_of(path, format)
         commit = self._commit()
         pinned = self._at(commit or self.at)
-        count = write(pinned.examples(), Path(path), kind)
+        count = files.write(pinned.examples(), Path(path), kind)
         return ExportReport(self.name, commit, os.fspath(path), kind, count, Path(path).stat().st_size)
 
     def delete(
@@ -568,9 +540,12 @@ class Dataset:
         self._check_branch()
         if (commit_id := self._committed(request_id)) is not None:
             return commit_id
-        if spec_path(self.name) not in self._staged_before(request_id):
+        if model.spec_path(self.name) not in self._staged_before(request_id):
             self._check_writable()
-        paths = [spec_path(self.name), *self._repository.uncommitted(self.at, *examples_of(self.name))]
+        paths = [
+            model.spec_path(self.name),
+            *self._repository.uncommitted(self.at, *model.examples_of(self.name)),
+        ]
         return self._change(dict.fromkeys(paths), message, committer, request_id)
 
     def _check_branch(self) -> None:
@@ -615,8 +590,8 @@ class Dataset:
         head = self._commit()
         if head is None:
             return ""
-        rows = self._view(head).table("spans").lookup([span["trace_id"]], KEY)
-        return self._source(head) if key_of(span) in map(key_of, to_rows(rows)) else ""
+        rows = self._view(head).table("spans").lookup([span["trace_id"]], examples.KEY)
+        return self._source(head) if examples.key_of(span) in map(examples.key_of, to_rows(rows)) else ""
 
     def _write(
         self,
@@ -630,18 +605,18 @@ class Dataset:
         """Stage contents, or commit them: alone, or with everything that is staged."""
         if alone:
             committed = (
-                self._repository.find(head, [spec_path(self.name)]) if (head := self._commit()) else {}
+                self._repository.find(head, [model.spec_path(self.name)]) if (head := self._commit()) else {}
             )
             if not committed:
                 raise UsageError(
                     f"dataset {self.name} is only staged on branch {self.at}; commit it first: `tracelake commit`."
                 )
             title = message or f"dataset {self.name} changed"
-            return commit_files(
+            return files.commit_files(
                 self._repository, self._objects, self.at, contents, title, committer, request_id
             )
-        files = [(path, data) for path, data in contents.items() if data is not None]
-        stage_files(self._repository, self._objects, self.at, files, lambda some: [some])
+        written = [(path, data) for path, data in contents.items() if data is not None]
+        files.stage_files(self._repository, self._objects, self.at, written, lambda some: [some])
         return self._commit_staged(message, committer, request_id)
 
     def _find(self, paths: Sequence[str]) -> dict[str, Reference]:
@@ -689,7 +664,7 @@ class Dataset:
 
 def create(
     dataset: Dataset,
-    spec: DatasetSpec,
+    spec: model.DatasetSpec,
     message: str | None = None,
     committer: str | None = None,
     request_id: str | None = None,
@@ -702,16 +677,16 @@ def create(
     model.check_notes("description", [spec.description])
     if dataset._committed(request_id) is not None:
         return
-    path = spec_path(dataset.name)
+    path = model.spec_path(dataset.name)
     if dataset._find([path]) and path not in dataset._staged_before(request_id):
         raise UsageError(f"dataset {dataset.name} already exists on branch {dataset.at}; add to it.")
-    files = [(path, model.to_bytes(spec))]
+    written = [(path, model.to_bytes(spec))]
     if alone and message is not None:
-        commit_files(
-            dataset._repository, dataset._objects, dataset.at, dict(files), message, committer, request_id
+        files.commit_files(
+            dataset._repository, dataset._objects, dataset.at, dict(written), message, committer, request_id
         )
         return
-    stage_files(dataset._repository, dataset._objects, dataset.at, files, lambda some: [some])
+    files.stage_files(dataset._repository, dataset._objects, dataset.at, written, lambda some: [some])
     dataset._commit_staged(message, committer, request_id)
 
 
