@@ -240,6 +240,7 @@ def check_workspaces(lake: tracelake.Lake, store: TrackingStore, pipeline: Inbox
             + grown(2, range(1, 2), 1_000, workspace="b").payload
         )
         patch.setattr(HotTraces, "rows", lambda *_, **__: SPANS.empty_table())
+        patch.setattr(HotTraces, "is_settled", lambda *_: False)
         patch.setattr(HotTraces, "is_given_up", lambda *_: True)
         patch.setattr(LakeArchive, "read", lambda *_: data)
         assert len(lake.within("b").trace(trace_id(2)).spans) == 1

@@ -99,6 +99,7 @@ def check_archived(folder: Path) -> None:
     """Check the same for a trace that is read from its archive."""
     with served(folder) as (_, client), pytest.MonkeyPatch.context() as patch:
         patch.setattr(HotTraces, "rows", lambda *_, **__: [])
+        patch.setattr(HotTraces, "is_settled", lambda *_: False)
         patch.setattr(HotTraces, "is_given_up", lambda *_: True)
         data = grown(9, range(1, 41)).payload
         patch.setattr("tracelake.archive.service.LakeArchive.read", lambda *_: data)

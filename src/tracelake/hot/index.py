@@ -258,7 +258,11 @@ class HotIndex:
 
     def look(self, uncommitted: Uncommitted) -> bool:
         """Poll the outbox, and return whether a pipeline seems to be running because rows have left it."""
-        oldest = frozenset(uncommitted.oldest(_UNCOMMITTED_OLDEST_ROWS))
+        return self._note(uncommitted.oldest(_UNCOMMITTED_OLDEST_ROWS))
+
+    def _note(self, sequences: Iterable[int]) -> bool:
+        """Record the oldest rows of the outbox, and return the same as `look`."""
+        oldest = frozenset(sequences)
         if self._oldest - oldest:
             self._left_s = time.monotonic()
         self._oldest = oldest
@@ -317,9 +321,8 @@ class HotIndex:
                 unindexed = {each: texts.sizes[each] for each in lacking if each in texts.sizes}
                 return Coverage(parts, len(lacking), more, at_work=at_work, unindexed=unindexed, texts=texts)
             until_s = time.monotonic() + UNCOMMITTED_SEARCH_BUILD_S
-            covering = self._covering(
-                uncommitted, wanted, analyzer, self._parts, until_s, at_work=self.look(uncommitted)
-            )
+            at_work = self.look(uncommitted) if waiting else self._note(())
+            covering = self._covering(uncommitted, wanted, analyzer, self._parts, until_s, at_work=at_work)
             step_bytes = limits.UNCOMMITTED_SEARCH_STEP_BYTES
             self._texts = texts = texts.newer(uncommitted, covering.unindexed, until_s, step_bytes)
             # The warmer merges earlier; without one, a search merges here, at twice the fan-out.

@@ -175,6 +175,8 @@ class HotSearch:
     ) -> _OutboxSnapshot:
         """Return a snapshot of the outbox, within the limits of bytes and time."""
         covering = self._parts.newest(uncommitted, analyzer)
+        if not covering.parts and not covering.unindexed and not covering.lacking:
+            return _snapshot(covering)  # the outbox is empty
         if sieve is None or not covering.unindexed:
             return _as_they_wait(uncommitted, covering)
 

@@ -1,8 +1,8 @@
 """Reads of both tiers as one: uncommitted spans from the tracking store, merged with the tables of a commit.
 
 The tracking store is read first, and the newest commit after it, so rows that left the store in between are in that
-commit. If there are several versions of a span, the upsert rule picks one by content alone. An answer therefore does
-not depend on the tier that a version came from.
+commit. A trace without rows in the outbox is read from the commit alone. If there are several versions of a span, the
+upsert rule picks one by content alone. An answer therefore does not depend on the tier that a version came from.
 
 A part is the spans of a trace that one request brought. A trace may have very many parts, for example if an agent's
 session sends each span separately, and most may be repeats. A read of a large trace therefore reads only the parts that
@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any, Final, TypeAlias, TypeVar
@@ -70,9 +70,11 @@ class Outline:
     trace_id: str
     rows: pa.Table
     hot: pa.Table
+    summary: Row | None = None
+    """The commit's row of table `traces`, if it was read."""
 
     @classmethod
-    def of(cls, trace_id: str, hot: pa.Table, committed: pa.Table) -> Outline:
+    def of(cls, trace_id: str, hot: pa.Table, committed: pa.Table, summary: Row | None = None) -> Outline:
         """Combine the rows of both tiers. A span in both is taken from the tracking store, which has the newer
         claim."""
         columns = [name for name in committed.column_names if name != ROW_ID.name]
@@ -86,11 +88,7 @@ class Outline:
             ],
             promote_options="permissive",
         )
-        return cls(trace_id, rows.sort_by(IN_ORDER), hot)
-
-    def with_span(self, span_id: str) -> pa.Table:
-        """Return the outline rows with this span id. Several workspaces may each have one."""
-        return self.rows.filter(pc.equal(self.rows["span_id"], pa.scalar(span_id)))
+        return cls(trace_id, rows.sort_by(IN_ORDER), hot, summary)
 
     def after(self, page: str | None, limit: int) -> tuple[pa.Table, str | None]:
         """Return the outlines of a page, and the token of the next page, if any. Raises UsageError if `page` is no
@@ -107,6 +105,8 @@ class Outline:
     def read(self, view: CommitView, chosen: pa.Table) -> pa.Table:
         """Return the complete rows of chosen spans, by start time. Raises LimitError if they take too much memory, and
         BackPressureError if other large reads take too long."""
+        if set(SPANS.names) <= set(chosen.column_names):
+            return chosen.select(SPANS.names)
         hot = self.hot.take(chosen[_HOT].drop_null())
         if ROW_ID.name not in chosen.column_names:
             return hot.sort_by(IN_ORDER)
@@ -124,6 +124,11 @@ class Outline:
         while place < len(starts) and self._key(place) <= key:
             place += 1
         return place
+
+
+def with_span(rows: pa.Table, span_id: str) -> pa.Table:
+    """Return the rows with this span id. Several workspaces may each have one."""
+    return rows.filter(pc.equal(rows["span_id"], pa.scalar(span_id)))
 
 
 def _identity(rows: pa.Table) -> pa.Array[Any]:
@@ -190,6 +195,10 @@ class HotTraces:
     def received_spans(self, trace_id: str, workspace: str | None = None) -> int:
         """Return the number of received spans of a trace, whether or not their payload is still stored."""
         return self._uncommitted.received_spans(trace_id, workspace)
+
+    def is_settled(self, trace_id: str) -> bool:
+        """Return whether a commit that is chosen later has all spans of a trace, unless a commit was reverted."""
+        return self._uncommitted.is_settled(trace_id)
 
     def is_given_up(self, trace_id: str) -> bool:
         """Return whether the tables may permanently lack spans of a trace because outbox rows were discarded."""
@@ -343,7 +352,7 @@ class HotTier:
 
         With `tiers`, each span has its tier in `_tier`. Raises NotFoundError if no trace, or more than one, matches.
         """
-        rows, hot = self._rows(trace_id, workspace)
+        rows, hot = self._rows(trace_id, workspace, tiers=tiers)
         summary = summary_of(rows)
         spans = to_rows(rows.sort_by(IN_ORDER))
         if tiers:
@@ -393,7 +402,7 @@ class HotTier:
             hot = _spans_in(outline.hot) if tiers else None
             return SpanPage(outline.trace_id, self._summary_of(view, outline, workspace), rows, token, hot)
 
-        return self._outlined(trace_id, workspace, OUTLINE_COLUMNS, read)
+        return self._outlined(trace_id, workspace, OUTLINE_COLUMNS, read, tiers=tiers, few=limit)
 
     def span_rows(self, trace_id: str, span_id: str, workspace: str | None = None) -> pa.Table:
         """Return the rows with this span id in a trace. Several workspaces may each have one.
@@ -406,8 +415,8 @@ class HotTier:
             trace_id,
             workspace,
             KEY_COLUMNS,
-            lambda view, outline: outline.read(view, outline.with_span(span_id)),
-            span_id,
+            lambda view, outline: outline.read(view, with_span(outline.rows, span_id)),
+            span_id=span_id,
         )
 
     def spans_of(self, trace_id: str, workspace: str | None = None) -> pa.Table:
@@ -452,27 +461,31 @@ class HotTier:
         store = self.store
         return HotList() if store is None else self._reads_of(store)[0].newest()
 
-    def _rows(self, trace_id: str, workspace: str | None) -> tuple[pa.Table, Collection[_Key]]:
-        """Return the rows of a trace, and the keys of spans of which the tracking store has a claim."""
+    def _rows(
+        self, trace_id: str, workspace: str | None, *, tiers: bool = False
+    ) -> tuple[pa.Table, Collection[_Key]]:
+        """Return the rows of a trace, and with `tiers` the keys of spans of which the tracking store has a claim."""
         # Count first: spans that arrive after the count may be missing.
         counts = self._span_counts(trace_id.lower(), workspace)
-        rows, spans = self._both(trace_id, workspace, [*counts])
+        rows, spans = self._both(trace_id, workspace, [*counts] if tiers else self._unsettled(counts))
         full_id = str(rows["trace_id"][0]) if len(rows) else trace_id.lower()
         # After a revert or loss of a commit, the tracking store or its archive still has the spans. So read
         # all of them.
         if len(rows) < max((counts[each] for each in counts if each.startswith(full_id)), default=0):
             rows, spans = self._both(trace_id, workspace, [*counts], complete=True)
-            self._check_archived(rows, {each: counts[each] for each in counts if each.startswith(full_id)})
+            self._check_archived(
+                len(rows), {each: counts[each] for each in counts if each.startswith(full_id)}
+            )
         if not len(rows):
             raise no_trace(trace_id)
         return rows, spans
 
-    def _check_archived(self, rows: pa.Table, counts: dict[str, int]) -> None:
+    def _check_archived(self, rows: int, counts: dict[str, int]) -> None:
         """Raise DamageError if the tables archive a trace and have fewer rows than spans were received (A17)."""
         for trace_id, count in counts.items():
-            if len(rows) < count and self.required_store().is_archived_in_tables(trace_id):
+            if rows < count and self.required_store().is_archived_in_tables(trace_id):
                 raise DamageError(
-                    f"trace {trace_id} is archived in the tables of this lake, and `main` has {len(rows):,} of its "
+                    f"trace {trace_id} is archived in the tables of this lake, and `main` has {rows:,} of its "
                     f"{count:,} spans. `tracelake log` shows whether a commit was reverted; revert that commit, or "
                     "restore a backup."
                 )
@@ -483,33 +496,45 @@ class HotTier:
         workspace: str | None,
         columns: Sequence[str],
         use: Callable[[CommitView, Outline], ResultT],
+        *,
         span_id: str | None = None,
+        tiers: bool = False,
+        few: int = 0,
     ) -> ResultT:
         """Return the result of calling `use` with a commit and the outline of a trace. Raises NotFoundError if no trace
         matches.
 
-        With `span_id`, only this span is read from the tracking store.
+        With `span_id`, only this span is read from the tracking store. With `tiers`, the outline has all rows that the
+        tracking store has, also if the commit has them. If the commit's trace has at most `few` spans, the outline
+        has all columns, so that no second read is needed.
         """
         counts = self._span_counts(trace_id.lower(), workspace)
 
         def attempt(complete: bool) -> ResultT | None:
-            hot = self._hot([*counts], workspace, complete, span_id)
+            ids = [*counts] if complete or tiers else self._unsettled(counts)
+            hot = self._hot(ids, workspace, complete, span_id)
             others = {each for each in counts if counts[each]}
 
             def read(view: CommitView) -> ResultT | None:
                 full_id = view.full_id(trace_id, others, workspace)
                 of_trace = [batch for batch in hot if len(batch) and str(batch["trace_id"][0]) == full_id]
                 rows = latest_versions(of_trace) if of_trace else SPANS.empty_table()
-                outline = Outline.of(full_id, rows, view.outline(full_id, columns, workspace))
-                spans = outline.rows if span_id is None else outline.with_span(span_id)
+                summary = view.summary(full_id) if few else None
+                is_small = summary is not None and summary["span_count"] <= few
+                committed = view.outline(full_id, columns, workspace, complete=is_small)
+                spans_there = len(committed)
+                if span_id is not None:
+                    committed = with_span(committed, span_id)
+                outline = Outline.of(full_id, rows, committed, summary)
+                spans = outline.rows if span_id is None else with_span(outline.rows, span_id)
                 expected = counts.get(full_id, 0) if span_id is None else min(counts.get(full_id, 0), 1)
                 # A commit that was reverted lacks spans that the tracking store, or its archive, still has.
                 if not complete and len(spans) < expected:
                     return None
                 if len(spans) < expected:
-                    self._check_archived(outline.rows, {full_id: counts[full_id]})
+                    self._check_archived(max(spans_there, len(outline.rows)), {full_id: counts[full_id]})
                 # A trace of the tracking store may be there without the span that is asked for.
-                if not len(outline.rows) and (span_id is None or not counts.get(full_id)):
+                if not spans_there and not len(rows) and (span_id is None or not counts.get(full_id)):
                     raise no_trace(trace_id)
                 return use(view, outline)
 
@@ -525,7 +550,7 @@ class HotTier:
         """Return the row of table `traces` for a trace: the commit's row if the commit has all spans, otherwise one
         computed from the outline."""
         if workspace is None and not len(outline.hot):
-            summary = view.summary(outline.trace_id)
+            summary = outline.summary or view.summary(outline.trace_id)
             if summary is not None and summary["span_count"] == len(outline.rows):
                 return summary
         return summary_of(outline.rows)
@@ -537,6 +562,14 @@ class HotTier:
             return {}
         ids = [trace_id] if len(trace_id) == 32 else store.ids_that_begin(trace_id, 2, workspace)
         return {each: self._reads_of(store)[1].received_spans(each, workspace) for each in ids}
+
+    def _unsettled(self, trace_ids: Iterable[str]) -> list[str]:
+        """Return the traces that a commit may lack spans of, because they are in the outbox or were discarded."""
+        store = self.store
+        if store is None:
+            return []
+        traces = self._reads_of(store)[1]
+        return [each for each in trace_ids if not traces.is_settled(each)]
 
     def _both(
         self, trace_id: str, workspace: str | None, ids: Sequence[str], *, complete: bool = False

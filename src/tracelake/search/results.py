@@ -163,6 +163,10 @@ HIGHLIGHT_TERMS_MAX: Final = 32
 """Distinct query words and phrases that excerpts highlight, and their spellings in a text."""
 _HIGHLIGHT_SPELLINGS_MAX_CHARS: Final = 20_000
 """Characters of a text that are scanned for other spellings of a word."""
+_HIGHLIGHTED_KEPT: Final = 16
+"""Sets of query words whose tests are cached, for the hits of concurrent searches."""
+_HIGHLIGHTED_WORDS_KEPT: Final = 4_096
+"""Words of texts that each test caches."""
 _HIGHLIGHT_CONTEXT_CHARS: Final = 40
 """Text of an excerpt before its first match."""
 _HIGHLIGHT_MATCHES_MAX: Final = 200
@@ -189,7 +193,12 @@ def words_in(text: str, identifiers_only: bool, letter: str = r"[^\W_]") -> list
     if identifiers_only and _BORDER.search(beginning) is None:
         return []
     words = dict.fromkeys(re.findall(f"{letter}+", beginning))
-    return [word for word in words if not identifiers_only or _BORDER.search(word)]
+    return [word for word in words if not identifiers_only or _is_identifier(word)]
+
+
+@lru_cache(INDEX_IDENTIFIERS_KEPT)
+def _is_identifier(word: str) -> bool:
+    return _BORDER.search(word) is not None
 
 
 def has_part(identifier: str, size: int, holds: Callable[[str], bool]) -> bool:
@@ -340,6 +349,19 @@ def _written(text: str) -> str:
 
 def _spelled(text: str, wanted: Sequence[_Wanted], analyzer: Analyzer) -> list[_Wanted]:
     """Return the first words of a text that match in another spelling. The text is searched for each of them too."""
+    is_alike_wanted = any(one.distance for one in wanted)
+    has_spelling = _spelling_test(tuple(wanted), analyzer)
+    words = filter(has_spelling, words_in(text, identifiers_only=not is_alike_wanted, letter=analyzer.letter))
+    return [
+        _Wanted(analyzer, tuple(analyzer.words_wanted(word)), prefix=False)
+        for word in islice(words, HIGHLIGHT_TERMS_MAX)
+    ]
+
+
+@lru_cache(_HIGHLIGHTED_KEPT)
+def _spelling_test(wanted: tuple[_Wanted, ...], analyzer: Analyzer) -> Callable[[str], bool]:
+    """Return a test for words that match in another spelling. It caches its results, because words repeat in the hits
+    of a search."""
     alike = [one for one in wanted if one.distance]
     shortest = min((len(one.words[0].stem) - one.distance for one in alike), default=0)
 
@@ -347,16 +369,25 @@ def _spelled(text: str, wanted: Sequence[_Wanted], analyzer: Analyzer) -> list[_
         stems = [each.stem for each in analyzer.words_of(word)]
         return any(one.is_alike(stems) for one in alike)
 
+    @lru_cache(_HIGHLIGHTED_WORDS_KEPT)
     def has_spelling(word: str) -> bool:
         if alike and len(word) >= shortest and (is_alike_one(word) or has_part(word, 1, is_alike_one)):
             return True
         return any(has_part(word, len(one.words), one.holds) for one in wanted)
 
-    words = filter(has_spelling, words_in(text, identifiers_only=not alike, letter=analyzer.letter))
-    return [
-        _Wanted(analyzer, tuple(analyzer.words_wanted(word)), prefix=False)
-        for word in islice(words, HIGHLIGHT_TERMS_MAX)
-    ]
+    return has_spelling
+
+
+@lru_cache(_HIGHLIGHTED_KEPT)
+def _matcher(wanted: tuple[_Wanted, ...]) -> tuple[re.Pattern[str], Callable[[str], _Wanted | None]]:
+    """Return a regular expression for candidate matches, and the function that returns the term of a match, if it is
+    one."""
+
+    @lru_cache(_HIGHLIGHTED_WORDS_KEPT)
+    def term_of(occurrence: str) -> _Wanted | None:
+        return next((one for one in wanted if one.holds(occurrence)), None)
+
+    return _pattern(wanted), term_of
 
 
 def _pattern(wanted: Sequence[_Wanted]) -> re.Pattern[str]:
@@ -370,14 +401,8 @@ def _windows(text: str, wanted: Sequence[_Wanted], analyzer: Analyzer) -> list[_
     matches."""
     if not wanted:
         return []
-    wanted = [*wanted, *_spelled(text, wanted, analyzer)]
-    pattern = _pattern(wanted)
+    pattern, term_of = _matcher((*wanted, *_spelled(text, wanted, analyzer)))
     matches: list[_Match] = []
-
-    @lru_cache(INDEX_IDENTIFIERS_KEPT)  # words repeat
-    def term_of(occurrence: str) -> _Wanted | None:
-        return next((one for one in wanted if one.holds(occurrence)), None)
-
     for occurrence in pattern.finditer(text):
         term = term_of(occurrence.group())
         if term is not None:
@@ -385,9 +410,13 @@ def _windows(text: str, wanted: Sequence[_Wanted], analyzer: Analyzer) -> list[_
         if len(matches) == _HIGHLIGHT_MATCHES_MAX:
             break
     width = limits.HIGHLIGHT_MAX_CHARS - 2 * _HIGHLIGHT_CONTEXT_CHARS
-    windows = []
+    windows, after = [], 0
     for first, match in enumerate(matches):
-        inside = [other for other in matches[first:] if other.end <= match.start + width] or [match]
+        # Matches do not overlap, so the last match of a window is never before that of the window before it.
+        after = max(after, first + 1)
+        while after < len(matches) and matches[after].end <= match.start + width:
+            after += 1
+        inside = matches[first:after]
         windows.append(_Window((len({other.term for other in inside}), len(inside)), text, inside))
     return windows
 

@@ -11,8 +11,8 @@ read. Parquet's page checksums do not cover page headers.
 from __future__ import annotations
 
 import io
-from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -48,10 +48,12 @@ from tracelake.shards.rows import (
 from tracelake.shards.shard import Snapshot
 from tracelake.storage.ports import ObjectStore
 
-_COLUMNS_KEPT_MAX_BYTES: Final = 64 * MIB
+_COLUMNS_KEPT_MAX_BYTES: Final = 128 * MIB
 """Cached columns of the row groups that recent trace lookups read."""
 _READ_THROUGH_MAX_BYTES: Final = 64 * 1024
 """Gap between two columns of a part that is read along with them."""
+_BISECTED_KEYS_MAX: Final = 8
+"""Keys of a row group that are found by bisection, which is slower than a comparison of all its rows for more."""
 
 
 Keys: TypeAlias = list[str] | list[int]
@@ -59,6 +61,8 @@ Columns: TypeAlias = ByteLRU[tuple[str, str, int, str], pa.Table]
 """Columns of row groups by part path, footer checksum, group and name. The footer covers the columns' checksums."""
 
 
+_SLICED_ROWS_MAX: Final = 16
+"""Single rows of a row group that are sliced from its columns, which is slower than a copy for more."""
 _TABLE_BYTES: Final = 2_048
 """Memory of a table of one column in addition to its buffers, which are smaller if it has only a few rows."""
 
@@ -91,8 +95,11 @@ class Lookup:
         buckets: int | None = None,
         schema: pa.Schema | None = None,
         added: Mapping[str, int] = NOTHING_ADDED,
+        check: Callable[[Sequence[Part]], None] | None = None,
     ) -> None:
-        """Create a lookup. `added` are the columns of `schema` that old parts lack, as for `rows_sql`."""
+        """Create a lookup. `added` are the columns of `schema` that old parts lack, as for `rows_sql`. `check` is
+        called with the parts before their rows are read."""
+        self._check = check or (lambda _: None)
         self._objects = objects
         self._schema = schema
         self._added = added
@@ -102,9 +109,11 @@ class Lookup:
         self._key = key
         self._retracted_ids: dict[str, Numbers] = {}
 
-    def rows(self, keys: list[str], columns: Sequence[str]) -> Iterator[pa.Table]:
+    def rows(
+        self, keys: list[str], columns: Sequence[str], row_ids: Numbers | None = None
+    ) -> Iterator[pa.Table]:
         """Yield columns, and `_row_id`, of the live rows with these keys, one row group at a time. The keys must be
-        sorted and distinct.
+        sorted and distinct. With `row_ids`, yield only the rows that have one of these ids, too.
 
         Raises DamageError if a part is missing or differs from its record.
         """
@@ -126,11 +135,13 @@ class Lookup:
         order = {part.path: number for number, part in enumerate(parts)}
         # the order of rows must not depend on which summaries are cached
         to_read.sort(key=lambda each: order[each[0].path])
+        self._check([part for part, _ in to_read])
         read = footers(self._objects, [part for part, _ in to_read])
         for (part, wanted), footer in zip(to_read, read, strict=True):
             extra = [ROW_ID.name, GONE.name] if part.path in past else [ROW_ID.name]
-            for rows in self._matching(part, footer, self._key, wanted, [*columns, *extra]):
-                live = rows.filter(pa.array(self._is_live(part, rows)))
+            for rows in self._matching(part, footer, self._key, wanted, [*columns, *extra], row_ids):
+                is_live = self._is_live(part, rows)
+                live = rows if is_live.all() else rows.filter(pa.array(is_live))
                 if len(live):
                     yield live.select([*columns, ROW_ID.name])
 
@@ -151,6 +162,7 @@ class Lookup:
             if may_share(part.bucket, bucket) and _has_between(wanted, part.first_row_id, part.last_row_id)
         ]
         several: list[Numbers] = [np.empty(0, np.int64)]
+        self._check(parts)
         for part, footer in zip(parts, footers(self._objects, parts), strict=True):
             few = part.rows <= limits.ROW_GROUP_ROWS
             if part.path in self._retracted_ids:
@@ -179,8 +191,12 @@ class Lookup:
         key: str,
         wanted: Keys | None,
         columns: Sequence[str],
+        row_ids: Numbers | None = None,
     ) -> Iterator[pa.Table]:
-        """Yield columns of the rows of a part whose key is in `wanted` (sorted), or of all rows if it is None."""
+        """Yield columns of the rows of a part whose key is in `wanted` (sorted), or of all rows if it is None.
+
+        The columns of a row group are read only if it has such rows, and with `row_ids` one of these.
+        """
         metadata = footer.metadata
         place = next(n for n in range(metadata.num_columns) if metadata.schema.column(n).path == key)
         groups = [
@@ -198,11 +214,13 @@ class Lookup:
             if wanted is None:
                 yield self._completed(reader.read(number, [key, *present]), columns)
                 continue
-            keys = reader.read(number, [key])
-            mask = pc.is_in(keys[key], value_set=pa.array(wanted))
-            if pc.any(mask).as_py():
-                rows = reader.read(number, present).append_column(key, keys[key])
-                yield self._completed(rows, columns).filter(mask)
+            keys = reader.read(number, [key])[key]
+            chosen = _places_of(keys, wanted)
+            if row_ids is not None and len(chosen):
+                chosen = _with_ids(chosen, reader.read(number, [ROW_ID.name])[ROW_ID.name], row_ids)
+            if len(chosen):
+                rows = reader.read(number, present).append_column(key, keys)
+                yield _chosen(self._completed(rows, columns), chosen)
 
     def _completed(self, rows: pa.Table, columns: Sequence[str]) -> pa.Table:
         """Return these columns. Those that an old part lacks are null."""
@@ -253,6 +271,44 @@ def _group_may_hold(statistics: Any, wanted: Keys) -> bool:
     if statistics is None or not statistics.has_min_max:
         return True
     return _has_between(wanted, statistics.min, statistics.max)
+
+
+Places: TypeAlias = "list[tuple[int, int]] | Numbers"
+"""Rows of a row group: runs, each by its first row and the row after it, or the numbers of single rows."""
+
+
+def _places_of(column: pa.ChunkedArray, wanted: Keys) -> Places:
+    """Return the rows whose key is in `wanted` (sorted).
+
+    The texts of a part are sorted. So the rows of a text are a run, which needs no copy of its rows.
+    """
+    first, last = column[0].as_py(), column[-1].as_py()
+    is_text = isinstance(first, str) and isinstance(last, str)
+    inside = wanted[bisect_left(wanted, first) : bisect_right(wanted, last)] if is_text else wanted
+    if not is_text or len(inside) > _BISECTED_KEYS_MAX:
+        return np.flatnonzero(pc.is_in(column, value_set=pa.array(wanted)))
+    runs, places = list[tuple[int, int]](), range(len(column))
+    for key in inside:
+        begins = bisect_left(places, key, key=lambda place: column[place].as_py())
+        ends = bisect_right(places, key, lo=begins, key=lambda place: column[place].as_py())
+        if begins < ends:
+            runs.append((begins, ends))
+    return runs
+
+
+def _with_ids(places: Places, ids: pa.ChunkedArray, row_ids: Numbers) -> Places:
+    """Return those of the rows that have one of these ids."""
+    if isinstance(places, list):
+        places = np.concatenate([np.arange(*run) for run in places])
+    chosen = places[np.isin(ids.to_numpy()[places], row_ids)]
+    return [(place, place + 1) for place in chosen.tolist()] if len(chosen) <= _SLICED_ROWS_MAX else chosen
+
+
+def _chosen(rows: pa.Table, places: Places) -> pa.Table:
+    if not isinstance(places, list):
+        return rows.take(places)
+    slices = [rows.slice(begins, ends - begins) for begins, ends in places]
+    return slices[0] if len(slices) == 1 else pa.concat_tables(slices)
 
 
 def _has_between(wanted: list[Any], low: Any, high: Any) -> bool:

@@ -211,8 +211,6 @@ class Scan:
         (key,) = self.layout.bucketed_by
         wanted = sorted(set(keys) - self.masked)
         scan = self.of_parts(self.layout.with_keys(self._parts, wanted))
-        if not scan.is_empty:
-            scan.check(files)
         schema = self.layout.schema.append(ROW_ID)
         fields = pa.schema([schema.field(name).with_nullable(True) for name in columns])
         layout = self.layout
@@ -221,12 +219,13 @@ class Scan:
             scan.snapshot,
             key,
             _columns,
+            buckets=layout.buckets,
             schema=layout.schema,
             added=layout.added,
+            check=partial(check_parts, files),
         )
         others = [name for name in columns if name != ROW_ID.name]  # the lookup adds it itself
-        looked_up = (_only(each, row_ids) for each in lookup.rows(wanted, others))
-        groups = (each.select(list(columns)).cast(fields) for each in looked_up)
+        groups = (_with_fields(each, fields) for each in lookup.rows(wanted, others, row_ids))
         rows = list(_limit_memory(groups, max_bytes))
         return pa.concat_tables(rows) if rows else fields.empty_table()
 
@@ -288,6 +287,17 @@ def of_traces_sql(trace_ids: Iterable[str]) -> str:
 def not_masked(masked: frozenset[str]) -> str:
     """Return the SQL condition for rows of traces that no open erasure hides."""
     return f"not {of_traces_sql(masked)}" if masked else "true"
+
+
+def _with_fields(rows: pa.Table, fields: pa.Schema) -> pa.Table:
+    """Return the columns of a schema. A column is cast only if its type differs, because a cast of all takes longer
+    than the rest of a lookup."""
+    columns = [rows.column(name) for name in fields.names]
+    columns = [
+        column if column.type == field.type else column.cast(field.type)
+        for column, field in zip(columns, fields, strict=True)
+    ]
+    return pa.Table.from_arrays(columns, schema=fields)
 
 
 def _only(rows: pa.Table, row_ids: RowIds | None) -> pa.Table:

@@ -452,6 +452,14 @@ def read_trace(spans: Table, trace_id: str, workspace: str | None = None) -> pa.
         raise too_large(trace_id) from error
 
 
+def read_small_trace(spans: Table, trace_id: str) -> pa.Table | None:
+    """Return the spans of a trace with `_row_id`, or None if they take much memory."""
+    few_bytes = min(LARGE_TRACE_ROWS_BYTES, TRACE_ROWS_MAX_BYTES)
+    with suppress(LimitError):
+        return spans.lookup([trace_id], [*SPANS.names, ROW_ID.name], few_bytes)
+    return None
+
+
 def read_rows(spans: Table, trace_id: str, row_ids: RowIds) -> pa.Table:
     """Return some spans of a trace, by their row ids. Raises the same errors as `read_trace`."""
     columns = [*SPANS.names, ROW_ID.name]

@@ -62,7 +62,6 @@ from tracelake.tables.builtin import (
     values_of_traces,
     with_trace_values_sql,
     without_traces,
-    workspace_sql,
     workspace_table_sql,
 )
 from tracelake.tables.page_tokens import PageToken, name_of_search, read_token
@@ -85,6 +84,7 @@ from tracelake.tables.table import (
     Table,
     no_trace,
     read_rows,
+    read_small_trace,
     read_trace,
     to_rows,
     too_large,
@@ -408,8 +408,13 @@ class CommitView:
         rows = self._tables[TABLE_TRACES.name].lookup([trace_id], TRACES.names[:-1]).to_pylist()
         return rows[0] if rows else None
 
-    def outline(self, trace_id: str, columns: Sequence[str], workspace: str | None = None) -> pa.Table:
-        """Return some columns, and `_row_id`, of a trace's spans. Raises LimitError if they take too much memory."""
+    def outline(
+        self, trace_id: str, columns: Sequence[str], workspace: str | None = None, *, complete: bool = False
+    ) -> pa.Table:
+        """Return some columns, and `_row_id`, of a trace's spans. With `complete`, return all columns, unless they take
+        much memory. Raises LimitError if the columns take too much memory."""
+        if complete and (small := read_small_trace(self._tables[TABLE_SPANS.name], trace_id)) is not None:
+            return in_workspace(small, workspace)
         try:
             rows = self._tables[TABLE_SPANS.name].lookup(
                 [trace_id], [*columns, ROW_ID.name], TRACE_ROWS_MAX_BYTES
@@ -605,18 +610,15 @@ class CommitView:
         committed = {hit.trace_id for hit in raw_hits if hit.transaction < FIRST_UNCOMMITTED}
         check_cancelled()  # tantivy cannot be interrupted
         # Load only the hits' rows, because a trace may have very many spans.
-        tables = {
-            "found_rows": table.lookup(sorted(committed), columns, row_ids=np.array(ids, np.int64)),
-            "wanted": pa.table({ROW_ID.name: pa.array(ids, pa.int64())}),
-        }
-        sql = f"select * from found_rows semi join wanted using ({ROW_ID.name})"
+        rows = table.lookup(sorted(committed), columns, row_ids=np.array(ids, np.int64))
         if newer is not None:
-            tables["newer_rows"] = newer.rows_of(ids, columns)
-            sql = f"select * from ({sql} union all by name select * from newer_rows)"
-        sql = workspace_sql(sql, request.workspace) + (f" where {condition(where)}" if where else "")
-        with rows_of(sql, where, tables=tables) as reader:
-            selected = reader.read_all()
-        by_id = {row[ROW_ID.name]: row for row in to_rows(selected)}
+            rows = pa.concat_tables([rows, newer.rows_of(ids, columns)], promote_options="permissive")
+        rows = in_workspace(rows, request.workspace)
+        if where:
+            sql = f"select * from found_rows where {condition(where)}"
+            with rows_of(sql, where, tables={"found_rows": rows}) as reader:
+                rows = reader.read_all()
+        by_id = {row[ROW_ID.name]: row for row in to_rows(rows)}
         of_hits = [(hit.trace_id, by_id[hit.row]) for hit in raw_hits if hit.row in by_id]
         self._inherit(of_hits, newer, request.workspace)
         hits = []

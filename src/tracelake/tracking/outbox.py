@@ -17,14 +17,17 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from functools import cache
+from typing import Any, Final, TypeAlias
 
 from sqlalchemy import (
     ColumnElement,
     Connection,
     Insert,
+    Select,
     Table,
     and_,
+    bindparam,
     delete,
     func,
     insert,
@@ -340,6 +343,43 @@ def listed(part: StoredPart) -> ListedPart:
     return part.trace_id, part.sequence, part.size_bytes
 
 
+def _is_pending() -> Select[tuple[bool]]:
+    """Return the query of `Uncommitted.is_settled`, which each read of a trace runs. It is built once, because building
+    it takes longer than running it."""
+    info, parts, lake, trace = trace_info.c, trace_parts.c, bindparam("of_lake"), bindparam("of_trace")
+    rows = select(outbox.c.sequence).where(outbox.c.lake == lake)
+    discarded = select(info.trace_id).where(
+        info.lake == lake, info.trace_id == trace, info.given_up.is_(True)
+    )
+    waiting = select(parts.trace_id).where(
+        parts.lake == lake, parts.trace_id == trace, parts.sequence.in_(rows)
+    )
+    return select(or_(discarded.exists(), waiting.exists()))
+
+
+_IS_PENDING: Final = _is_pending()
+
+
+@cache
+def _sequences(*, newest: bool) -> Select[tuple[int]]:
+    """Return the query of the numbers of outbox rows, which each search runs."""
+    number = outbox.c.sequence
+    query = select(number).where(outbox.c.lake == bindparam("of_lake"))
+    return query.order_by(number.desc() if newest else number).limit(bindparam("at_most"))
+
+
+@cache
+def _received_spans(*, in_workspace: bool) -> Select[tuple[int]]:
+    """Return the query of `Uncommitted.received_spans`."""
+    of, workspace = spans.c, bindparam("of_workspace")
+    claims = select(of.span_id, of.workspace, of.kind.in_(SERVER_KINDS)).where(
+        of.lake == bindparam("of_lake"), of.trace_id == bindparam("of_trace")
+    )
+    if in_workspace:
+        claims = claims.where(of.workspace == workspace)
+    return select(func.count()).select_from(claims.distinct().subquery())
+
+
 class Uncommitted:
     """The spans of one lake's outbox rows. A row may disappear at any time; a commit has it then."""
 
@@ -349,16 +389,16 @@ class Uncommitted:
 
     def newest(self, limit: int) -> list[int]:
         """Return the numbers of outbox rows, the newest first."""
-        return self._first(outbox.c.sequence.desc(), limit)
+        return self._first(limit, newest=True)
 
     def oldest(self, limit: int) -> list[int]:
         """Return the numbers of outbox rows, the oldest first."""
-        return self._first(outbox.c.sequence, limit)
+        return self._first(limit, newest=False)
 
-    def _first(self, order: ColumnElement[int], limit: int) -> list[int]:
-        query = select(outbox.c.sequence).where(outbox.c.lake == self._lake).order_by(order).limit(limit)
+    def _first(self, limit: int, *, newest: bool) -> list[int]:
+        names = {"of_lake": self._lake, "at_most": limit}
         with self._database.reading() as connection:
-            return list(connection.execute(query).scalars())
+            return list(connection.execute(_sequences(newest=newest), names).scalars())
 
     def in_ranges(self, runs: Iterable[tuple[int, int]], limit: int) -> list[int]:
         """Return the numbers in these ranges whose spans are still stored, the newest first. The outbox row itself
@@ -434,18 +474,19 @@ class Uncommitted:
         with self._database.reading() as connection:
             return bool(connection.execute(query).scalar())
 
+    def is_settled(self, trace_id: str) -> bool:
+        """Return whether a commit has all received spans of a trace, unless it was reverted: no outbox row has spans
+        of it, and none was discarded."""
+        with self._database.reading() as connection:
+            is_pending = connection.execute(_IS_PENDING, {"of_lake": self._lake, "of_trace": trace_id})
+            return not is_pending.scalar_one()
+
     def received_spans(self, trace_id: str, workspace: str | None = None) -> int:
         """Return the number of received spans of a trace, in one workspace or all, from the columns that are kept."""
-        of = spans.c
-        is_server = of.kind.in_(SERVER_KINDS)
-        claims = select(of.span_id, of.workspace, is_server).where(
-            of.lake == self._lake, of.trace_id == trace_id
-        )
-        if workspace is not None:
-            claims = claims.where(of.workspace == workspace)
-        query = select(func.count()).select_from(claims.distinct().subquery())
+        query = _received_spans(in_workspace=workspace is not None)
+        names = {"of_lake": self._lake, "of_trace": trace_id, "of_workspace": workspace}
         with self._database.reading() as connection:
-            return int(connection.execute(query).scalar_one())
+            return int(connection.execute(query, names).scalar_one())
 
     def of_trace(
         self, trace_id: str, *, at_most: int | None = None, waiting: bool = False
