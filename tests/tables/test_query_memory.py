@@ -16,7 +16,7 @@ import pytest
 import tracelake
 from tests.patience import HANG_S
 from tests.pipeline.spans import a_line, a_span
-from tracelake import BackPressureError, Lake, LimitError, QueryError
+from tracelake import BackPressureError, Lake, LimitError, QueryError, limits
 from tracelake.limits import MIB
 from tracelake.tables import query_memory
 from tracelake.tables.predicates import produces_large_values
@@ -177,6 +177,7 @@ def test_rows_that_take_more_than_the_limit_are_an_error(lake: Lake) -> None:
     """A result is limited, also if no value in it is large."""
     with (
         mock.patch.object(query_memory, "memory_bytes", return_value=10),
+        mock.patch.object(limits, "QUERY_MEMORY_MIN_BYTES", 10),
         pytest.raises(LimitError, match=query_memory.SETTING),
     ):
         lake.sql("select * from spans")

@@ -109,12 +109,12 @@ class LakeReads:
 
         def select(view: CommitView, query: str) -> pa.Table:
             if newer.tables:
-                return view.sql(query, newer=newer.tables, workspace=self._workspace, is_bounded=True)
+                return view.select(query, newer.tables, self._workspace)
             # A commit never changes, and neither does the set of traces that an erasure hides from it.
             key = (view.commit_id, view.masked, self._workspace, query)
             table = self._opened.selected.get(key)
             if table is None:
-                table = view.sql(query, workspace=self._workspace, is_bounded=True)
+                table = view.select(query, workspace=self._workspace)
                 self._opened.selected.put(key, table)
             return table
 

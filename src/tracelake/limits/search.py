@@ -9,6 +9,12 @@ ROW_GROUP_ROWS: Final = 16_384
 ROW_GROUP_MAX_BYTES: Final = 8 * MIB
 """Arrow bytes of one row group, which a reader holds in memory. Beyond: the next group, unless it is a single
 row."""
+COLUMNS_CACHED_MAX_BYTES: Final = 128 * MIB
+"""Columns of row groups that a process caches in memory after a read of a trace or of hits. Beyond: the least recently
+used ones are read again."""
+LIST_COLUMNS_MAX_BYTES: Final = 128 * MIB
+"""Columns of all rows of a table that a process caches in memory for lists and the overview. Beyond: lists read the
+files of the table."""
 TRACE_ROWS_MAX_BYTES: Final = 512 * MIB
 """Memory for the rows of a trace that is read whole, with resource and scope at each span. Beyond: 413; SQL can
 read single columns."""

@@ -23,7 +23,6 @@ import pyarrow.parquet as pq
 
 from tracelake import limits
 from tracelake._errors import DamageError, NotFoundError
-from tracelake.limits.input import MIB
 from tracelake.shards.model import Part
 from tracelake.shards.partitioning import Bits, Hashes, Numbers, hashes_of, is_all, may_hold, may_share
 from tracelake.shards.parts import (
@@ -48,8 +47,6 @@ from tracelake.shards.rows import (
 from tracelake.shards.shard import Snapshot
 from tracelake.storage.ports import ObjectStore
 
-_COLUMNS_KEPT_MAX_BYTES: Final = 128 * MIB
-"""Cached columns of the row groups that recent trace lookups read."""
 _READ_THROUGH_MAX_BYTES: Final = 64 * 1024
 """Gap between two columns of a part that is read along with them."""
 _BISECTED_KEYS_MAX: Final = 8
@@ -67,9 +64,9 @@ _TABLE_BYTES: Final = 2_048
 """Memory of a table of one column in addition to its buffers, which are smaller if it has only a few rows."""
 
 
-def column_cache() -> Columns:
+def column_cache(max_bytes: Callable[[], int] = lambda: limits.COLUMNS_CACHED_MAX_BYTES) -> Columns:
     """Return a column cache for callers that look up the same row groups repeatedly."""
-    return ByteLRU(_size, lambda: _COLUMNS_KEPT_MAX_BYTES)
+    return ByteLRU(_size, max_bytes)
 
 
 def _without_metadata(column: pa.Table) -> pa.Table:
@@ -145,6 +142,36 @@ class Lookup:
                 if len(live):
                     yield live.select([*columns, ROW_ID.name])
 
+    def columns(self, columns: Sequence[str], max_bytes: int) -> pa.Table | None:
+        """Return columns of all live rows, with texts as dictionaries; None if they take more than `max_bytes`.
+
+        Raises DamageError if a part is missing or differs from its record.
+        """
+        snapshot, end = self._snapshot, first_row_id(self._snapshot.as_of + 1)
+        parts = [part for part in (*snapshot.parts, *snapshot.history) if part.first_row_id < end]
+        past = {part.path for part in snapshot.history}
+        groups, size_bytes = list[pa.Table](), 0
+        for part, footer in zip(parts, footers(self._objects, parts), strict=True):
+            absent = absent_columns(part, self._added)
+            read = [name for name in columns if name not in absent]
+            extra = [ROW_ID.name, GONE.name] if part.path in past else [ROW_ID.name]
+            reader = _PartReader(self._objects, part, footer, self._column_cache, encoded=True)
+            for number in range(footer.metadata.num_row_groups):
+                rows = reader.read(number, [*read, *extra])
+                is_live = self._is_live(part, rows)
+                rows = rows if is_live.all() else rows.filter(pa.array(is_live))
+                arrays = [self._nulls(name, len(rows)) if name in absent else rows[name] for name in columns]
+                groups.append(pa.Table.from_arrays(arrays, names=list(columns)))
+                size_bytes += groups[-1].nbytes
+                if size_bytes > max_bytes:
+                    return None
+        return pa.concat_tables(groups) if groups else None
+
+    def _nulls(self, name: str, rows: int) -> pa.Array[Any]:
+        assert self._schema is not None, "it has the columns that old parts lack"
+        kind = self._schema.field(name).type
+        return pa.nulls(rows, pa.dictionary(pa.int32(), kind) if pa.types.is_string(kind) else kind)
+
     def _is_live(self, part: Part, rows: pa.Table) -> Bits:
         as_of = self._snapshot.as_of
         ids: Numbers = rows[ROW_ID.name].to_numpy()
@@ -155,11 +182,11 @@ class Lookup:
 
     def _retracted(self, bucket: int, ids: Numbers) -> Numbers:
         """Return those of these sorted ids that are retracted as of the snapshot, and perhaps others."""
-        wanted: list[int] = ids.tolist()
         parts = [
             part
             for part in self._snapshot.retractions
-            if may_share(part.bucket, bucket) and _has_between(wanted, part.first_row_id, part.last_row_id)
+            if may_share(part.bucket, bucket)
+            and np.searchsorted(ids, part.first_row_id) < np.searchsorted(ids, part.last_row_id, "right")
         ]
         several: list[Numbers] = [np.empty(0, np.int64)]
         self._check(parts)
@@ -168,7 +195,7 @@ class Lookup:
             if part.path in self._retracted_ids:
                 several.append(self._retracted_ids[part.path])
                 continue
-            retracted = self._retracted_in(part, footer, None if few else wanted)
+            retracted = self._retracted_in(part, footer, None if few else ids.tolist())
             several.append(retracted)
             if few:
                 self._retracted_ids[part.path] = retracted
@@ -277,26 +304,31 @@ Places: TypeAlias = "list[tuple[int, int]] | Numbers"
 """Rows of a row group: runs, each by its first row and the row after it, or the numbers of single rows."""
 
 
-def _places_of(column: pa.ChunkedArray, wanted: Keys) -> Places:
+def _places_of(column: pa.ChunkedArray[Any], wanted: Keys) -> Places:
     """Return the rows whose key is in `wanted` (sorted).
 
     The texts of a part are sorted. So the rows of a text are a run, which needs no copy of its rows.
     """
-    first, last = column[0].as_py(), column[-1].as_py()
+
+    def key_at(place: int) -> Any:
+        scalar: Any = column[place]
+        return scalar.as_py()
+
+    first, last = key_at(0), key_at(-1)
     is_text = isinstance(first, str) and isinstance(last, str)
     inside = wanted[bisect_left(wanted, first) : bisect_right(wanted, last)] if is_text else wanted
     if not is_text or len(inside) > _BISECTED_KEYS_MAX:
         return np.flatnonzero(pc.is_in(column, value_set=pa.array(wanted)))
     runs, places = list[tuple[int, int]](), range(len(column))
     for key in inside:
-        begins = bisect_left(places, key, key=lambda place: column[place].as_py())
-        ends = bisect_right(places, key, lo=begins, key=lambda place: column[place].as_py())
+        begins = bisect_left(places, key, key=key_at)
+        ends = bisect_right(places, key, lo=begins, key=key_at)
         if begins < ends:
             runs.append((begins, ends))
     return runs
 
 
-def _with_ids(places: Places, ids: pa.ChunkedArray, row_ids: Numbers) -> Places:
+def _with_ids(places: Places, ids: pa.ChunkedArray[Any], row_ids: Numbers) -> Places:
     """Return those of the rows that have one of these ids."""
     if isinstance(places, list):
         places = np.concatenate([np.arange(*run) for run in places])
@@ -321,8 +353,16 @@ class _PartReader:
     """Reader of some column chunks of a part. One request reads chunks that are close together."""
 
     def __init__(
-        self, objects: ObjectStore, part: Part, footer: Footer, column_cache: Columns | None
+        self,
+        objects: ObjectStore,
+        part: Part,
+        footer: Footer,
+        column_cache: Columns | None,
+        *,
+        encoded: bool = False,
     ) -> None:
+        """Create a reader. If `encoded`, columns of texts are dictionaries, as they are in the part."""
+        self._encoded = encoded
         self._objects = objects
         self._column_cache = column_cache
         self._part = part
@@ -333,7 +373,8 @@ class _PartReader:
         if self._column_cache is None:
             return self._read(number, columns)
         part, single = self._part, dict[str, pa.Table]()
-        keys = {name: (part.path, part.footer_xxh3, number, name) for name in columns}
+        form = "encoded " if self._encoded else ""
+        keys = {name: (part.path, part.footer_xxh3, number, f"{form}{name}") for name in columns}
         for name, key in keys.items():
             if (column := self._column_cache.get(key)) is not None:
                 single[name] = column
@@ -349,7 +390,10 @@ class _PartReader:
         ranges = _Ranges(self._part.size_bytes, self._fetch(number, columns))
         source = pa.PythonFile(ranges, mode="r")
         try:
-            with pq.ParquetFile(source, metadata=self._footer.metadata, pre_buffer=False) as file:
+            texts = list(columns) if self._encoded else None
+            with pq.ParquetFile(
+                source, metadata=self._footer.metadata, pre_buffer=False, read_dictionary=texts
+            ) as file:
                 return file.read_row_group(number, list(columns), use_threads=False)
         except (pa.ArrowException, OSError) as error:
             raise damage(self._part, str(error)) from error

@@ -26,6 +26,8 @@ _LIST_TOKEN: Final = re.compile(
     r"([ab])_([0-9a-f]{16})_(\d{1,19})((?:_-?\d{1,40}){1,4})_([0-9a-f]{32})", re.ASCII
 )
 _NO_COMMIT: Final = "none"
+_NOW_STEP_NS: Final = 60 * 10**9
+"""Precision of the latest plausible start time, so that the query of a list is the same for a minute."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +147,7 @@ class Keyset:
         """
         token = None if page is None else read_list_token(page, name, len(keys))
         now_ns = time.time_ns() if token is None else token.now_ns
-        latest_ns = latest_start(now_ns)
+        latest_ns = latest_start(now_ns - now_ns % _NOW_STEP_NS)
         columns = [key.removesuffix(" DESC").format(latest_ns=latest_ns) for key in keys]
         is_before = token is not None and token.is_before
         descending = [key.endswith(" DESC") != is_before for key in (*keys, row_id)]

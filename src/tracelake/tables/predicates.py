@@ -67,6 +67,10 @@ _LINEAR: Final = frozenset(
 )
 """Functions whose value is no larger than their arguments together, or of a fixed size."""
 
+_QUERIES_REMEMBERED_MAX: Final = 256
+"""Queries of lists whose words a process caches."""
+_ALL_COLUMNS: Final = re.compile(r"(?:\bselect|\bdistinct|,|\.)\s*\*", re.IGNORECASE)
+"""A star that stands for all columns of a table. After a number it multiplies, and `count(*)` counts rows."""
 _PLAIN_NAME: Final = re.compile(r"\w+", re.ASCII)
 _NAMED: Final = ("catalog_name", "schema_name", "table_name")
 
@@ -183,6 +187,14 @@ def words(query: str) -> set[str]:
         for (start, kind), end in zip(tokens, ends, strict=True)
         if kind not in (duckdb.token_type.string_const, duckdb.token_type.comment)
     }
+
+
+@lru_cache(_QUERIES_REMEMBERED_MAX)
+def names_in(query: str) -> frozenset[str] | None:
+    """Return the words of a query, which include the names of all columns that it reads; None if a star stands for
+    columns. Raises QueryError if it is no read-only SELECT."""
+    reading(query)
+    return None if _ALL_COLUMNS.search(query) is not None else frozenset(words(query))
 
 
 def _node(query: str, what: str, text: str) -> dict[str, Any]:

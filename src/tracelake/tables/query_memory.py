@@ -30,7 +30,7 @@ from typing import IO, Any, Final
 import duckdb
 import pyarrow as pa
 
-from tracelake import _settings
+from tracelake import _settings, limits
 from tracelake._errors import BackPressureError, LimitError, QueryError
 from tracelake.limits import QUERY_SPILL_MAX_BYTES
 from tracelake.limits.input import MIB
@@ -163,10 +163,11 @@ def streamed(relation: duckdb.DuckDBPyRelation, batch_rows: int) -> pa.RecordBat
 
 def within_limit(batches: pa.RecordBatchReader) -> pa.Table:
     """Return the rows of a query. Raises LimitError if they take more memory than the limit."""
-    total_bytes, limit_bytes, rows = 0, memory_bytes(), list[pa.RecordBatch]()
+    total_bytes, rows = 0, list[pa.RecordBatch]()
     for batch in batches:
         total_bytes += batch.nbytes
-        if total_bytes > limit_bytes:
+        # Reading the setting takes longer than most queries, so its smallest value is compared first.
+        if total_bytes > limits.QUERY_MEMORY_MIN_BYTES and total_bytes > memory_bytes():
             raise _too_many_rows()
         rows.append(batch)
     return pa.Table.from_batches(rows, batches.schema)

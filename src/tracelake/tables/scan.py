@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from tracelake import limits
 from tracelake._errors import DamageError, LimitError, NotFoundError, QueryError
 from tracelake.limits import PART_COPIES_MAX_BYTES
 from tracelake.limits.input import MIB
@@ -60,11 +61,14 @@ _SPLIT_BATCH_ROWS: Final = 8_192
 """Rows of one Arrow batch that a task yields."""
 _CHECK_THREADS_MAX: Final = 4
 """Parts that a reader checks against their checksums concurrently, at most one a processor."""
+_LIST_VALUE_BYTES: Final = 6
+"""Estimated memory of a value: a number takes 8 bytes, a text that repeats 4."""
 _QUERY_DATABASES_MAX: Final = 4
 """Databases, each locked to its files, that a process keeps for user queries."""
 
 
 _columns: Final[Columns] = column_cache()
+_list_columns: Final[Columns] = column_cache(lambda: limits.LIST_COLUMNS_MAX_BYTES)
 _NO_OTHER_CODE: Final = ("autoinstall_known_extensions", "autoload_known_extensions")
 CHANGE: Final = pa.field("_change", pa.int8(), nullable=False)
 """+1 for an inserted row, -1 for a retracted row."""
@@ -228,6 +232,27 @@ class Scan:
         groups = (_with_fields(each, fields) for each in lookup.rows(wanted, others, row_ids))
         rows = list(_limit_memory(groups, max_bytes))
         return pa.concat_tables(rows) if rows else fields.empty_table()
+
+    def in_memory(self, columns: Sequence[str]) -> pa.Table | None:
+        """Return columns of all rows, with texts as dictionaries. Return None if they may take too much memory, or if
+        `lookup` cannot read the parts. Raises DamageError if a part is missing or altered."""
+        stored = sum(part.rows for part in self._parts)
+        max_bytes = limits.LIST_COLUMNS_MAX_BYTES
+        (*keys,) = self.layout.bucketed_by
+        if len(keys) != 1 or not self.is_sorted_by(keys[0]) or self.masked or self.snapshot.only is not None:
+            return None
+        if stored * len(columns) * _LIST_VALUE_BYTES > max_bytes:
+            return None
+        layout = self.layout
+        lookup = Lookup(
+            _objects(self.objects_url),
+            self.snapshot,
+            keys[0],
+            _list_columns,
+            schema=layout.schema,
+            added=layout.added,
+        )
+        return lookup.columns(columns, max_bytes)
 
     def batches(
         self, columns: Sequence[str] | None = None, where: str | None = None

@@ -9,7 +9,7 @@ few may wait.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     import polars as pl
     from pyspark.sql import DataFrame, SparkSession
 
+_LONG_TEXTS: Final = ("input", "output")
 LOOKED_UP_TRACES_MAX: Final = 64
 """Traces whose rows are looked up without a query."""
 
@@ -80,6 +81,8 @@ class Table:
         self._files = scan.open_files()  # copies named by `sql` and `files` exist as long as the table
         self._origin = origin
         self._leases = leases or Leases()
+        self._lock = Lock()
+        self._columns: dict[tuple[str, ...], pa.Table | None] = {}
 
     def __repr__(self) -> str:
         """Return the name and the columns."""
@@ -87,7 +90,9 @@ class Table:
 
     def __dir__(self) -> list[str]:
         """Return the names for users of a table."""
-        return public_names(self, "about", "bucket_sql", "check", "content_hash", "lookup", "scan", "splits")
+        return public_names(
+            self, "about", "bucket_sql", "check", "content_hash", "in_memory", "lookup", "scan", "splits"
+        )
 
     def _repr_html_(self) -> str:
         """Return the number of rows, and the columns with their types, for a notebook."""
@@ -249,6 +254,18 @@ class Table:
         with self._leased(), self._files.in_use():
             return self.scan.select(self._files, columns, condition, max_bytes=max_bytes, row_ids=row_ids)
 
+    def in_memory(self, columns: Sequence[str]) -> pa.Table | None:
+        """Return columns of all rows, with texts as dictionaries, or None if they are not cached in memory.
+
+        Their parts never change, so the next commit reads only its new parts. See `Scan.in_memory`.
+        """
+        names = tuple(sorted(columns))
+        with self._lock:
+            if names not in self._columns:
+                with self._leased():
+                    self._columns[names] = self.scan.in_memory(names)
+            return self._columns[names]
+
     def about(self, claims: pa.Table, trace_ids: Sequence[str]) -> pa.Table:
         """Return the stored rows, with `_row_id`, of spans in these traces that also occur in `claims`."""
         key = ["trace_id", "span_id"]
@@ -332,6 +349,20 @@ class Table:
         """Return the DuckDB query that reads the table. It does not detect flipped bits; `check` does."""
         with self._leased():
             return self.scan.sql(self._files)
+
+
+def columns_in_memory(tables: Iterable[Table], names: Collection[str]) -> dict[str, pa.Table] | None:
+    """Return the columns of tables with these names, by table, or None if some are not in memory. Texts and maps of any
+    length never are."""
+    columns = dict[str, pa.Table]()
+    for table in tables:
+        named = [field for field in table.schema if field.name in names or field.name == "trace_id"]
+        if any(pa.types.is_nested(field.type) or field.name in _LONG_TEXTS for field in named):
+            return None
+        if (rows := table.in_memory([field.name for field in named])) is None:
+            return None
+        columns[table.name] = rows
+    return columns
 
 
 def to_rows(table: pa.Table) -> list[Row]:

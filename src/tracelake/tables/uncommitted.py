@@ -78,6 +78,14 @@ assert first_row_id(FIRST_UNCOMMITTED) == 1 << 62
 TEXT_COLUMNS: Final = ("input", "output", "status_message", "attributes", "events")
 
 
+def with_newer_sql(name: str, rows: str) -> str:
+    """Return the SQL of the rows of a table with the uncommitted rows, which replace all rows of their traces."""
+    return (
+        f"select * from ({rows}) anti join newer_{name} using (trace_id)"
+        f" union all by name select * from newer_{name}"
+    )
+
+
 def texts_of(
     spans: Table, newer: UncommittedRows | None, trace_id: str, span_id: str, workspace: str | None
 ) -> list[str] | None:

@@ -65,7 +65,15 @@ from tracelake.tables.builtin import (
     workspace_table_sql,
 )
 from tracelake.tables.page_tokens import PageToken, name_of_search, read_token
-from tracelake.tables.predicates import Layout, condition, of_tables, produces_large_values, reading, words
+from tracelake.tables.predicates import (
+    Layout,
+    condition,
+    names_in,
+    of_tables,
+    produces_large_values,
+    reading,
+    words,
+)
 from tracelake.tables.query_memory import BOUNDED_BATCH_ROWS, check_cancelled, streamed, within_limit
 from tracelake.tables.scan import (
     Scan,
@@ -82,6 +90,7 @@ from tracelake.tables.table import (
     LOOKED_UP_TRACES_MAX,
     Origin,
     Table,
+    columns_in_memory,
     no_trace,
     read_rows,
     read_small_trace,
@@ -96,6 +105,7 @@ from tracelake.tables.uncommitted import (
     events_of,
     rows_where,
     texts_of,
+    with_newer_sql,
 )
 from tracelake.versions.model import IndexAt, Reference, TableAt
 from tracelake.versions.repository import Repository
@@ -358,6 +368,30 @@ class CommitView:
                 self._leases.renew(now=True)
                 raise
 
+    def select(
+        self, query: str, newer: Mapping[str, pa.Table] | None = None, workspace: str | None = None
+    ) -> pa.Table:
+        """Run a query of trusted code, as `sql` with `is_bounded`, on columns in memory if they fit there."""
+        if (registered := self._columns_of(query) if workspace is None else None) is None:
+            return self.sql(query, newer=newer, workspace=workspace, is_bounded=True)
+        with connection([]) as db:
+            for name, rows in registered.items():
+                db.register(f"stored_{name}", rows)
+                source, newer_rows = f"select * from stored_{name}", (newer or {}).get(name)
+                if newer_rows is not None:
+                    db.register(f"newer_{name}", newer_rows)
+                    source = with_newer_sql(name, source)
+                db.execute(f'create temp view "{name}" as {source}')
+            return within_limit(streamed(select(db, query), BOUNDED_BATCH_ROWS))
+
+    def _columns_of(self, query: str) -> dict[str, pa.Table] | None:
+        """Return the columns that a query names, by table, or None if some of them are not in memory."""
+        identifiers = names_in(query)
+        others = {*TRACKED, *TRACE_VALUES, *self._names} - {*BUILT_IN}
+        if identifiers is None or identifiers & others:
+            return None
+        return columns_in_memory([self.table(name) for name in BUILT_IN if name in identifiers], identifiers)
+
     @staticmethod
     def _views(
         tables: Sequence[Table], newer: Mapping[str, pa.Table], workspace: str | None, *, is_inherited: bool
@@ -368,10 +402,7 @@ class CommitView:
             rows = table.sql()
             if table.name in newer:
                 registered[f"newer_{table.name}"] = newer[table.name]
-                rows = (
-                    f"select * from ({rows}) anti join newer_{table.name} using (trace_id)"
-                    f" union all by name select * from newer_{table.name}"
-                )
+                rows = with_newer_sql(table.name, rows)
             sources[table.name] = rows
         statements = {name: workspace_table_sql(name, rows, workspace) for name, rows in sources.items()}
         if is_inherited and TABLE_SPANS.name in sources:
@@ -609,14 +640,14 @@ class CommitView:
         columns, ids = [ROW_ID.name, *names], [hit.row for hit in raw_hits]
         committed = {hit.trace_id for hit in raw_hits if hit.transaction < FIRST_UNCOMMITTED}
         check_cancelled()  # tantivy cannot be interrupted
-        # Load only the hits' rows, because a trace may have very many spans.
+        # A trace may have very many spans besides the hits.
         rows = table.lookup(sorted(committed), columns, row_ids=np.array(ids, np.int64))
         if newer is not None:
             rows = pa.concat_tables([rows, newer.rows_of(ids, columns)], promote_options="permissive")
         rows = in_workspace(rows, request.workspace)
         if where:
-            sql = f"select * from found_rows where {condition(where)}"
-            with rows_of(sql, where, tables={"found_rows": rows}) as reader:
+            query = f"select * from found_rows where {condition(where)}"
+            with rows_of(query, where, tables={"found_rows": rows}) as reader:
                 rows = reader.read_all()
         by_id = {row[ROW_ID.name]: row for row in to_rows(rows)}
         of_hits = [(hit.trace_id, by_id[hit.row]) for hit in raw_hits if hit.row in by_id]

@@ -24,8 +24,10 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     Insert,
+    Integer,
     Select,
     Table,
+    Text,
     and_,
     bindparam,
     delete,
@@ -343,10 +345,11 @@ def listed(part: StoredPart) -> ListedPart:
     return part.trace_id, part.sequence, part.size_bytes
 
 
-def _is_pending() -> Select[tuple[bool]]:
+def _is_pending() -> Select[bool]:
     """Return the query of `Uncommitted.is_settled`, which each read of a trace runs. It is built once, because building
     it takes longer than running it."""
-    info, parts, lake, trace = trace_info.c, trace_parts.c, bindparam("of_lake"), bindparam("of_trace")
+    info, parts = trace_info.c, trace_parts.c
+    lake, trace = bindparam("of_lake", type_=Integer), bindparam("of_trace", type_=Text)
     rows = select(outbox.c.sequence).where(outbox.c.lake == lake)
     discarded = select(info.trace_id).where(
         info.lake == lake, info.trace_id == trace, info.given_up.is_(True)
@@ -361,7 +364,7 @@ _IS_PENDING: Final = _is_pending()
 
 
 @cache
-def _sequences(*, newest: bool) -> Select[tuple[int]]:
+def _sequences(*, newest: bool) -> Select[int]:
     """Return the query of the numbers of outbox rows, which each search runs."""
     number = outbox.c.sequence
     query = select(number).where(outbox.c.lake == bindparam("of_lake"))
@@ -369,9 +372,9 @@ def _sequences(*, newest: bool) -> Select[tuple[int]]:
 
 
 @cache
-def _received_spans(*, in_workspace: bool) -> Select[tuple[int]]:
+def _received_spans(*, in_workspace: bool) -> Select[int]:
     """Return the query of `Uncommitted.received_spans`."""
-    of, workspace = spans.c, bindparam("of_workspace")
+    of, workspace = spans.c, bindparam("of_workspace", type_=Text)
     claims = select(of.span_id, of.workspace, of.kind.in_(SERVER_KINDS)).where(
         of.lake == bindparam("of_lake"), of.trace_id == bindparam("of_trace")
     )
