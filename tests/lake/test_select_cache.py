@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, cast
@@ -25,7 +26,9 @@ class FakeView:
     masked: MaskedTraces = NOTHING_MASKED
     asked: list[str] = field(default_factory=list)
 
-    def sql(self, query: str, **options: Any) -> pa.Table:
+    def select(
+        self, query: str, newer: Mapping[str, pa.Table] | None = None, workspace: str | None = None
+    ) -> pa.Table:
         """Return one row with the query's number."""
         self.asked.append(query)
         return pa.table({"number": [len(self.asked)]})

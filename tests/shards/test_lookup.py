@@ -98,6 +98,22 @@ class World:
             if key in keys and came <= as_of and (gone is None or gone > as_of)
         )
 
+    def found_with_ids(self, as_of: int, keys: list[str], row_ids: list[int]) -> list[tuple[str, int]]:
+        """Return the rows that the lookup finds among those with these ids."""
+        lookup = Lookup(self.objects, self.snapshot(as_of), "key", self.kept, buckets=self.buckets)
+        tables = lookup.rows(keys, ["key"], np.array(row_ids, np.int64))
+        return sorted((row["key"], row[ROW_ID.name]) for table in tables for row in table.to_pylist())
+
+    def every(self, as_of: int) -> list[tuple[str, int]]:
+        """Return all rows, as lists of traces read them."""
+        lookup = Lookup(self.objects, self.snapshot(as_of), "key", self.kept, schema=pa.schema([]))
+        rows = lookup.columns(["key", ROW_ID.name], 1 << 20)
+        return (
+            []
+            if rows is None
+            else sorted(zip(*(rows[name].to_pylist() for name in ("key", ROW_ID.name)), strict=True))
+        )
+
     def found(self, as_of: int, keys: list[str]) -> list[tuple[str, int]]:
         """Return the rows that the lookup finds."""
         lookup = Lookup(self.objects, self.snapshot(as_of), "key", self.kept, buckets=self.buckets)
@@ -116,7 +132,22 @@ def check_lookup() -> None:
             several = [sorted(world.chance.sample([*KEYS, *absent], 6)) for _ in range(3)]
             for as_of in range(TIMES):
                 for keys in (*([key] for key in KEYS), *several, sorted(KEYS)):
-                    assert world.found(as_of, keys) == world.wanted(as_of, keys)
+                    wanted = world.wanted(as_of, keys)
+                    assert world.found(as_of, keys) == wanted
+                    ids = [row_id for _, row_id in wanted[::2]]
+                    assert world.found_with_ids(as_of, keys, ids) == wanted[::2]
+                assert world.every(as_of) == world.wanted(as_of, sorted(KEYS))
+
+
+def check_columns() -> None:
+    """Columns of all rows are returned within a limit of bytes only, and none of no rows."""
+    world = World(3)
+    lookup = Lookup(world.objects, world.snapshot(TIMES), "key", column_cache())
+    assert lookup.columns(["key"], 100) is None
+    rows = lookup.columns(["key"], 1 << 20)
+    assert rows is not None
+    assert pa.types.is_dictionary(rows.schema.field("key").type), "a text that repeats takes 4 bytes a row"
+    assert Lookup(world.objects, Snapshot(0, (), ()), "key").columns(["key"], 100) is None
 
 
 def check_summary() -> None:
@@ -197,6 +228,7 @@ def test_every_key_is_found() -> None:
     """Every key is found in parts of several row groups, with or without a summary, and in history."""
     check_lookup()
     check_summary()
+    check_columns()
 
 
 def test_a_flipped_bit_is_an_error_or_no_matter() -> None:

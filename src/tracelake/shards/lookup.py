@@ -157,7 +157,7 @@ class Lookup:
             extra = [ROW_ID.name, GONE.name] if part.path in past else [ROW_ID.name]
             reader = _PartReader(self._objects, part, footer, self._column_cache, encoded=True)
             for number in range(footer.metadata.num_row_groups):
-                rows = reader.read(number, [*read, *extra])
+                rows = reader.read(number, [*dict.fromkeys((*read, *extra))])
                 is_live = self._is_live(part, rows)
                 rows = rows if is_live.all() else rows.filter(pa.array(is_live))
                 arrays = [self._nulls(name, len(rows)) if name in absent else rows[name] for name in columns]

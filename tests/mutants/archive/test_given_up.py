@@ -32,6 +32,7 @@ def test_what_was_given_up_and_archived_is_read_whole(make: test_given_up.Make, 
         assert lake.lake.trace(trace_id(first + 2)).spans[0]["end_ns"] == test_given_up.LATER
         assert len(reads) == 3
         assert test_given_up.spans(lake, first + 3) == ["span 1"]
+        assert len(lake.lake.trace(trace_id(first + 3), tiers=True).spans) == 1
         assert len(reads) == 3, "the tables have it"
         assert lake.lake.within("default").trace(trace_id(first + 1)).summary["span_count"] == 1
         with pytest.raises(NotFoundError):
