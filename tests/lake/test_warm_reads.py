@@ -16,7 +16,7 @@ from tracelake._errors import NotFoundError
 from tracelake.lake.reads import WorkspaceLake
 from tracelake.lake.trace_list import TraceFilter, column_values, list_traces
 from tracelake.pipeline.continuous import InboxPipeline
-from tracelake.tables.table import Table
+from tracelake.tables.scan import Scan
 from tracelake.tracking.store import TrackingStore
 
 SECRET = "quetzalcoatl"
@@ -124,21 +124,21 @@ def test_lists_read_memory_only_within_its_limit(
     """A list reads the files of the table if its columns exceed the limit; the result is the same."""
     fill(store, pipeline)
     read = list[bool]()
-    in_memory = Table.in_memory
+    in_memory = Scan.in_memory
 
-    def noted(self: Table, columns: list[str]) -> object:
+    def noted(self: Scan, columns: list[str]) -> object:
         rows = in_memory(self, columns)
         read.append(rows is not None)
         return rows
 
-    monkeypatch.setattr(Table, "in_memory", noted)
+    monkeypatch.setattr(Scan, "in_memory", noted)
     listing, services = list_traces(lake, ALL).traces, column_values(lake, "service")
     assert read
     assert all(read)
     del read[:]
-    lake._opened.forget_view()
     monkeypatch.setattr(limits, "LIST_COLUMNS_MAX_BYTES", 1)
-    assert (list_traces(lake, ALL).traces, column_values(lake, "service")) == (listing, services)
+    with closing(tracelake.open(lake.place)) as other:
+        assert (list_traces(other, ALL).traces, column_values(other, "service")) == (listing, services)
     assert read
     assert not any(read)
 

@@ -140,7 +140,7 @@ def check_lookup() -> None:
 
 
 def check_columns() -> None:
-    """Columns of all rows are returned within a limit of bytes only, and none of no rows."""
+    """Columns of all rows are returned only within a limit of bytes, and only if rows exist."""
     world = World(3)
     lookup = Lookup(world.objects, world.snapshot(TIMES), "key", column_cache())
     assert lookup.columns(["key"], 100) is None

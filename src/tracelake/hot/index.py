@@ -258,9 +258,9 @@ class HotIndex:
 
     def look(self, uncommitted: Uncommitted) -> bool:
         """Poll the outbox, and return whether a pipeline seems to be running because rows have left it."""
-        return self._note(uncommitted.oldest(_UNCOMMITTED_OLDEST_ROWS))
+        return self.record(uncommitted.oldest(_UNCOMMITTED_OLDEST_ROWS))
 
-    def _note(self, sequences: Iterable[int]) -> bool:
+    def record(self, sequences: Iterable[int]) -> bool:
         """Record the oldest rows of the outbox, and return the same as `look`."""
         oldest = frozenset(sequences)
         if self._oldest - oldest:
@@ -321,7 +321,7 @@ class HotIndex:
                 unindexed = {each: texts.sizes[each] for each in lacking if each in texts.sizes}
                 return Coverage(parts, len(lacking), more, at_work=at_work, unindexed=unindexed, texts=texts)
             until_s = time.monotonic() + UNCOMMITTED_SEARCH_BUILD_S
-            at_work = self.look(uncommitted) if waiting else self._note(())
+            at_work = self.look(uncommitted) if waiting else self.record(())
             covering = self._covering(uncommitted, wanted, analyzer, self._parts, until_s, at_work=at_work)
             step_bytes = limits.UNCOMMITTED_SEARCH_STEP_BYTES
             self._texts = texts = texts.newer(uncommitted, covering.unindexed, until_s, step_bytes)

@@ -23,7 +23,7 @@ import contextlib
 import time
 import uuid
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
@@ -172,6 +172,17 @@ class Leases:
         """Renew all leases, as `Lease.renew` does. Raises ExpiredError if one has expired."""
         for lease in self._leases:
             lease.renew(now=now)
+
+    @contextlib.contextmanager
+    def reading(self, *, now: bool = False) -> Iterator[None]:
+        """Keep the leases while the `with` block reads parts. If one expired before, a missing part is not reported as
+        damage (S10). With `now`, renew them at once."""
+        self.renew(now=now)
+        try:
+            yield
+        except (DamageError, NotFoundError):
+            self.renew(now=True)
+            raise
 
     def close(self) -> None:
         """Release all leases."""

@@ -10,19 +10,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import wraps
 from html import escape
 from threading import Lock, Semaphore
-from typing import TYPE_CHECKING, Concatenate, Final, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Concatenate, Final, ParamSpec, TypeAlias, TypeVar
 
 import duckdb
 import pyarrow as pa
 
 from tracelake import limits
-from tracelake._errors import BackPressureError, DamageError, LimitError, NotFoundError, UsageError
+from tracelake._errors import BackPressureError, LimitError, NotFoundError, UsageError
 from tracelake.limits import LARGE_TRACE_ROWS_BYTES, TRACE_ROWS_MAX_BYTES
 from tracelake.otlp.schema import SPANS, TRANSACTION_FIELD
 from tracelake.results import Row, TableInfo, html_table, public_names
@@ -81,8 +81,6 @@ class Table:
         self._files = scan.open_files()  # copies named by `sql` and `files` exist as long as the table
         self._origin = origin
         self._leases = leases or Leases()
-        self._lock = Lock()
-        self._columns: dict[tuple[str, ...], pa.Table | None] = {}
 
     def __repr__(self) -> str:
         """Return the name and the columns."""
@@ -90,9 +88,7 @@ class Table:
 
     def __dir__(self) -> list[str]:
         """Return the names for users of a table."""
-        return public_names(
-            self, "about", "bucket_sql", "check", "content_hash", "in_memory", "lookup", "scan", "splits"
-        )
+        return public_names(self, "about", "bucket_sql", "check", "content_hash", "lookup", "scan", "splits")
 
     def _repr_html_(self) -> str:
         """Return the number of rows, and the columns with their types, for a notebook."""
@@ -254,18 +250,6 @@ class Table:
         with self._leased(), self._files.in_use():
             return self.scan.select(self._files, columns, condition, max_bytes=max_bytes, row_ids=row_ids)
 
-    def in_memory(self, columns: Sequence[str]) -> pa.Table | None:
-        """Return columns of all rows, with texts as dictionaries, or None if they are not cached in memory.
-
-        Their parts never change, so the next commit reads only its new parts. See `Scan.in_memory`.
-        """
-        names = tuple(sorted(columns))
-        with self._lock:
-            if names not in self._columns:
-                with self._leased():
-                    self._columns[names] = self.scan.in_memory(names)
-            return self._columns[names]
-
     def about(self, claims: pa.Table, trace_ids: Sequence[str]) -> pa.Table:
         """Return the stored rows, with `_row_id`, of spans in these traces that also occur in `claims`."""
         key = ["trace_id", "span_id"]
@@ -315,19 +299,12 @@ class Table:
         with self._leased(), self._files.in_use():
             self.scan.check(self._files)
 
-    @contextmanager
-    def _leased(self, *, now: bool = False) -> Iterator[None]:
-        """Keep the lease of the parts while the `with` block reads them. If the lease expired before, a missing part is
-        not reported as damage (S10).
+    def _leased(self, *, now: bool = False) -> AbstractContextManager[None]:
+        """Keep the lease of the parts while the `with` block reads them.
 
         With `now`, renew the lease at once, because the caller receives the paths of the parts and reads them later.
         """
-        self._leases.renew(now=now)
-        try:
-            yield
-        except (DamageError, NotFoundError):
-            self._leases.renew(now=True)
-            raise
+        return self._leases.reading(now=now)
 
     def _read_files(self) -> list[str]:
         """Check all files that `sql` names, and return their paths. Raises DamageError if one is missing or altered."""
@@ -351,15 +328,24 @@ class Table:
             return self.scan.sql(self._files)
 
 
-def columns_in_memory(tables: Iterable[Table], names: Collection[str]) -> dict[str, pa.Table] | None:
+ColumnsInMemory: TypeAlias = dict[tuple[str, ...], pa.Table | None]
+"""Columns of all rows by the names of the table and the columns; None if they take too much memory."""
+
+
+def columns_in_memory(
+    tables: Iterable[Table], names: Collection[str], cached: ColumnsInMemory
+) -> dict[str, pa.Table] | None:
     """Return the columns of tables with these names, by table, or None if some are not in memory. Texts and maps of any
     length never are."""
     columns = dict[str, pa.Table]()
     for table in tables:
-        named = [field for field in table.schema if field.name in names or field.name == "trace_id"]
-        if any(pa.types.is_nested(field.type) or field.name in _LONG_TEXTS for field in named):
+        fields = [field for field in table.schema if field.name in names or field.name == "trace_id"]
+        if any(pa.types.is_nested(field.type) or field.name in _LONG_TEXTS for field in fields):
             return None
-        if (rows := table.in_memory([field.name for field in named])) is None:
+        key = (table.name, *(field.name for field in fields))
+        if key not in cached:
+            cached[key] = table.scan.in_memory(key[1:])
+        if (rows := cached[key]) is None:
             return None
         columns[table.name] = rows
     return columns

@@ -88,6 +88,7 @@ from tracelake.tables.scan import (
 from tracelake.tables.spec import read_spec
 from tracelake.tables.table import (
     LOOKED_UP_TRACES_MAX,
+    ColumnsInMemory,
     Origin,
     Table,
     columns_in_memory,
@@ -270,6 +271,7 @@ class CommitView:
         self._tables = {name: self._open(name) for name in BUILT_IN}
         self._index = index
         self._searcher: Searcher | None = None
+        self._columns: ColumnsInMemory = {}
         self._with_newer: WeakKeyDictionary[UncommittedRows, Searcher] = WeakKeyDictionary()
 
     def _open(self, name: str) -> Table:
@@ -372,10 +374,16 @@ class CommitView:
         self, query: str, newer: Mapping[str, pa.Table] | None = None, workspace: str | None = None
     ) -> pa.Table:
         """Run a query of trusted code, as `sql` with `is_bounded`, on columns in memory if they fit there."""
-        if (registered := self._columns_of(query) if workspace is None else None) is None:
+        names, columns = names_in(query) if workspace is None else None, None
+        others = {*TRACKED, *TRACE_VALUES, *self._names} - {*BUILT_IN}
+        if names is not None and not names & others:
+            with self._leases.reading():
+                tables = [self.table(name) for name in BUILT_IN if name in names]
+                columns = columns_in_memory(tables, names, self._columns)
+        if columns is None:
             return self.sql(query, newer=newer, workspace=workspace, is_bounded=True)
         with connection([]) as db:
-            for name, rows in registered.items():
+            for name, rows in columns.items():
                 db.register(f"stored_{name}", rows)
                 source, newer_rows = f"select * from stored_{name}", (newer or {}).get(name)
                 if newer_rows is not None:
@@ -383,14 +391,6 @@ class CommitView:
                     source = with_newer_sql(name, source)
                 db.execute(f'create temp view "{name}" as {source}')
             return within_limit(streamed(select(db, query), BOUNDED_BATCH_ROWS))
-
-    def _columns_of(self, query: str) -> dict[str, pa.Table] | None:
-        """Return the columns that a query names, by table, or None if some of them are not in memory."""
-        identifiers = names_in(query)
-        others = {*TRACKED, *TRACE_VALUES, *self._names} - {*BUILT_IN}
-        if identifiers is None or identifiers & others:
-            return None
-        return columns_in_memory([self.table(name) for name in BUILT_IN if name in identifiers], identifiers)
 
     @staticmethod
     def _views(

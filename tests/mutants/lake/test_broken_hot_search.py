@@ -396,7 +396,7 @@ MUTANTS: list[tuple[Mutation, Check]] = [
         check_left,
     ),
     (
-        Mutation("only where rows leave", HotIndex._note, rewrite("if _: ...", "if True: ...")),
+        Mutation("only where rows leave", HotIndex.record, rewrite("if _: ...", "if True: ...")),
         check_left,
     ),
     (
