@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,15 @@ import pytest
 
 from tests.search.build_inputs import index_of, span, table
 from tracelake._errors import QueryError
-from tracelake.search.analyzers import ANALYZERS, EARLIER, Analyzer, current, get_analyzer, of_fingerprint
+from tracelake.search.analyzers import (
+    ANALYZERS,
+    EARLIER,
+    Analyzer,
+    current,
+    get_analyzer,
+    hint_of,
+    of_fingerprint,
+)
 from tracelake.search.documents import written
 from tracelake.search.prefilter import prefilter_of
 from tracelake.search.results import highlight
@@ -38,10 +47,11 @@ ROWS = (
         attributes=[("reasons", '["stop","a \\"b\\"",true,7.5,null,["x"]]'), ("text", '["no array"]')],
         otlp={"attribute_types": "js"},
     ),
-    span(3, name=f"{NFC} one", status="OK", attributes=[("k", NFC)]),
-    span(4, name=f"{NFD} two", status="OK", attributes=[("k", NFD)]),
-    span(5, name=f"{WIDE} wide", status="OK", session_id=NFD),
+    span(3, transaction=1, name=f"{NFC} one", status="OK", attributes=[("k", NFC)]),
+    span(4, transaction=1, name=f"{NFD} two", status="OK", attributes=[("k", NFD)]),
+    span(5, transaction=1, name=f"{WIDE} wide", status="OK", session_id=NFD),
 )
+ROWS[0]["span_id"] = ROWS[2]["span_id"][:15] + ("1" if ROWS[2]["span_id"].endswith("0") else "0")
 FINDS: dict[str, set[int]] = {
     "attributes.exception.type:ValueError": {0},
     "attributes.exception.type:value*": {0},
@@ -77,6 +87,19 @@ FINDS: dict[str, set[int]] = {
     ROWS[2]["span_id"].upper(): {2},
     f"span:{ROWS[2]['span_id']}": {2},
     f"NOT span:{ROWS[2]['span_id']}": {0, 1, 3, 4, 5},
+    f"span:{ROWS[2]['span_id'].upper()}": {2},
+    f"span:{ROWS[2]['span_id']}*": {2},
+    f"span:{ROWS[2]['span_id']}0": set(),
+    f"span:{ROWS[2]['span_id']}0*": set(),
+    f"span:{ROWS[2]['span_id'][:15]}": set(),
+    f"span:{ROWS[2]['span_id'][:15]}*": {0, 2},
+    f"span:{ROWS[2]['span_id'][:4]}": set(),
+    f"span:{ROWS[2]['span_id'][:4]}*": {0, 2},
+    f"span:{ROWS[2]['span_id'][:2]}*": {0, 2},
+    "span:abcd*": set(),
+    "span:abcdefgh*": set(),
+    'span:"a b"': set(),
+    f"span:{ROWS[2]['span_id']} OR span:{ROWS[4]['span_id']}": {2, 4},
     ROWS[3]["trace_id"]: {3},
     f"tr-{ROWS[3]['trace_id']}": {3},
     f"00-{ROWS[3]['trace_id']}-{ROWS[3]['span_id']}-01": {3},
@@ -91,9 +114,8 @@ def searcher(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     return Searcher(objects, manifest, tmp_path_factory.mktemp("cache"))
 
 
-@pytest.mark.parametrize("query", FINDS)
-def test_it_finds_the_spans_that_it_means(searcher: Searcher, query: str) -> None:
-    """The index finds the expected spans, and the prefilter passes all of them."""
+def check_finds(searcher: Searcher, query: str) -> None:
+    """Check that the index finds the expected spans, and that the prefilter passes all of them."""
     found = {hit.span_id for hit in searcher.search(query, 10)}
     assert found == {ROWS[number]["span_id"] for number in FINDS[query]}
     sieve = prefilter_of(query, None, None, searcher.analyzer)
@@ -103,6 +125,40 @@ def test_it_finds_the_spans_that_it_means(searcher: Searcher, query: str) -> Non
         assert sieve is None or sieve(in_forms), (query, number)
 
 
+@pytest.mark.parametrize("query", FINDS)
+def test_it_finds_the_spans_that_it_means(searcher: Searcher, query: str) -> None:
+    """The index finds the expected spans, and the prefilter passes all of them."""
+    check_finds(searcher, query)
+
+
+def check_span_ids(directory: Path) -> None:
+    """Check queries for span ids in a new index, in which two of them share all digits but the last."""
+    objects, manifest = index_of([table(ROWS[:3]), table(ROWS[3:])])
+    searcher = Searcher(objects, manifest, directory / uuid.uuid4().hex)
+    for query in FINDS:
+        if ROWS[2]["span_id"][:2] in query:
+            check_finds(searcher, query)
+    with pytest.raises(QueryError, match="not to span ids"):
+        searcher.count(f"span:{ROWS[2]['span_id']}~1")
+
+
+def test_span_ids_are_found_by_their_first_digits(tmp_path: Path) -> None:
+    """A whole id finds its span only, although another span has the same term."""
+    check_span_ids(tmp_path)
+
+
+def test_an_index_with_whole_span_ids_gives_the_same_answers(tmp_path: Path) -> None:
+    """An index of the last release is searched without a rebuild, and without a hint of one."""
+    for name in ANALYZERS:
+        analyzer = get_analyzer(f"{name}@3")
+        objects, manifest = index_of([table(ROWS[:3]), table(ROWS[3:])], analyzer=analyzer)
+        searcher = Searcher(objects, manifest, tmp_path / name)
+        assert of_fingerprint(analyzer.fingerprint) is analyzer is searcher.analyzer
+        assert hint_of(analyzer, ["plain"]) is None
+        for query in FINDS:
+            check_finds(searcher, query)
+
+
 def test_excerpts_show_words_in_every_unicode_form() -> None:
     """The match is marked in any Unicode form of query and text."""
     for text in (NFC, NFD):
@@ -110,7 +166,9 @@ def test_excerpts_show_words_in_every_unicode_form() -> None:
     assert highlight([f"a {WIDE} b"], "ref") == "a [[REF]] b"
 
 
-@pytest.mark.parametrize("earlier", EARLIER.values(), ids=lambda earlier: earlier.name)
+@pytest.mark.parametrize(
+    "earlier", [EARLIER[f"{name}@2"] for name in ANALYZERS], ids=lambda earlier: earlier.name
+)
 def test_an_index_of_an_earlier_release_is_searched_as_it_is(earlier: Analyzer, tmp_path: Path) -> None:
     """An old index keeps its format and fingerprint; a query that it cannot answer names `index rebuild`."""
     assert of_fingerprint(earlier.fingerprint) is earlier

@@ -20,7 +20,7 @@ code splits the words of queries and excerpts. A query is analyzed with the anal
 | `start`, `duration`, `tokens`, `input_tokens`, `output_tokens` | nanoseconds and counts | fast fields |
 | `name` | the span's name | words with positions |
 | `text` | input, output, attribute values, status message, events | words with positions |
-| `attribute` | path and value of attributes (span, events, resource, array elements); span id | `query_values.py` |
+| `attribute` | path and value of attributes (span, events, resource, elements); begin of span id | `query_values.py` |
 | `number` | path and value of each numeric attribute or element | `query_values.py` |
 | `has` | the paths of all attributes, and the `PARTS` that the span has | whole values |
 
@@ -78,11 +78,14 @@ BOOSTS: Final = {"name": 1.5}
 PARTS: Final = ("parent", "input", "output", "events", "links")
 """Optional parts of a span that have no field."""
 
-FORMAT_VERSION: Final = 3
-"""Document version of a new index. Version 2 lacks terms of events, array elements and span ids, and keeps the
-Unicode form of each word."""
-EARLIER_FORMAT: Final = 2
-"""Document version of an index that an earlier release built. New parts of such an index keep this version."""
+FORMAT_VERSION: Final = 4
+"""Document version of a new index. Version 3 has whole span ids as terms. Version 2 lacks terms of events, array
+elements and span ids, and keeps the Unicode form of each word."""
+EARLIER_FORMATS: Final = (2, 3)
+"""Document versions of indexes that earlier releases built. New parts of such an index keep its version."""
+SPAN_TERM_DIGITS: Final = 4
+"""Digits of a span id in its term. The stored ids of the spans with a term decide which of them match. Terms of whole
+ids would take a third of the index."""
 
 
 def settings(format_version: int) -> tuple[object, ...]:
@@ -211,6 +214,16 @@ class Analyzer:
         return self.format_version == FORMAT_VERSION
 
     @property
+    def has_all_terms(self) -> bool:
+        """Whether documents have terms of events, array elements and span ids, and words one Unicode form."""
+        return self.format_version > 2
+
+    @property
+    def span_term_digits(self) -> int | None:
+        """Digits of a span id in its term; None for all."""
+        return None if self.format_version <= 3 else SPAN_TERM_DIGITS
+
+    @property
     def public_name(self) -> str:
         """The name by which users choose the analyzer, without its format."""
         return self.name.partition("@")[0]
@@ -260,7 +273,7 @@ class Analyzer:
 
     def normalized(self, text: str) -> str:
         """Normalize the Unicode form of a text, so that each spelling of a word is the same word."""
-        return tokenization.normalized(text) if self.is_current else text
+        return tokenization.normalized(text) if self.has_all_terms else text
 
     def prepared(self, text: str) -> str:
         """Return a text in the form that the index splits into words."""
@@ -349,7 +362,8 @@ NAMES: Final = tuple(ANALYZERS)
 EARLIER: Final = {
     earlier.name: earlier
     for each in ANALYZERS.values()
-    for earlier in [replace(each, name=f"{each.name}@{EARLIER_FORMAT}", format_version=EARLIER_FORMAT)]
+    for version in EARLIER_FORMATS
+    for earlier in [replace(each, name=f"{each.name}@{version}", format_version=version)]
 }
 """Analyzers of indexes that an earlier release built. Such an index keeps its format until it is rebuilt."""
 _BY_FINGERPRINT: Final = {each.fingerprint: each for each in (*ANALYZERS.values(), *EARLIER.values())}
@@ -371,7 +385,7 @@ def hint_of(analyzer: Analyzer, texts: Iterable[str]) -> str | None:
             "Lao, Khmer and Burmese only by whole runs of letters; after `tracelake index rebuild --text "
             f"{CJK.name}` every part is found"
         )
-    if not analyzer.is_current:
+    if not analyzer.has_all_terms:
         return (
             "an earlier version built this index: it has no attributes of events, elements of arrays and span ids, and "
             "each Unicode form of a word is another word; run `tracelake index rebuild`"

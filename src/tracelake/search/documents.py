@@ -142,7 +142,7 @@ def documents(batch: pa.RecordBatch, analyzer: Analyzer = ENGLISH) -> Iterator[t
         ValueError: An id is not hexadecimal, or does not have 32 or 16 digits.
     """
     integers = list(_numbers(batch))
-    terms = _terms(batch) if analyzer.is_current else _earlier_terms(batch)
+    terms = _terms(batch, analyzer.span_term_digits) if analyzer.has_all_terms else _earlier_terms(batch)
     texts = [*_columns(batch), *terms, *_words(batch, analyzer)]
     for row, document_id in enumerate(_ids(batch)):
         document = tantivy.Document()
@@ -226,22 +226,23 @@ def _owned_by_events(batch: pa.RecordBatch) -> _Owned:
     return _Owned(offsets, _flat(maps, "keys")[1], values, types, rows, [offsets[at] for at in of_rows])
 
 
-def _terms(batch: pa.RecordBatch) -> Iterator[tuple[str, Texts]]:
-    """Yield the fields of attributes and span parts. The terms of a row form one text, which tantivy splits."""
+def _terms(batch: pa.RecordBatch, span_digits: int | None) -> Iterator[tuple[str, Texts]]:
+    """Yield the fields of attributes and span parts. The terms of a row form one text, which tantivy splits.
+
+    `span_digits` is the number of digits of a span id in its term; None for all.
+    """
     several = {
         "attributes": _owned(batch, "attributes", "attribute_types"),
         "resource": _owned(batch, "resource", "resource_types"),
         "events": _owned_by_events(batch),
     }
-    ids: Column = batch.column("span_id")
-    of_spans = pc.binary_join_element_wise(
-        query_values.path_term("span"), ids.cast(pa.string()), query_values.SEPARATOR
-    )
+    ids: Column = pc.utf8_slice_codeunits(batch.column("span_id").cast(pa.string()), 0, span_digits)
+    of_spans = pc.binary_join_element_wise(query_values.path_term("span"), ids, query_values.SEPARATOR)
     yield from _terms_of(batch, several, [of_spans], with_elements=True)
 
 
 def _earlier_terms(batch: pa.RecordBatch) -> Iterator[tuple[str, Texts]]:
-    """Yield the same fields in the form of `analyzers.EARLIER_FORMAT`."""
+    """Yield the same fields in the form of document version 2."""
     several = {
         "attributes": _owned(batch, "attributes", "attribute_types"),
         "resource": _owned(batch, "resource", "resource_types"),

@@ -120,6 +120,13 @@ class Inheritance:
             and any(matches(value) for value in (evaluation.label, evaluation.score) if value is not None)
         }
 
+    def spans(self, term: str, beginning: str) -> list[int]:
+        """Return the rows of the spans with a term in field `attribute` whose span id begins with a text."""
+        documents = self._searcher.doc_freq("attribute", term)
+        having = tantivy.Query.term_query(self._index.schema, "attribute", term, "basic")
+        carriers = [self._raw(hit) for hit in self._search([having], documents)] if documents else []
+        return [carrier.row for carrier in carriers if carrier.span_id.startswith(beginning)]
+
     def earliest(self, field: str, trace_ids: Collection[str]) -> dict[str, RawHit]:
         """Return the earliest span with a value of its own of each trace that has one."""
         having = tantivy.Query.exists_query(field)

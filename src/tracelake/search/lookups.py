@@ -27,6 +27,8 @@ RowsWhere: TypeAlias = Callable[[str], Sequence[int]]
 """Function that returns the ids of the rows of table `spans` that meet an SQL condition."""
 AssessedTraces: TypeAlias = Callable[[str, str, Callable[[Any], bool]], Collection[str]]
 """Function that returns the traces with an assessment of a kind and name whose value passes a test."""
+SpansOf: TypeAlias = Callable[[str, str], Sequence[int]]
+"""Function that returns the ids of the rows with a term in field `attribute` whose span id begins with a text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,7 @@ class Lookups:
     inherited: Inherited | None = None
     rows_where: RowsWhere | None = None
     assessed: AssessedTraces | None = None
+    spans: SpansOf | None = None
 
 
 NO_LOOKUPS: Final = Lookups()

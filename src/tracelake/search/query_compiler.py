@@ -49,6 +49,7 @@ from tracelake.search.query_parser import (
     AllOf,
     AnyOf,
     Boost,
+    Clause,
     Everything,
     Last,
     Node,
@@ -75,6 +76,7 @@ FIELDS: Final = (*KEYWORDS, "type", *ORDERED, *analyzers.TEXTS, "span", "has", "
 
 
 _REBUILT: Final = "an index of this version; run `tracelake index rebuild`"
+SPAN_ID_DIGITS: Final = 16
 _IDS: Final = (
     re.compile("(?:tr-)?(?P<trace>[0-9a-f]{32})", re.ASCII),
     re.compile("(?P<span>[0-9a-f]{16})", re.ASCII),
@@ -260,10 +262,20 @@ class _Compiler:
         return _either([self._exact(node, "status", node.text), tantivy.Query.boolean_query(without)])
 
     def _span(self, node: Text) -> tantivy.Query:
-        """Return the query for a span id."""
-        if not self.analyzer.is_current:
+        """Return the query for a span id, or for its first digits."""
+        if not self.analyzer.has_all_terms:
             raise QuerySyntaxError(node.place, f"span: needs {_REBUILT}")
-        return self._exact(node, "attribute", term_of(path_term("span"), node.text))
+        digits, value = self.analyzer.span_term_digits, analyzers.lowered(node.text)
+        if digits is None or (node.prefix and len(value) <= digits):
+            return self._exact(node, "attribute", term_of(path_term("span"), value))
+        if node.distance and not node.quoted:
+            raise QuerySyntaxError(
+                node.place, "~ applies to words and names, not to span ids; write span:ab* instead"
+            )
+        if self.lookups.spans is None or not (node.prefix or len(value) == SPAN_ID_DIGITS):
+            return tantivy.Query.empty_query()
+        rows = list(self.lookups.spans(term_of(path_term("span"), value[:digits]), value))
+        return tantivy.Query.term_set_query(self.index.schema, "row", rows)
 
     def _assessed(self, field: str, place: int, matches: Callable[[Any], bool]) -> tantivy.Query:
         """Return the query for spans whose trace has an assessment that passes a test."""
@@ -289,7 +301,7 @@ class _Compiler:
             return None
         clauses = [] if ids.trace_id is None else [self._exact(node, "trace", ids.trace_id)]
         if ids.span_id is not None:
-            if not self.analyzer.is_current:
+            if not self.analyzer.has_all_terms:
                 return None
             clauses.append(self._span(replace(node, text=ids.span_id)))
         return _filter(_every(clauses))
@@ -326,9 +338,9 @@ class _Compiler:
 
     def _paths(self, path: str, place: int) -> list[str]:
         """Return the term paths of an attribute. A span attribute may also be one of its events."""
-        if path.startswith("events.") and not self.analyzer.is_current:
+        if path.startswith("events.") and not self.analyzer.has_all_terms:
             raise QuerySyntaxError(place, f"attributes of events need {_REBUILT}")
-        if path.startswith("attributes.") and self.analyzer.is_current:
+        if path.startswith("attributes.") and self.analyzer.has_all_terms:
             return [path_term(path), path_term(f"events.{path.removeprefix('attributes.')}")]
         return [path_term(path)]
 
@@ -650,7 +662,16 @@ def prepared_in_index(
 @lru_cache(QUERIES_KEPT)
 def _read(query: str) -> _Read:
     node = tree(query)
-    return _Read(node, is_like(node), is_relative(node), is_inherited(node) or reads_rows(node))
+    is_looked_up = is_inherited(node) or reads_rows(node) or any(map(_names_span, leaves(node)))
+    return _Read(node, is_like(node), is_relative(node), is_looked_up)
+
+
+def _names_span(leaf: Clause) -> bool:
+    """Whether a clause has a span id, which the index only has in parts."""
+    if not isinstance(leaf, Text):
+        return False
+    ids = ids_in(leaf)
+    return leaf.field == "span" or (ids is not None and ids.span_id is not None)
 
 
 @lru_cache(QUERIES_KEPT)

@@ -357,7 +357,7 @@ class Searcher:
                 self._inheritances.pop(oldest, None)
             inheritance = Inheritance(self._grammar, opened.searcher, workspace, self._assessments)
             self._inheritances[workspace] = inheritance
-        return Lookups(alike, inheritance.query, self._rows_where, inheritance.assessed)
+        return Lookups(alike, inheritance.query, self._rows_where, inheritance.assessed, inheritance.spans)
 
     def _may_match(self, may: MayMatch) -> tuple[int, ...]:
         """Return the numbers of the parts that may have hits."""

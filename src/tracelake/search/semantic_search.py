@@ -298,7 +298,7 @@ class SemanticSearch:
         )
 
         inheritance = Inheritance(index, self._opened.searcher, request.workspace, self._assessments)
-        lookups = Lookups(alike, inheritance.query, self._rows_where, inheritance.assessed)
+        lookups = Lookups(alike, inheritance.query, self._rows_where, inheritance.assessed, inheritance.spans)
 
         def query_of(node: query_parser.Node) -> tantivy.Query | None:
             query = compiled(index, node, request.now_ns, lookups, self._analyzer)
