@@ -313,7 +313,7 @@ def test_f14_a_flipped_byte_among_the_vectors_is_refused_and_named(tmp_path: Pat
     objects, _, manifest = built(settings, [span(n, input=f"text {n}") for n in range(50)])
     [part] = read_parts(objects, manifest)
     data = objects.get(part.path)
-    place = data.index(b"TLVECT01") + len(b"TLVECT01") + 900
+    place = len(data) - 100  # the vectors are the last file of a pack
     objects.put(part.path, data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
     [problem] = verify_parts(objects, [part])
     assert (problem.kind, problem.path) == ("damaged", part.path)
