@@ -23,6 +23,7 @@ from tracelake.search.analyzers import (
 )
 from tracelake.search.documents import written
 from tracelake.search.prefilter import prefilter_of
+from tracelake.search.query_compiler import asks_for_lookups
 from tracelake.search.results import highlight
 from tracelake.search.searcher import Searcher
 
@@ -133,8 +134,12 @@ def test_it_finds_the_spans_that_it_means(searcher: Searcher, query: str) -> Non
 
 def check_span_ids(directory: Path) -> None:
     """Check queries for span ids in a new index, in which two of them share all digits but the last."""
+    unique = uuid.uuid4().hex
+    assert asks_for_lookups(f"span:{unique}")
+    assert asks_for_lookups(unique[:16])
+    assert not asks_for_lookups(f"service:{unique}")
     objects, manifest = index_of([table(ROWS[:3]), table(ROWS[3:])])
-    searcher = Searcher(objects, manifest, directory / uuid.uuid4().hex)
+    searcher = Searcher(objects, manifest, directory / unique)
     for query in FINDS:
         if ROWS[2]["span_id"][:2] in query:
             check_finds(searcher, query)

@@ -662,11 +662,11 @@ def prepared_in_index(
 @lru_cache(QUERIES_KEPT)
 def _read(query: str) -> _Read:
     node = tree(query)
-    is_looked_up = is_inherited(node) or reads_rows(node) or any(map(_names_span, leaves(node)))
+    is_looked_up = is_inherited(node) or reads_rows(node) or any(map(names_span, leaves(node)))
     return _Read(node, is_like(node), is_relative(node), is_looked_up)
 
 
-def _names_span(leaf: Clause) -> bool:
+def names_span(leaf: Clause) -> bool:
     """Whether a clause has a span id, which the index only has in parts."""
     if not isinstance(leaf, Text):
         return False
