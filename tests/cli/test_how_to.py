@@ -304,3 +304,17 @@ def test_the_tutorial(cli: RunCli, tmp_path: Path) -> None:
         numbers=False, only=lambda command: "trace show" in command or "verify" in command, words=words
     )
     assert (len(found), len(shown)) == (3, 2)
+
+
+def test_a_trace_shows_texts_of_messages(cli: RunCli, tmp_path: Path) -> None:
+    """`trace show` prints the question and the answer, not the JSON of the messages."""
+    texts = {
+        "gen_ai.input.messages": '[{"role": "user", "parts": [{"type": "text", "content": "Why?"}]}]',
+        "gen_ai.output.messages": '[{"role": "assistant", "parts": [{"type": "text", "content": "Because."}]}]',
+    }
+    attributes = [{"key": key, "value": {"stringValue": text}} for key, text in texts.items()]
+    (tmp_path / "a.jsonl").write_bytes(a_line(a_span(0, 0, attributes=attributes)))
+    with tracelake.init(tmp_path / "lake", buckets=1) as lake:
+        lake.ingest(tmp_path / "a.jsonl", runner=InProcess())
+    ran = cli("trace", "show", f"{1:032x}", "--lake", tmp_path / "lake")
+    assert re.search(r"^input +Why\?\s+^output +Because\.\s*$", ran.out, re.MULTILINE), ran.out

@@ -385,6 +385,8 @@ def _milliseconds(option: str, text: str | None) -> float | None:
 
 
 def _trace(trace: Trace) -> Iterator[Renderable]:
+    from tracelake.otlp.content import preview  # noqa: PLC0415  a quarter of a second that others save
+
     summary = trace.summary
     root = next((span for _, span in trace.walk()), {})
     tokens = (summary.get("input_tokens"), summary.get("output_tokens"))
@@ -397,8 +399,8 @@ def _trace(trace: Trace) -> Iterator[Renderable]:
         ("spans", f"{len(trace.spans):,}, {summary['error_count']:,} with errors"),
         ("tokens", f"{tokens[0] or 0:,} in, {tokens[1] or 0:,} out" if any(tokens) else None),
         ("session", summary.get("session_id")),
-        ("input", (root.get("input") or "")[:TEXT_SHOWN] or None),
-        ("output", (root.get("output") or "")[:TEXT_SHOWN] or None),
+        ("input", (preview(root.get("input")) or "")[:TEXT_SHOWN] or None),
+        ("output", (preview(root.get("output"), output=True) or "")[:TEXT_SHOWN] or None),
     ]
     yield render.fields(pairs)
     yield ""

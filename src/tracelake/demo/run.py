@@ -280,9 +280,9 @@ def run_demo(
             _look(commands, lake, shown)
             seconds = time.monotonic() - started
             trace_url = f"{server.url}/traces/{shown.trace_id}"
-            _tell(f"Done in {seconds:.0f} s. The server answers at {server.url}; the trace above is at")
-            print(f"  {trace_url}", flush=True)
             if stay:
+                _tell(f"Done in {seconds:.0f} s. Open {server.url} in a browser; the trace above is at")
+                print(f"  {trace_url}", flush=True)
                 _stay(server)
         again = shlex.join(["tracelake", "serve", "--lake", lake])
         _tell(f"The server has stopped, the lake stays in {lake}. Serve it again with:")
