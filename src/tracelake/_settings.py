@@ -116,6 +116,8 @@ class Settings(BaseSettings):
     """Number of newest transactions whose inputs `gc` keeps in the journal."""
     gc: bool = True
     """Whether servers and continuous pipelines collect garbage by themselves, once an hour."""
+    erased_spans: Literal["refuse", "erase"] = "refuse"
+    """Whether a server refuses late spans of erased traces, with partial success, or accepts and erases them."""
     history_age: str = "7d"
     """Time for which every state of the tables can be read, such as `12h` or `7d`; then commits of transactions expire.
     `none` keeps all."""

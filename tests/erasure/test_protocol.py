@@ -7,7 +7,15 @@ from itertools import product
 import pytest
 
 from tracelake.erasure.model import Mask, MaskEntry
-from tracelake.erasure.protocol import ErasureStep, Observation, next_step, with_entry, without_entry
+from tracelake.erasure.protocol import (
+    ErasureStep,
+    Observation,
+    next_step,
+    with_entry,
+    with_late_spans,
+    without_entry,
+    without_expired,
+)
 
 PLACES = ("tracking_rows", "waiting", "table_rows", "documents", "examples")
 
@@ -43,18 +51,43 @@ def check_rows_wait_for_input() -> None:
 
 
 def check_mask() -> None:
-    """Each change has a number of its own, a repeated one changes nothing, and others stay hidden."""
+    """Each change has a new number, a repeated one changes nothing, and others stay hidden."""
     first, second, wider = MaskEntry("a", "1"), MaskEntry("b", "2"), MaskEntry("a", "3")
     mask = with_entry(with_entry(Mask(), first), second)
     assert (mask.number, mask.entries) == (2, (first, second))
     assert with_entry(mask, first) is mask
     assert with_entry(mask, wider) == Mask(3, (second, wider))
-    assert without_entry(mask, "a") == Mask(3, (second,))
-    assert without_entry(mask, "c") is mask
+    assert without_entry(mask, "a", 0) == Mask(3, (second,), (first,))
+    assert without_entry(mask, "c", 0) is mask
+
+
+def check_late_spans() -> None:
+    """An erasure with late spans in transaction 4, open or finished, hides them until it has looked at the
+    transaction."""
+    open_one = with_entry(Mask(), MaskEntry("a", "1"))
+    for mask in (open_one, without_entry(open_one, "a", 3)):
+        late = with_late_spans(mask, ["a", "unknown"], 4)
+        assert (late.entries, late.finished) == ((MaskEntry("a", "1", 4),), ())
+        assert late.number == mask.number + 1
+        assert with_late_spans(late, ["a"], 3) is late
+        assert without_entry(late, "a", 4) is late
+        wider = with_entry(late, MaskEntry("a", "2"))
+        assert wider.entries == (MaskEntry("a", "2", 4),)
+        ended = without_entry(late, "a", 5)
+        assert (ended.entries, ended.finished) == ((), (MaskEntry("a", "1", 4),))
+        assert without_expired(ended, ["a"]) == Mask(ended.number)
+        assert without_expired(late, ["a"]) is late
 
 
 @pytest.mark.parametrize(
-    "check", [check_finish_only_without_data, check_collection_is_last, check_rows_wait_for_input, check_mask]
+    "check",
+    [
+        check_finish_only_without_data,
+        check_collection_is_last,
+        check_rows_wait_for_input,
+        check_mask,
+        check_late_spans,
+    ],
 )
 def test_decisions(check: object) -> None:
     """Each rule holds for all observations."""

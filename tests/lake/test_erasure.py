@@ -16,10 +16,13 @@ from opentelemetry.proto.trace.v1 import trace_pb2 as pb
 import tracelake
 from tests.tracking.conftest import new_url, postgres
 from tests.tracking.requests import payload, request, trace_id
+from tracelake import limits
 from tracelake._errors import NotFoundError, UsageError
 from tracelake.lake.erasure import ValueScanner
 from tracelake.otlp.partition import take_apart
 from tracelake.pipeline.continuous import InboxPipeline
+from tracelake.pipeline.decode_task import staged_bytes
+from tracelake.pipeline.staging import STAGING
 from tracelake.tasks.runners import InProcess
 from tracelake.tracking.store import TracedRequest, TrackingStore
 
@@ -122,17 +125,39 @@ def test_the_bytes_of_an_erased_trace_are_gone(
 def test_a_trace_that_is_ingested_again_is_erased_again(
     lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline, tmp_path: Path
 ) -> None:
-    """A file brings an erased trace back; the next run of the erasures removes it, and looks at new rows only."""
+    """A file brings an erased trace back: no reader sees it, and the next run of the erasures removes it."""
     fill(store, pipeline)
     report = lake.erase(trace=trace_id(1))
     (tmp_path / "again.pb").write_bytes(payload((1, 7), (4, 1), text=SECRET))
     lake.ingest(tmp_path / "again.pb", runner=InProcess())
-    assert lake.search(SECRET).total == 2
+    assert {hit.trace_id for hit in lake.search(SECRET)} == {trace_id(4)}
+    assert lake.sql("select distinct trace_id from spans where span_id like '%7'").num_rows == 0
+    assert lake.erasures.get(report.id).state == "finished"  # until an eraser continues it
     (again,) = lake.erasures.run()
     assert (again.id, again.state) == (report.id, "finished")
     assert {hit.trace_id for hit in lake.search(SECRET)} == {trace_id(4)}
+    assert again.removed["table rows"] > report.removed["table rows"]
     assert lake.erasures.run() == []
     assert lake.verify().findings == ()
+
+
+def test_late_spans_are_accepted_again_after_their_ids_expire(
+    lake: tracelake.Lake,
+    store: TrackingStore,
+    pipeline: InboxPipeline,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """After the stated time, the lake forgets the ids of erased traces, and stores their spans as any others."""
+    fill(store, pipeline)
+    report = lake.erase(trace=trace_id(1))
+    monkeypatch.setattr(limits, "ERASED_IDS_S", 0.0)
+    assert lake.erasures.run() == []
+    with pytest.raises(NotFoundError):
+        lake.erasures.verify(report.id)
+    (tmp_path / "again.pb").write_bytes(payload((1, 7), text=SECRET))
+    lake.ingest(tmp_path / "again.pb", runner=InProcess())
+    assert [hit.trace_id for hit in lake.search(SECRET)] == [trace_id(1)]
 
 
 @pytest.mark.parametrize("layout", ["trace", "pack", "lake"])
@@ -157,9 +182,9 @@ def test_verify_lists_what_is_left_of_an_erased_trace(
     lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline
 ) -> None:
     """The scan finds ids and texts in parts, databases, compressed frames and the index before the bytes are removed,
-    and nothing afterwards."""
+    and no value afterwards."""
     for name, number in (("alice", 1), ("bob", 2)):
-        store.write([_of_user(name, number)])
+        store.write([user_request(name, number)])
     pipeline.run_once()
     report = lake.erasures.request(user="alice")
     check = lake.erasures.verify(report.id, ["alice"])
@@ -172,12 +197,15 @@ def test_verify_lists_what_is_left_of_an_erased_trace(
 
 
 def test_the_scan_looks_into_compressed_and_columnar_data() -> None:
-    """Values are found in text, OTLP, zstd frames at any place, gzip, and nested Parquet columns."""
+    """Values are found in text, OTLP, zstd frames at any place, gzip, and nested Parquet columns, and
+    staged Arrow streams."""
     otlp = payload((1, 1), text=SECRET)
     table = pa.table({"a": [[{"key": "k", "value": SECRET}]], "id": [trace_id(1)]})
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink, compression="zstd")
+    empty, staged = (staged_bytes(rows).to_pybytes() for rows in (table.slice(1), table))
     for data in (
+        empty + staged,
         otlp,
         b"head" + zstandard.compress(otlp) + zstandard.compress(b"rest"),
         gzip.compress(otlp),
@@ -194,6 +222,15 @@ def test_late_spans_of_an_erased_trace_are_refused(lake: tracelake.Lake, store: 
     (refused,) = store.write([request((1, 2), (2, 1), text=OTHER)])
     assert refused is not None
     assert (refused.spans, "erased" in refused.reason) == (1, True)
+    assert lake.hot.infos([trace_id(1), trace_id(2)]).keys() == {trace_id(2)}
+
+
+def test_late_spans_may_be_accepted_and_erased(lake: tracelake.Lake, store: TrackingStore) -> None:
+    """With the setting, the sender learns of no refusal, and the spans are not stored."""
+    store.write([request((1, 1), text=SECRET)])
+    lake.erase(trace=trace_id(1))
+    store.reports_erased = False
+    assert store.write([request((1, 2), (2, 1), text=OTHER), request((1, 3))]) == [None, None]
     assert lake.hot.infos([trace_id(1), trace_id(2)]).keys() == {trace_id(2)}
 
 
@@ -227,9 +264,9 @@ def test_the_traces_of_a_user_are_erased_before_and_after_their_commit(
     """All traces with a span of the user are erased: committed ones, and pending ones."""
     users = (("alice", 1), ("bob", 2), ("alice", 3))
     for name, number in users[:2]:
-        store.write([_of_user(name, number)])
+        store.write([user_request(name, number)])
     pipeline.run_once()
-    store.write([_of_user(*users[2])])
+    store.write([user_request(*users[2])])
     assert lake.erase(user="alice").state == "open"
     assert [hit.trace_id for hit in lake.search("*")] == [trace_id(2)]
     pipeline.run_once()
@@ -238,6 +275,26 @@ def test_the_traces_of_a_user_are_erased_before_and_after_their_commit(
     assert [hit.trace_id for hit in lake.search("*")] == [trace_id(2)]
     assert objects_with(lake, b"alice") == []
     assert report.value.startswith("sha256:")
+
+
+def test_staged_rows_of_a_killed_pipeline_are_deleted(lake: tracelake.Lake, store: TrackingStore) -> None:
+    """Rows that a pipeline staged before it was killed go with the erasure."""
+    store.write([request((1, 1), text=SECRET), request((2, 1))])
+
+    def stop(step: tracelake.Progress) -> None:
+        if step.stage == "writing":
+            raise KeyboardInterrupt
+
+    killed = lake.pipeline(runner=InProcess())
+    with pytest.raises(KeyboardInterrupt):
+        killed.run_once(progress=stop)
+    with closing(lake.pipeline(runner=InProcess())) as second:
+        second.run_once()
+    lake.objects.put(f"{STAGING}killed", staged_bytes(pa.table({"trace_id": [trace_id(1)]})).to_pybytes())
+    report = lake.erase(trace=trace_id(1))
+    assert report.state == "finished"
+    assert list(lake.objects.list(STAGING)) == []
+    assert lake.erasures.verify(report.id).findings == ()
 
 
 def test_traces_that_match_a_condition_are_erased(
@@ -252,7 +309,8 @@ def test_traces_that_match_a_condition_are_erased(
     assert {hit.trace_id for hit in lake.search("*")} == {trace_id(2), trace_id(3)}
 
 
-def _of_user(name: str, number: int) -> TracedRequest:
+def user_request(name: str, number: int) -> TracedRequest:
+    """Return a request with a span of a user."""
     body = pb.TracesData.FromString(payload((number, 1), text=OTHER))
     span = body.resource_spans[0].scope_spans[0].spans[0]
     span.attributes.add(key="user.id").value.string_value = name

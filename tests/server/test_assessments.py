@@ -161,6 +161,6 @@ def test_the_role_of_the_key_decides(client: Client, opened: tracelake.Lake) -> 
      ("9" * 5_000, "9" * 5_000), ("1_0", "1_0")],
 )  # fmt: skip
 def test_values_that_a_person_types(text: str, value: object) -> None:
-    """True and false, numbers, and texts are told apart; a huge number stays a text."""
+    """True and false, numbers, and texts stay distinct; a huge number stays a text."""
     assert value_of(text) == value
     assert type(value_of(text)) is type(value)

@@ -125,7 +125,7 @@ class DeletingTasks(SimulatedTasks):
         retired = [row[0] for trace, row in old.items() if counts.get(trace) != row[2]]
         receipt, name = ShapeReceipt(), self._process.new_uuid().hex
         for table, rows, ids in (("spans", came, gone), ("traces", changed, retired)):
-            path = f"shards/{table}/{t}-{name}"
+            path = f"shards/{table}/parts/{task.tables[table].epoch:06d}/{t}-{name}"
             numbered = [[first_row_id(t) + number, *row] for number, row in enumerate(rows)]
             if numbered:
                 receipt.of(table).parts.append(self.put_rows(f"{path}.parquet", numbered))
@@ -171,6 +171,8 @@ class DeletingScenario(PipelineScenario):
 
     name = "deleting"
     pause_s = 0.2
+    batches_min = 3
+    """Batches of a table at which the compactor merges the newest two."""
 
     def __init__(self, replicas: int = 1) -> None:
         super().__init__(replicas, len(SEGMENTS))
@@ -230,13 +232,16 @@ class DeletingScenario(PipelineScenario):
                 shard = Shard(table, process.key_value, process.objects)
                 with Lease(shard, process.key_value) as lease:
                     settled = settle_append(lease.state.batches, upper)
-                    if len(settled) > 2:  # the retractions of a deletion then concern an older batch
+                    if (
+                        len(settled) >= self.batches_min
+                    ):  # the retractions of a deletion then concern an older batch
                         pair = settled[-2:]
-                        merged = self.merge(process, [shard.batch(ref) for ref in pair], lease.state.epoch)
+                        batches = [shard.batch(ref) for ref in pair]
+                        merged = self.merge(process, table, batches, lease.state.epoch)
                         shard.replace(pair, merged)
             process.sleep(0.1)
 
-    def merge(self, process: Process, batches: Sequence[Batch], epoch: int) -> Batch:
+    def merge(self, process: Process, table: str, batches: Sequence[Batch], epoch: int) -> Batch:
         """Return the batch with the same rows, retractions and history as adjacent ones."""
 
         def read(parts: Sequence[Part]) -> Json:
@@ -251,9 +256,10 @@ class DeletingScenario(PipelineScenario):
         live = sorted(row for row in rows if row[0] not in times)
         older = sorted(row for row in gone if row[0] not in inserted)
         past = sorted([*past, *([*row, times[row[0]]] for row in rows if row[0] in times)])
-        tasks, name = DeletingTasks(process), process.new_uuid().hex
+        tasks, folder = DeletingTasks(process), f"shards/{table}/parts/{epoch:06d}"
+        name = process.new_uuid().hex
         parts, retractions, history = (
-            (tasks.put_rows(f"shards/merged/{name}.{what}", several),) if several else ()
+            (tasks.put_rows(f"{folder}/{name}.{what}", several),) if several else ()
             for what, several in (("rows", live), ("gone", older), ("past", past))
         )
         lower, upper = batches[0].lower, batches[-1].upper

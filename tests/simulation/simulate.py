@@ -19,6 +19,7 @@ from tests.simulation.clients import ClientsScenario, PlainIngestScenario
 from tests.simulation.collecting import CollectScenario
 from tests.simulation.deaths import DeathsScenario
 from tests.simulation.deleting import DeletingScenario
+from tests.simulation.erasing import ErasingScenario
 from tests.simulation.expiring import ExpireScenario
 from tests.simulation.fitting import FittingScenario
 from tests.simulation.index_merging import IndexMergeScenario
@@ -63,6 +64,7 @@ SCENARIOS: tuple[Scenario, ...] = (
     WritesScenario(),
     DeathsScenario("merge"),
     DeletingScenario(),
+    ErasingScenario(),
     FittingScenario(),
     OverlapScenario(),
     StepsScenario(),

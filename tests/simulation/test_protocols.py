@@ -10,6 +10,7 @@ from tests.simulation.collecting_mutants import COLLECT_MUTANTS
 from tests.simulation.deaths import DeathsScenario, Stage
 from tests.simulation.deaths_mutants import DEATHS_MUTANTS
 from tests.simulation.deleting_mutants import DELETING_MUTANTS
+from tests.simulation.erasing_mutants import ERASING_MUTANTS
 from tests.simulation.expiring import ExpireScenario
 from tests.simulation.expiring_mutants import EXPIRE_MUTANTS
 from tests.simulation.fitting_mutants import FITTING_MUTANTS
@@ -71,6 +72,7 @@ SLICES = {
     "index-merge": 26,
     "deaths": 40,
     "deleting": 25,
+    "erasing": 25,
     "fitting": 12,
     "overlap": 15,
     "steps": 15,
@@ -250,6 +252,7 @@ def test_seeds_that_failed_once(scenario: Scenario, seed: int, what: str) -> Non
         *WRITES_MUTANTS,
         *DEATHS_MUTANTS,
         *DELETING_MUTANTS,
+        *ERASING_MUTANTS,
         *FITTING_MUTANTS,
         *OVERLAP_MUTANTS,
         *TRIMMING_MUTANTS,

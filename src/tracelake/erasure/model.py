@@ -51,18 +51,24 @@ class TraceIds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class MaskEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An open erasure, and the object with its trace ids."""
+    """An erasure, and the object with its trace ids."""
 
     id: str
     path: str
+    until: int = -1
+    """Newest transaction that may add rows of the traces. The erasure ends after it has looked at this transaction."""
 
 
 class Mask(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Open erasures of a lake. Readers hide the traces of all entries."""
+    """Erasures of a lake. Readers hide the traces of open ones. Pipelines hide those of recent ones again, before they
+    commit late spans of them."""
 
     number: int = 0
     """Number of changes. Readers drop cached rows if it differs."""
     entries: tuple[MaskEntry, ...] = ()
+    """Open erasures."""
+    finished: tuple[MaskEntry, ...] = ()
+    """Finished erasures whose trace ids have not expired."""
     format_version: int = FORMAT_VERSION
 
 

@@ -6,8 +6,11 @@ so an eraser that crashed is continued by any other. The erasure ends only if an
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from enum import Enum
+
+from msgspec.structs import replace
 
 from tracelake.erasure.model import Mask, MaskEntry
 
@@ -62,13 +65,49 @@ def next_step(observation: Observation) -> ErasureStep:
 
 def with_entry(mask: Mask, entry: MaskEntry) -> Mask:
     """Return the mask that also hides the traces of an erasure. Hiding them again changes nothing."""
+    before = next((each for each in (*mask.entries, *mask.finished) if each.id == entry.id), entry)
+    entry = replace(entry, until=max(entry.until, before.until))
     if entry in mask.entries:
         return mask
-    others = tuple(each for each in mask.entries if each.id != entry.id)
-    return Mask(mask.number + 1, (*others, entry))
+    return replace(
+        mask,
+        number=mask.number + 1,
+        entries=(*_others(mask.entries, entry.id), entry),
+        finished=_others(mask.finished, entry.id),
+    )
 
 
-def without_entry(mask: Mask, erasure_id: str) -> Mask:
-    """Return the mask after an erasure has finished."""
-    remaining = tuple(each for each in mask.entries if each.id != erasure_id)
-    return mask if remaining == mask.entries else Mask(mask.number + 1, remaining)
+def with_late_spans(mask: Mask, erasure_ids: Collection[str], transaction: int) -> Mask:
+    """Return the mask that hides the traces of these erasures while a transaction adds rows of them.
+
+    Safety: a pipeline writes this mask before it appends the rows to a table. No eraser then ends the erasure before
+    it has looked at the transaction.
+    """
+    for entry in (*mask.entries, *mask.finished):
+        if entry.id in erasure_ids:
+            mask = with_entry(mask, replace(entry, until=max(entry.until, transaction)))
+    return mask
+
+
+def without_entry(mask: Mask, erasure_id: str, upper: int) -> Mask:
+    """Return the mask after an erasure found no rows of transactions below `upper`. The mask is the same if a later
+    transaction may add some."""
+    entry = next((each for each in mask.entries if each.id == erasure_id), None)
+    if entry is None or entry.until >= upper:
+        return mask
+    return replace(
+        mask,
+        number=mask.number + 1,
+        entries=_others(mask.entries, erasure_id),
+        finished=(*mask.finished, entry),
+    )
+
+
+def without_expired(mask: Mask, erasure_ids: Collection[str]) -> Mask:
+    """Return the mask without finished erasures whose trace ids have expired."""
+    remaining = tuple(each for each in mask.finished if each.id not in erasure_ids)
+    return mask if remaining == mask.finished else replace(mask, finished=remaining)
+
+
+def _others(entries: tuple[MaskEntry, ...], erasure_id: str) -> tuple[MaskEntry, ...]:
+    return tuple(each for each in entries if each.id != erasure_id)

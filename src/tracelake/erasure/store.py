@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,9 +20,9 @@ from tracelake.erasure.model import (
     to_bytes,
     trace_ids_of,
 )
-from tracelake.erasure.protocol import with_entry, without_entry
+from tracelake.erasure.protocol import with_entry, with_late_spans, without_entry, without_expired
 from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX
-from tracelake.storage import ABSENT, Done, KeyValueStore, ObjectStore, settle
+from tracelake.storage import ABSENT, Done, KeyValueStore, ObjectStore, delete_all, settle
 
 PARTITION: Final = "erasures"
 _FILES: Final = "erased-files"
@@ -55,21 +55,39 @@ class ErasureStore:
 
     def masked(self) -> MaskedTraces:
         """Return the traces that readers hide now. It reads one small record."""
-        entry = self._key_value.get(_MASKS, _KEY)
-        if entry is None:
-            return NOTHING_MASKED
-        mask = mask_of(entry.value)
+        mask = self.mask_now()
         with self._lock:
             if mask.number != self._masked.number:
-                ids = {each.path: self._ids.get(each.path) or self.ids(each.path) for each in mask.entries}
-                self._ids = ids
+                ids = self._cached([*mask.entries, *mask.finished], mask.entries)
                 self._masked = MaskedTraces(mask.number, frozenset[str]().union(*ids.values()))
             return self._masked
 
-    def masking(self) -> set[str]:
-        """Return the ids of the erasures whose traces readers hide."""
+    def mask_now(self) -> Mask:
+        """Return the mask."""
         entry = self._key_value.get(_MASKS, _KEY)
-        return set() if entry is None else {each.id for each in mask_of(entry.value).entries}
+        return Mask() if entry is None else mask_of(entry.value)
+
+    def masking(self) -> dict[str, MaskEntry]:
+        """Return the erasures whose traces readers hide, by id."""
+        return {each.id: each for each in self.mask_now().entries}
+
+    def ids_by_erasure(self) -> dict[str, frozenset[str]]:
+        """Return the trace ids of open and recent erasures, by erasure."""
+        mask = self.mask_now()
+        entries = [*mask.entries, *mask.finished]
+        if not entries:
+            return {}
+        with self._lock:
+            return self._cached(entries, entries)
+
+    def _cached(self, entries: Sequence[MaskEntry], wanted: Sequence[MaskEntry]) -> dict[str, frozenset[str]]:
+        """Return the trace ids of erasures. Keep the lists that some entry names, which never change."""
+        paths = {each.path for each in entries}
+        self._ids = {path: ids for path, ids in self._ids.items() if path in paths}
+        for each in wanted:
+            if each.path not in self._ids:
+                self._ids[each.path] = self.ids(each.path)
+        return {each.id: self._ids[each.path] for each in wanted}
 
     def ids(self, path: str) -> frozenset[str]:
         """Return the trace ids in an object. Raises NotFoundError if the object is missing."""
@@ -86,9 +104,21 @@ class ErasureStore:
         """Hide the traces of an erasure from readers. This is the point at which it is accepted."""
         self._change(lambda mask: with_entry(mask, MaskEntry(erasure_id, path)))
 
-    def unmask(self, erasure_id: str) -> None:
-        """Stop hiding the traces of a finished erasure."""
-        self._change(lambda mask: without_entry(mask, erasure_id))
+    def mask_late_spans(self, erasure_ids: Collection[str], transaction: int) -> None:
+        """Hide the traces of these erasures, because a transaction is about to add rows of them."""
+        if erasure_ids:
+            self._change(lambda mask: with_late_spans(mask, erasure_ids, transaction))
+
+    def unmask(self, erasure_id: str, upper: int) -> None:
+        """Stop hiding the traces of a finished erasure that found no rows of transactions below `upper`. Do nothing if
+        a later one may add some."""
+        self._change(lambda mask: without_entry(mask, erasure_id, upper))
+
+    def forget(self, erasure_ids: Collection[str]) -> None:
+        """Forget the trace ids of finished erasures."""
+        self._change(lambda mask: without_expired(mask, erasure_ids))
+        for each in erasure_ids:
+            delete_all(self._objects, [info.path for info in self._objects.list(f"{FOLDER}{each}/")])
 
     def _change(self, change: Callable[[Mask], Mask]) -> None:
         for _ in range(CONDITIONAL_WRITE_TRIES_MAX):

@@ -18,10 +18,10 @@ import sqlite3
 import uuid
 import zlib
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final, assert_never
 from urllib.parse import unquote
@@ -48,6 +48,7 @@ from tracelake.lake.maintenance import Maintenance
 from tracelake.limits.input import MIB
 from tracelake.location import in_memory
 from tracelake.pipeline.outputs.builtin import upper_of
+from tracelake.pipeline.staging import STAGING
 from tracelake.results import ErasureCheck, ErasureReport, Finding
 from tracelake.scratch import delete_directory
 from tracelake.shards.compaction import Collector
@@ -130,6 +131,7 @@ _OTLP_ID: Final = re.compile(rb"(?=\x0a\x10(.{16}))", re.DOTALL)
 _ZSTD: Final = b"\x28\xb5\x2f\xfd"
 _GZIP: Final = b"\x1f\x8b\x08"
 _PARQUET: Final = b"PAR1"
+_ARROW_STREAM: Final = b"\xff\xff\xff\xff"
 _UNPACKED_MAX_BYTES: Final = 1024 * MIB
 """Decompressed bytes of one frame that are scanned."""
 _FILE_PIECE_BYTES: Final = 64 * MIB
@@ -152,7 +154,9 @@ class ValueScanner:
         """Return the erased values in some bytes."""
         values = self._plain(data)
         if data.startswith(_PARQUET):
-            values |= self._in_parquet(data)
+            values |= self._in_columns(data, _parquet_batches)
+        if data.startswith(_ARROW_STREAM):
+            values |= self._in_columns(data, _stream_batches)
         for unpacked in _unpacked(data):
             values |= self._plain(unpacked)
         return values
@@ -166,15 +170,27 @@ class ValueScanner:
         values |= {each.hex() for each in _OTLP_ID.findall(data) if each in self._binary}
         return values
 
-    def _in_parquet(self, data: bytes) -> set[str]:
+    def _in_columns(self, data: bytes, batches: Callable[[bytes], Iterator[pa.RecordBatch]]) -> set[str]:
         values: set[str] = set()
         with suppress(pa.ArrowException):  # `tracelake verify` reports damage
-            for batch in pq.ParquetFile(pa.BufferReader(data)).iter_batches():
+            for batch in batches(data):
                 for column in batch.columns:
                     for buffer in column.buffers():
                         if buffer is not None:
                             values |= self._plain(buffer.to_pybytes())
         return values
+
+
+def _parquet_batches(data: bytes) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a Parquet file."""
+    yield from pq.ParquetFile(pa.BufferReader(data)).iter_batches()
+
+
+def _stream_batches(data: bytes) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of Arrow streams that follow each other, such as staged rows."""
+    with pa.BufferReader(data) as source:
+        while source.tell() < len(data):
+            yield from pa.ipc.open_stream(source)
 
 
 def _unpacked(data: bytes) -> Iterator[bytes]:
@@ -283,8 +299,6 @@ class Erasures:
         }
         self._spans = self._redactors[TABLE_SPANS.name]
         self._index: dict[str, IndexRedactor] = {}
-        self._checked: int | None = None
-        """Transaction up to which this process has looked for rows of finished erasures."""
         self._clean_files: defaultdict[str, set[str]] = defaultdict(set)
 
     def erase(
@@ -339,6 +353,17 @@ class Erasures:
         self._delete_tracking(record)
         return self.get(erasure_id)
 
+    def matching(
+        self,
+        *,
+        trace: str | None = None,
+        session: str | None = None,
+        user: str | None = None,
+        where: str | None = None,
+    ) -> int:
+        """Return the number of traces that an erasure would remove now. Arguments and errors as in `erase`."""
+        return len(self._resolve(ErasedSelection.of(trace=trace, session=session, user=user, where=where)))
+
     def get(self, erasure_id: str) -> ErasureReport:
         """Return the report of an erasure. Raises NotFoundError for an unknown id."""
         return self._report(self._store.get(erasure_id))
@@ -355,36 +380,25 @@ class Erasures:
         Raises NotFoundError for an unknown id.
         """
         if erasure_id is None:
-            self._reopen(self._store.all())
+            self._forget_expired()
         records = [self._store.get(erasure_id)] if erasure_id is not None else self._store.all()
         masking = self._store.masking()
         is_due = {each.id for each in records if each.state == "open" or each.id in masking}
         return [self._run(each) for each in records if erasure_id is not None or each.id in is_due]
 
-    def _reopen(self, records: Sequence[ErasureRecord]) -> None:
-        """Erase traces again that an input other than a server delivered after their erasure. Forget the lists of ids
-        that have expired."""
-        now, recent = datetime.now(UTC), list[ErasureRecord]()
-        for record in records:
-            if record.finished is None:
-                continue
-            if (now - datetime.fromisoformat(record.finished)).total_seconds() < limits.ERASED_IDS_S:
-                recent.append(record)
-            else:
-                ids = self._opened.objects.list(f"{FOLDER}{record.id}/")
-                delete_all(self._opened.objects, [info.path for info in ids])
-        upper = upper_of(self._opened.repository)
-        since = min((record.checked for record in recent), default=upper)
-        since = since if self._checked is None else self._checked
-        if not recent or upper <= since:
-            return
-        of_records = {record.id: self._store.ids(record.path) for record in recent}
-        if self._spans.count(frozenset[str]().union(*of_records.values()), since):
-            for record in recent:
-                if self._spans.count(of_records[record.id], since):
-                    self._put(record, state="open", finished=None, is_collected=False, barrier={})
-                    self._store.mask(record.id, record.path)
-        self._checked = upper
+    def _forget_expired(self) -> None:
+        """Forget the lists of ids that have expired, so that late spans of these traces are accepted again."""
+        before = datetime.now(UTC) - timedelta(seconds=limits.ERASED_IDS_S)
+        recent = {each.id for each in self._store.mask_now().finished}
+        expired = [
+            record.id
+            for record in (self._store.all() if recent else ())
+            if record.id in recent
+            and record.finished is not None
+            and datetime.fromisoformat(record.finished) < before
+        ]
+        if expired:
+            self._store.forget(expired)
 
     def verify(self, erasure_id: str, values: Iterable[str] = ()) -> ErasureCheck:
         """Scan every byte of the lake, its databases and its archive repository for the erased trace ids, and for more
@@ -413,8 +427,11 @@ class Erasures:
 
     def _run(self, record: ErasureRecord) -> ErasureReport:
         if record.state == "finished":
-            self._store.unmask(record.id)  # a crash may have come between record and mask
-            return self._report(record)
+            self._store.unmask(record.id, record.checked)  # a crash may have come between record and mask
+            if record.id not in self._store.masking():
+                return self._report(record)
+            # A pipeline has committed late spans, or is about to.
+            record = self._put(record, state="open", finished=None, is_collected=False, barrier={})
         if record.id not in self._store.masking():  # a crash may have come between record and mask
             self._store.mask(record.id, record.path)
         take: dict[ErasureStep, Callable[[ErasureRecord], ErasureRecord]] = {
@@ -424,16 +441,17 @@ class Erasures:
             ErasureStep.INDEX: self._rewrite_index,
             ErasureStep.DATASETS: self._delete_examples,
             ErasureStep.COLLECT: self._collect,
-            ErasureStep.FINISH: self._finish,
         }
         while record.state == "open":
             if not record.barrier:
                 record = self._with_barrier(record)
-            before, step = record, next_step(self._observe(record))
-            if step not in take:
+            # Safety: read before the observation, so that no transaction in between escapes it.
+            before, upper = record, upper_of(self._opened.repository)
+            step = next_step(self._observe(record))
+            if step is ErasureStep.WAIT:
                 break
             try:
-                record = take[step](record)
+                record = self._finish(record, upper) if step is ErasureStep.FINISH else take[step](record)
             except ContentionError:  # another process takes this step
                 return self._report(self._store.get(record.id))
             if record == before:
@@ -493,6 +511,10 @@ class Erasures:
     def _collect(self, record: ErasureRecord) -> ErasureRecord:
         """Delete the objects that no state names, also those that readers with a lease may still read."""
         opened, maintenance = self._opened, Maintenance(self._opened)
+        # Their transactions are committed. A process that needs some nevertheless reads the input again.
+        staged_until_ms = record.barrier.get("staged_ms", 0)
+        staged = (info for info in opened.objects.list(STAGING) if info.modified_s * 1000 <= staged_until_ms)
+        delete_all(opened.objects, [info.path for info in staged])
         for _ in range(_COLLECTIONS):
             for name in BUILT_IN:
                 shard = opened.shard(name)
@@ -518,10 +540,10 @@ class Erasures:
             if stores.objects.head(unquote(place.name)) is None:
                 place.unlink(missing_ok=True)
 
-    def _finish(self, record: ErasureRecord) -> ErasureRecord:
-        upper = upper_of(self._opened.repository)
+    def _finish(self, record: ErasureRecord, upper: int) -> ErasureRecord:
+        """End the erasure after it found no rows of transactions below `upper`."""
         record = self._put(record, state="finished", finished=_now(), checked=upper)
-        self._store.unmask(record.id)
+        self._store.unmask(record.id, upper)
         self._index.pop(record.id, None)
         self._opened.forget_view()
         return record
@@ -596,6 +618,10 @@ class Erasures:
             barrier["outbox"] = self._tracking().newest_outbox_row()
         segments = self._opened.objects.list(INBOX)
         barrier["inbox_ms"] = int(max((info.modified_s for info in segments), default=0.0) * 1000)
+        # The time by the clock of the store, after all earlier input was staged.
+        self._store.put_ids(record.id, self._store.ids(record.path))
+        info = self._opened.objects.head(record.path)
+        barrier["staged_ms"] = 0 if info is None else int(info.modified_s * 1000)
         return self._put(record, barrier=barrier)
 
     def _last_transaction(self) -> int:
@@ -608,8 +634,9 @@ class Erasures:
 
     def _waiting(self, record: ErasureRecord) -> int:
         """Count the input from before the request that is not committed."""
-        barrier = record.barrier
-        waiting = max(0, barrier["journal"] + 1 - upper_of(self._opened.repository))
+        barrier, masking = record.barrier, self._store.masking().get(record.id)
+        last = max(barrier["journal"], -1 if masking is None else masking.until)
+        waiting = max(0, last + 1 - upper_of(self._opened.repository))
         if "outbox" in barrier and self._hot.store is not None:
             waiting += self._tracking().pending_until(barrier["outbox"])
         segments = self._opened.objects.list(INBOX)

@@ -7,10 +7,20 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Final
 
 from msgspec import structs
 
-from tracelake._errors import SourceChangedError, TracelakeError, TrimmedError, UsageError
+from tracelake._errors import (
+    DamageError,
+    ExpiredError,
+    NotFoundError,
+    SourceChangedError,
+    TaskError,
+    TracelakeError,
+    TrimmedError,
+    UsageError,
+)
 from tracelake.journal import protocol
 from tracelake.journal.explicit_transactions import (
     ClientTransaction,
@@ -41,7 +51,11 @@ from tracelake.pipeline.staging import InputReader, Leftovers, ReadInput
 from tracelake.replicas.replica import BatchCounts
 from tracelake.search.vectors import PLAIN, IndexSettings
 from tracelake.storage import KeyValueStore, ObjectStore, delete_all
+from tracelake.tasks.backoff import is_damage
 from tracelake.tasks.runners import OnProgress, Progress, TaskRunner, silent
+
+_TRIES_BESIDE_ERASURE: Final = 4
+"""Tries of a run whose parts an erasure deletes; an erasure begins three epochs of the collection."""
 
 
 def seal(journal: Journal, t: int, steps: Sequence[Step]) -> protocol.Sealed | Appended:
@@ -247,18 +261,19 @@ class Pipeline:
         open_transaction, self._open_transaction = self._open_transaction, None
         policy = partial(protocol.decide, self._mode, continuous=continuous)
         maintain = partial(self._maintenance.after_commit, progress, continuous=continuous)
-        run = _DriverRun(
-            self._context,
-            progress,
-            stopping,
-            self._start_work,
-            policy,
-            open_transaction,
-            client,
-            maintain,
-            prices,
-        )
-        result = run.go(runs)
+        start = partial(_DriverRun, self._context, progress, stopping, self._start_work, policy)
+        run = start(open_transaction, client, maintain, prices)
+        for tries in range(1, _TRIES_BESIDE_ERASURE + 1):
+            try:
+                result = run.go(runs)
+                break
+            except (DamageError, ExpiredError, NotFoundError, TaskError) as error:
+                is_missing = not isinstance(error, TaskError) or is_damage(error)
+                is_last = tries == _TRIES_BESIDE_ERASURE
+                if is_last or not is_missing or not self._context.outputs.erasures.ids_by_erasure():
+                    raise
+                # An erasure may have deleted parts that this run was reading, or begun an epoch of the collection.
+                run = start(None, client, maintain, prices)
         self._open_transaction = run.opened()
         return result
 

@@ -390,6 +390,8 @@ class TransactionMergeTask:
     pieces: Sequence[StagedSlice]
     tables: Mapping[str, TableBefore]
     vectors: VectorSettings | None = None
+    erased: tuple[str, ...] = ()
+    """Traces of erasures. The receipt names those of which the task writes rows."""
 
     @property
     def work_bytes(self) -> int:
@@ -423,6 +425,8 @@ class ShapeReceipt:
     """Result of a merge task, by table."""
 
     tables: dict[str, TableChange] = field(default_factory=dict)
+    late: set[str] = field(default_factory=set)
+    """Erased traces of which the task wrote rows."""
 
     def of(self, table: str) -> TableChange:
         """Return the change of one table."""
@@ -475,6 +479,7 @@ class _MergeRun:
         self._task = task
         self._objects = objects
         self._receipt = receipt
+        self._erased = pa.array(task.erased, pa.string())
 
     def run(self) -> Iterator[pa.RecordBatch]:
         """Merge and write everything, and yield the new rows of table `spans`."""
@@ -555,9 +560,9 @@ class _MergeRun:
         """
         task = self._task
         if self._is_together:
-            rows = self._numbered_together(
-                TABLE_SPANS, winning_rows(tables.read(), 0, lost, task.transaction)
-            )
+            rows = winning_rows(tables.read(), 0, lost, task.transaction)
+            self._note_late(rows)
+            rows = self._numbered_together(TABLE_SPANS, rows)
             yield from rows.to_batches()
             self._write_together(TABLE_SPANS, rows)
             return
@@ -569,11 +574,19 @@ class _MergeRun:
             first += sum(piece.rows for piece in run)
             if not len(rows):
                 continue
+            self._note_late(rows)
             numbered = with_row_ids(rows, task.transaction, bucket, task.buckets, before[bucket])
             before[bucket] += len(rows)
             for few in cut(numbered, limits.ROW_GROUP_MAX_BYTES):
                 yield from few.to_batches()
             self._write(TABLE_SPANS, bucket, numbered)
+
+    def _note_late(self, rows: pa.Table) -> None:
+        """Note the erased traces of new rows."""
+        if self._task.erased:
+            trace_ids = rows["trace_id"]
+            is_late = pc.is_in(trace_ids, value_set=self._erased)
+            self._receipt.late.update(map(str, trace_ids.filter(is_late).to_pylist()))
 
     def _write_rows(self, table: BuiltInTable, several: Sequence[pa.Table]) -> None:
         """Write new rows of a table: one part for all buckets, or parts for each bucket."""

@@ -17,6 +17,7 @@ from typing import Final
 
 from tracelake import limits
 from tracelake._errors import DamageError, FormatError, NotFoundError, StorageError, TrimmedError
+from tracelake.erasure.store import ErasureStore
 from tracelake.journal import model
 from tracelake.journal.quarantine import (
     QuarantineStore,
@@ -88,6 +89,7 @@ class Outputs:
             self.repository, *(self.tables[table.name].shard for table in (TABLE_SPANS, TABLE_TRACES))
         )
         self._index = IndexOutput(key_value, objects, buckets, first)
+        self.erasures = ErasureStore(key_value, objects)
         # Outputs in between get T before readers see it. The commit is the last, so its upper is that of all.
         self._before_commit: Sequence[Output] = (*self.tables.values(), self._index)
 
@@ -206,17 +208,25 @@ class Outputs:
             behind = [name for name, state in states.items() if state.upper < t]
             self._begin([self.tables[name] for name in behind], t)
             states |= {name: self.tables[name].shard.state() for name in behind}
-            tasks = self._tasks(t, pieces, states)
+            erased = self.erasures.ids_by_erasure()
+            tasks = self._tasks(t, pieces, states, tuple(frozenset[str]().union(*erased.values())))
             receipts = runner.run(
                 run_shape_task,
                 tasks,
                 lambda finished_tasks: progress(Progress("writing", finished_tasks, len(tasks), "tasks", t)),
             )
+        late = set[str]().union(*(receipt.late for receipt in receipts))
+        # Safety: before any output gets the rows, so that no reader sees them.
+        self.erasures.mask_late_spans({of for of, ids in erased.items() if not ids.isdisjoint(late)}, t)
         epochs = {name: state.epoch for name, state in states.items()}
         return SealedTransaction(step, seal, {name: _change_of(name, receipts) for name in states}, epochs)
 
     def _tasks(
-        self, t: int, pieces: Sequence[StagedSlice], states: Mapping[str, ShardState]
+        self,
+        t: int,
+        pieces: Sequence[StagedSlice],
+        states: Mapping[str, ShardState],
+        erased: tuple[str, ...],
     ) -> list[TransactionMergeTask]:
         live = {name: self.tables[name].shard.snapshot(t - 1, state) for name, state in states.items()}
         settings = self._index.settings()
@@ -239,6 +249,7 @@ class Outputs:
                     for name, state in states.items()
                 },
                 vectors=settings.vectors,
+                erased=erased,
             )
             for (low, high), of_range in zip(ranges, by_range(pieces, ranges), strict=True)
         ]

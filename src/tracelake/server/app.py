@@ -83,7 +83,7 @@ _ROUTERS: Final = (
     *(versions.api, versions.pages, datasets.api, datasets.pages),
     *(evaluations.api, evaluations.pages),
     *(pipeline.api, pipeline.pages, archive.api, archive.pages),
-    *(retention.api, retention.pages),
+    *(retention.api, retention.erasures_api, retention.pages),
     *(mlflow.client_api, access.api, access.pages),
 )
 

@@ -1,4 +1,5 @@
-"""Retention rules in the JSON API and on a page: list, set, remove, preview and apply them.
+"""Deletion in the JSON API and on pages. Retention rules: list, set, remove, preview and apply them. Erasures: request
+one with a confirmation, and list them with their reports. Only an admin key of the whole lake may see erasures.
 
 An admin key of the whole lake changes the rules and applies them. While rules are applied, `/api/v1/archive/operations`
 shows the progress. The forms of the page work without scripts.
@@ -8,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, get_args
 
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import RedirectResponse
@@ -16,8 +17,9 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from pydantic import Field
 
 from tracelake import limits
-from tracelake._errors import TracelakeError, UsageError
+from tracelake._errors import QueryError, TracelakeError, UsageError
 from tracelake.access.keys import ALL_WORKSPACES
+from tracelake.erasure.model import Criterion
 from tracelake.lake.lake import Lake
 from tracelake.server import routes
 from tracelake.server.archive import BY_REQUEST, Archiving, Result, Tell, answer_operation
@@ -27,11 +29,15 @@ from tracelake.server.key_ring import ACTOR, KeyHolder
 
 OVERVIEW: Final = "/api/v1/retention"
 PAGE: Final = "/retention"
+ERASURES: Final = "/api/v1/erasures"
+CRITERIA: Final[tuple[str, ...]] = get_args(Criterion)
 
 api = APIRouter(prefix=OVERVIEW, route_class=routes.JsonRoute)
 """JSON API for retention rules."""
+erasures_api = APIRouter(prefix=ERASURES, route_class=routes.JsonRoute)
+"""JSON API for erasures."""
 pages = APIRouter(include_in_schema=False)
-"""Page of the retention rules, and its forms."""
+"""Pages of the retention rules and of the erasures, and their forms."""
 
 _Name = Annotated[str, Field(min_length=1, max_length=limits.TRACKING_NAME_MAX_CHARS)]
 _Condition = Annotated[str, Field(max_length=limits.PARAMETER_MAX_CHARS)]
@@ -190,3 +196,86 @@ def retention_metrics(lake: Lake) -> Iterator[Metric]:
             ("failed", "1 if the last retention run failed, else 0.", run and bool(run.error)),
         ):
             yield GaugeMetricFamily(f"tracelake_retention_last_run_{name}", text, value=float(value or 0))
+
+
+class NewErasure(routes.RequestModel):
+    """Request body that erases traces. Exactly one field is set."""
+
+    trace: str | None = None
+    session: str | None = None
+    user: str | None = None
+    where: str | None = None
+
+
+@erasures_api.get("")
+def list_erasures(lake: RequestLake) -> Response:
+    """List erasures, newest first."""
+    return routes.json_response({"erasures": lake.erasures.all()})
+
+
+@erasures_api.get("/{name}")
+def show_erasure(lake: RequestLake, name: str) -> Response:
+    """Report an erasure."""
+    return routes.json_response(lake.erasures.get(name))
+
+
+@erasures_api.post("")
+def request_erasure(lake: RequestLake, body: routes.JsonBody[NewErasure]) -> Response:
+    """Erase traces. The response comes when no reader sees them; `run` removes their bytes."""
+    report = lake.erasures.request(trace=body.trace, session=body.session, user=body.user, where=body.where)
+    return routes.json_response(report, 202)
+
+
+@erasures_api.post("/{name}/run")
+def run_erasure(lake: RequestLake, name: str) -> Response:
+    """Continue an erasure as far as possible now, and report it."""
+    (report,) = lake.erasures.run(name)
+    return routes.json_response(report)
+
+
+@pages.get(routes.ERASURES_PAGE)
+def erasures_page(
+    lake: RequestLake, request: Request, criterion: routes.Text = None, value: routes.Text = None
+) -> Response:
+    """List the erasures. With a criterion, ask for a confirmation and show the number of matching traces."""
+    return _erasures_page(lake, request, criterion or "", value or "")
+
+
+@pages.post(routes.ERASURES_PAGE)
+def submit_erasure(lake: RequestLake, request: Request, fields: routes.FormFields) -> Response:
+    """Request the erasure of a form whose value was typed again."""
+    criterion, value = (fields.get(name, "") for name in ("criterion", "value"))
+    tell_object(f"criterion {criterion[: limits.TRACKING_NAME_MAX_CHARS]}")
+    if fields.get("confirm", "").strip() != value.strip():
+        problem = UsageError("nothing was erased: the confirmation differs. Type the value again.")
+        return _erasures_page(lake, request, criterion, value, problem)
+    lake.erasures.request(**_selection(criterion, value))
+    return RedirectResponse(routes.ERASURES_PAGE, 303)
+
+
+def _erasures_page(
+    lake: Lake, request: Request, criterion: str, value: str, problem: TracelakeError | None = None
+) -> Response:
+    traces = None
+    if criterion and value:
+        try:
+            traces = lake.erasures.matching(**_selection(criterion, value))
+        except (UsageError, QueryError) as error:
+            problem = error
+    return routes.render_page(
+        request,
+        "erasures.html",
+        ERASURES,
+        error=problem,
+        criteria=CRITERIA,
+        criterion=criterion,
+        value=value,
+        traces=traces,
+        reports=lake.erasures.all(),
+    )
+
+
+def _selection(criterion: str, value: str) -> dict[str, str]:
+    if criterion not in CRITERIA:
+        raise UsageError(f"choose what to erase by: {', '.join(CRITERIA)}.")
+    return {criterion: value}

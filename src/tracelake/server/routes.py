@@ -260,6 +260,7 @@ def _nav_links(request: Request) -> dict[str, Any]:
     actor: KeyHolder | None = request.scope.get(ACTOR)
     return {
         "account": actor,
+        "can_erase": actor is None or may_open(ERASURES_PAGE, actor.role, actor.workspace),
         "rooms": [
             (path, label)
             for path, label in ROOMS
@@ -268,6 +269,7 @@ def _nav_links(request: Request) -> dict[str, Any]:
     }
 
 
+ERASURES_PAGE: Final = "/erasures"
 TEMPLATES: Final = _templates()
 
 

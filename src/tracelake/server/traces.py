@@ -1,4 +1,4 @@
-"""Single traces, searches and erasures in the JSON API `/api/v1`, and the waterfall of a trace.
+"""Single traces and searches in the JSON API `/api/v1`, and the waterfall of a trace.
 
 Each page has a JSON twin. All times in JSON are integers: nanoseconds since 1970 UTC. Reads use the newest commit of
 `main`.
@@ -123,15 +123,6 @@ def numbers_of(vector: str) -> list[float]:
         raise QueryError(
             "the vector contains a non-numeric value; give numbers with commas between, such as 0.1,-0.25."
         ) from error
-
-
-class NewErasure(routes.RequestModel):
-    """Request body that erases traces. Exactly one field is set."""
-
-    trace: str | None = None
-    session: str | None = None
-    user: str | None = None
-    where: str | None = None
 
 
 api = APIRouter(prefix="/api/v1", route_class=routes.JsonRoute)
@@ -267,29 +258,3 @@ def lay_out(trace: Trace) -> Waterfall:
         bars.append(Bar(span, depth, parent, round(x, 2), round(width, 2), colour, workspace, kind))
     ticks = ["0", *(duration(length_ns * tick // TICKS) for tick in range(1, TICKS + 1))]
     return Waterfall(bars, {name: colour for name, colour in services.items() if name}, ticks, length_ns)
-
-
-@api.get("/erasures")
-def erasures(lake: RequestLake) -> Response:
-    """List erasures, newest first."""
-    return routes.json_response({"erasures": lake.erasures.all()})
-
-
-@api.get("/erasures/{name}")
-def erasure(lake: RequestLake, name: str) -> Response:
-    """Report an erasure."""
-    return routes.json_response(lake.erasures.get(name))
-
-
-@api.post("/erasures")
-def erase(lake: RequestLake, body: routes.JsonBody[NewErasure]) -> Response:
-    """Erase traces. The response comes when no reader sees them; `run` removes their bytes."""
-    report = lake.erasures.request(trace=body.trace, session=body.session, user=body.user, where=body.where)
-    return routes.json_response(report, 202)
-
-
-@api.post("/erasures/{name}/run")
-def run_erasure(lake: RequestLake, name: str) -> Response:
-    """Continue an erasure as far as possible now, and report it."""
-    (report,) = lake.erasures.run(name)
-    return routes.json_response(report)

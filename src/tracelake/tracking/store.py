@@ -21,6 +21,7 @@ from sqlalchemy import Connection, delete, func, select
 
 from tracelake import limits
 from tracelake._errors import BackPressureError, DamageError, UsageError
+from tracelake._settings import load_settings
 from tracelake.otlp.framing import Format, segment_of_frames_bytes, write_segment
 from tracelake.otlp.partition import COLUMNS, TraceSpans
 from tracelake.tracking.database import TrackingDatabase, at_once
@@ -295,14 +296,16 @@ class TrackingStore:
         self._insert_parts = database.inserting(trace_parts, [column.name for column in trace_parts.c])
         self._insert_spans = database.inserting(spans, OF_SPANS)
         self._waiting: int | None = None
+        self.reports_erased = load_settings().erased_spans == "refuse"
+        """Whether senders learn of erased spans, by partial success."""
         self._experiments = {DEFAULT_EXPERIMENT}
         """Existing experiments that this process has seen."""
 
     def write(self, requests: Sequence[TracedRequest]) -> list[RefusedSpans | None]:
         """Store requests, all or none. Return each request's refused spans, or None.
 
-        Spans of traces that are archived outside the lake's tables are refused. Raises BackPressureError if the outbox
-        is full, StorageError if nothing was stored, and IndeterminateError if the outcome is unknown.
+        Spans of traces that are archived outside the lake's tables, or erased, are refused. Raises BackPressureError if
+        the outbox is full, StorageError if nothing was stored, and IndeterminateError if the outcome is unknown.
         """
         self._check_backlog()
         writes = group_by_trace(requests)
@@ -314,7 +317,8 @@ class TrackingStore:
         now_ns = time.time_ns()
         with self.database.writing() as connection:
             # Safety: checked in the transaction that stores the spans, and again by the eraser after its refusal.
-            refused = dict.fromkeys(erased_among(connection, self.lake, self.lake_id, writes), ERASED)
+            erased = erased_among(connection, self.lake, self.lake_id, writes)
+            refused = dict.fromkeys(erased, ERASED)
             allowed = dict(writes)
             for trace_id in refused:
                 del allowed[trace_id]
@@ -322,8 +326,9 @@ class TrackingStore:
             archived = self._refused(connection, [trace_id for trace_id in allowed if trace_id not in hot])
             refused |= dict.fromkeys(archived, ARCHIVED)
             accepted = {trace_id: write for trace_id, write in writes.items() if trace_id not in refused}
+            reported = {each: refused[each] for each in refused if self.reports_erased or each not in erased}
             if not accepted:
-                return refusals(requests, refused)
+                return refusals(requests, reported)
             if late := {trace_id: write for trace_id, write in accepted.items() if trace_id not in hot}:
                 self._tell(connection, late, now_ns, ARCHIVE_REPO)
             if refused and not in_parts:
@@ -350,7 +355,7 @@ class TrackingStore:
             self._experiments = {DEFAULT_EXPERIMENT}
         self._experiments |= new
         self._waiting = (self._waiting or 0) + 1
-        return refusals(requests, refused)
+        return refusals(requests, reported)
 
     def traces(self, trace_ids: Collection[str]) -> dict[str, HotTrace]:
         """Return the given traces by id; unknown ones are left out. Raises DamageError if a part is unreadable."""

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import pytest
 from msgspec.structs import replace
 
+from tests.erasure import test_protocol
 from tests.lake import conftest, test_erasure, test_erasure_races
 from tracelake import Lake, TracelakeError
-from tracelake.erasure.protocol import ErasureStep, Observation, next_step
+from tracelake.erasure.model import Mask
+from tracelake.erasure.protocol import ErasureStep, Observation, next_step, without_entry
+from tracelake.erasure.store import ErasureStore
 from tracelake.indexing.redaction import IndexRedactor
 from tracelake.lake import erasure
+from tracelake.pipeline import driver
 from tracelake.pipeline.continuous import InboxPipeline
 from tracelake.tables import redaction
 from tracelake.tables.scan import Scan
@@ -76,6 +81,27 @@ def test_a_broken_rule_is_caught(
         test(lake, store, pipeline)
 
 
+@pytest.mark.parametrize("name", ["mask_late_spans", "ids_by_erasure"])
+def test_a_replay_that_brings_a_row_back_is_caught(
+    name: str, lake: Lake, store: TrackingStore, pipeline: InboxPipeline, tmp_path: Path
+) -> None:
+    """A pipeline hides late spans before it commits them, and knows the traces of finished erasures."""
+    with mock.patch.object(ErasureStore, name, return_value={}), pytest.raises(AssertionError):
+        test_erasure.test_a_trace_that_is_ingested_again_is_erased_again(lake, store, pipeline, tmp_path)
+
+
+@pytest.mark.parametrize("field", ["until", "finished"])
+def test_an_erasure_that_ends_before_a_late_transaction_is_caught(field: str) -> None:
+    """The mask of late spans stays until the erasure has looked at their transaction."""
+
+    def wrong(mask: Mask, erasure_id: str, upper: int) -> Mask:
+        ended = without_entry(mask, erasure_id, upper if field == "finished" else 1_000)
+        return replace(ended, finished=()) if field == "finished" else ended
+
+    with mock.patch.object(test_protocol, "without_entry", wrong), pytest.raises(AssertionError):
+        test_protocol.check_late_spans()
+
+
 def test_a_store_that_forgets_erased_traces_is_caught(lake: Lake, store: TrackingStore) -> None:
     """Late spans are refused."""
     with (
@@ -83,3 +109,12 @@ def test_a_store_that_forgets_erased_traces_is_caught(lake: Lake, store: Trackin
         pytest.raises(AssertionError),
     ):
         test_erasure.test_late_spans_of_an_erased_trace_are_refused(lake, store)
+
+
+def test_an_ingest_that_fails_beside_an_erasure_is_caught(
+    lake: Lake, store: TrackingStore, pipeline: InboxPipeline, tmp_path: Path
+) -> None:
+    """A run is repeated if an eraser deletes its parts."""
+    test = test_erasure_races.test_an_ingest_whose_parts_an_eraser_collects_is_repeated
+    with mock.patch.object(driver, "_TRIES_BESIDE_ERASURE", 1), pytest.raises(TracelakeError):
+        test(lake, store, pipeline, tmp_path)
