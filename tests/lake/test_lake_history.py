@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadMaxFiles
@@ -26,7 +27,9 @@ from tracelake.datasets.files import write_file
 from tracelake.datasets.model import Example, Provenance, example_path, to_bytes
 from tracelake.lake.maintenance import CollectionLoop, Maintenance
 from tracelake.location import open_location
+from tracelake.results import GcReport
 from tracelake.spark.source import Options, StreamReader
+from tracelake.tables.maintenance import collect
 from tracelake.tasks.runners import InProcess
 from tracelake.versions import expiry
 from tracelake.versions.protocol import DAY_S
@@ -118,6 +121,26 @@ def test_without_a_tag_history_rows_go(lake: Lake) -> None:
     ends = [reader.latestOffset(start, ReadMaxFiles(files))["transaction"] for files in (1, 11, 12)]
     assert ends == [10, 10, 11]
     assert lake.verify().findings == ()
+
+
+def test_transactions_during_a_collection_stay_searchable(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The indexes of transactions that commit while a collection runs are not taken for superseded ones."""
+    numbers = iter(range(12, 16))
+
+    def with_input(*args: Any, **options: Any) -> GcReport:
+        for number in numbers:
+            ingest(lake, tmp_path, number)
+        return collect(*args, **options)
+
+    monkeypatch.setattr("tracelake.lake.maintenance.collect", with_input)
+    with days_later(40):
+        lake.maintenance.gc(epoch_min_s=0)
+    assert next(numbers, None) is None
+    for commit in lake.log():
+        assert lake.search("work", at=commit.id)
+    assert lake.verify().ok
 
 
 def test_none_keeps_all(lake: Lake) -> None:

@@ -17,10 +17,11 @@ from typing import Final
 
 from tests.simulation.scenarios import require, several
 from tests.simulation.versions import Before
-from tracelake._errors import ContentionError, ExpiredError, NotFoundError
+from tracelake._errors import CommitExpiredError, ContentionError, DamageError, ExpiredError, NotFoundError
 from tracelake.indexing.build import IndexBuilder, IndexedRows, IndexRebuild
 from tracelake.indexing.merge import CurrentIndex, IndexMerger
 from tracelake.journal.model import Seal, Step
+from tracelake.lake.maintenance import find_superseded
 from tracelake.pipeline.outputs.builtin import IndexOutput
 from tracelake.pipeline.outputs.external import Publication, SealedTransaction
 from tracelake.search.analyzers import ENGLISH, WHITESPACE, Analyzer, get_analyzer
@@ -38,7 +39,7 @@ from tracelake.testing import Actor, Process, Run, Scenario
 from tracelake.testing.simulation import Simulated
 from tracelake.versions.gc import RepositoryCollector
 from tracelake.versions.model import Reference, TableAt
-from tracelake.versions.protocol import is_collectable
+from tracelake.versions.protocol import KEEP_ALL, HistoryRule, is_collectable
 from tracelake.versions.repository import Repository
 
 BEFORE: Final = 2
@@ -88,7 +89,7 @@ def publish(key_value: KeyValueStore, objects: ObjectStore, t: int, who: str) ->
     output.publish(SealedTransaction(Step(t, {}, ""), Seal(t, 0, "", ""), {}, {}), publication)
     entries: dict[str, Reference] = {TABLE_ENTRY: TableAt("spans", t), **publication.entries}
     repository.commit_transaction(
-        t, entries, message=f"transaction {t}", created_at="2026-01-01T00:00:00+00:00"
+        t, entries, message=f"transaction {t}", created_at="1970-01-01T00:00:00+00:00"
     )
 
 
@@ -150,6 +151,8 @@ class IndexMergeScenario(Scenario):
     name = "index-merge"
     steps_max = 6_000
 
+    rule = KEEP_ALL
+
     def __init__(self, transactions: int = 3, **actors: int) -> None:
         self._transactions = transactions
         self._counts = actors or {
@@ -181,7 +184,14 @@ class IndexMergeScenario(Scenario):
 
     def _publish(self, process: Process) -> None:
         for t in range(BEFORE, BEFORE + self._transactions):
-            publish(process.key_value, process.objects, t, f"{process.name}-{process.attempt}")
+            try:
+                publish(process.key_value, process.objects, t, f"{process.name}-{process.attempt}")
+            except (CommitExpiredError, DamageError):  # Another replica published t; its index has expired.
+                repository = Repository(process.key_value, process.objects)
+                require(
+                    self.rule != KEEP_ALL and repository.transaction_of(repository.head() or "") >= t,
+                    f"transaction {t} is damaged",
+                )
 
     def _merge(self, process: Process) -> None:
         merger = Merger(self._builder(process))
@@ -191,22 +201,24 @@ class IndexMergeScenario(Scenario):
             process.sleep(1)
 
     def _rebuild(self, process: Process) -> None:
-        with contextlib.suppress(ContentionError, ExpiredError):
+        with contextlib.suppress(ContentionError, ExpiredError, CommitExpiredError):
             IndexRebuild(self._builder(process), silent).run()
             process.notes["gone"] |= process.notes["first"]
 
     def _change(self, process: Process) -> None:
-        with contextlib.suppress(ContentionError, ExpiredError):
+        with contextlib.suppress(ContentionError, ExpiredError, CommitExpiredError):
             IndexRebuild(self._builder(process), silent, WHITESPACE.name).run()
             process.notes["gone"] |= process.notes["first"]
             process.notes["chosen"] = WHITESPACE.fingerprint
 
     def _collect(self, process: Process) -> None:
         for _ in range(self._transactions + 2):
-            collected = RepositoryCollector(process.key_value, process.objects).collect(epoch_min_s=0)
+            is_superseded = find_superseded(Repository(process.key_value, process.objects))
+            collector = RepositoryCollector(process.key_value, process.objects)
+            collected = collector.collect(epoch_min_s=0, rule=self.rule)
             if collected.indexes is not None:
                 is_over = partial(is_collectable, newest=collected.epoch)
-                collect_index(process.objects, INDEX, collected.indexes, is_over)
+                collect_index(process.objects, INDEX, collected.indexes, is_over, is_superseded=is_superseded)
             process.sleep(1)
 
     def _builder(self, process: Process) -> IndexBuilder:
@@ -262,3 +274,10 @@ class IndexMergeScenario(Scenario):
         repository = Repository(run.direct_key_value, run.direct_objects)
         for commit, _ in repository.log(repository.head() or ""):
             self._complete(run, commit)
+
+
+class IndexExpireScenario(IndexMergeScenario):
+    """The same while history expires at once."""
+
+    name = "index-expire"
+    rule = HistoryRule(0.0)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from msgspec.structs import replace
 
-from tests.simulation.index_merging import IndexMergeScenario
+from tests.simulation.index_merging import IndexExpireScenario, IndexMergeScenario
 from tests.simulation.mutants import Mutant
+from tests.simulation.simulate import FAULTS
 from tracelake.indexing.build import IndexRebuild
+from tracelake.lake.maintenance import find_superseded
 from tracelake.search.finalize import read_manifest, read_parts
 from tracelake.search.model import Manifest, PartRef
 from tracelake.storage import ObjectStore
@@ -67,6 +69,15 @@ _MERGE: Final = "tracelake.indexing.merge."
 _FAULTS: Final = Faults(delays=6, kills=1)
 
 
+def at_the_end(repository: Repository) -> Callable[[str], bool]:
+    """A collection looks for the newest transaction after it has read the commits."""
+
+    def is_superseded(build: str) -> bool:
+        return find_superseded(repository)(build)
+
+    return is_superseded
+
+
 def _mutant(what: str, patches: dict[str, Any], random_max: int, **actors: int) -> Mutant:
     return Mutant(
         f"index-merge: {what}",
@@ -75,6 +86,26 @@ def _mutant(what: str, patches: dict[str, Any], random_max: int, **actors: int) 
         None,
         random_max,
         patches,
+    )
+
+
+def _expiring(
+    what: str,
+    where: str,
+    wrong: Callable[..., Any],
+    random_max: int,
+    first_seed: int,
+    *,
+    is_alone: bool = False,
+) -> Mutant:
+    return Mutant(
+        f"index-expire: {what}",
+        lambda: IndexExpireScenario(5, pipelines=1, collectors=1) if is_alone else IndexExpireScenario(),
+        Faults(delays=8) if is_alone else FAULTS,
+        None,
+        random_max,
+        {where: wrong},
+        first_seed=first_seed,
     )
 
 
@@ -87,6 +118,21 @@ INDEX_MERGE_MUTANTS = [
         },
         100,
         mergers=1,
+    ),
+    _expiring(
+        "parts of expired builds go",
+        "tracelake.search.finalize._referenced",
+        lambda *_: set(),
+        5,
+        10,
+    ),
+    _expiring(
+        "a transaction after the commits were read",
+        "tests.simulation.index_merging.find_superseded",
+        at_the_end,
+        5,
+        99,
+        is_alone=True,
     ),
     _mutant("a run that is gone", {_MERGE + "with_merged": what_is_left_of_it}, 100, mergers=2),
     _mutant(

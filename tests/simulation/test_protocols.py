@@ -14,6 +14,7 @@ from tests.simulation.erasing_mutants import ERASING_MUTANTS
 from tests.simulation.expiring import ExpireScenario
 from tests.simulation.expiring_mutants import EXPIRE_MUTANTS
 from tests.simulation.fitting_mutants import FITTING_MUTANTS
+from tests.simulation.index_merging import IndexExpireScenario
 from tests.simulation.index_merging_mutants import INDEX_MERGE_MUTANTS
 from tests.simulation.kafka_mutants import KAFKA_MUTANTS
 from tests.simulation.maintenance import MaintenanceScenario
@@ -191,6 +192,14 @@ def test_who_reads_late_of_a_transaction_that_is_trimmed_goes_on() -> None:
     assert report.completed == report.schedules == 12
 
 
+def test_a_transaction_finds_its_base_after_a_slow_collection() -> None:
+    """Transactions that commit while a collection reads the names do not lose the commits that they build on."""
+    scenario = IndexExpireScenario(5, pipelines=1, collectors=1)
+    report = search(scenario, Faults(delays=8), seed=1, schedules_max=40)
+    assert report.failures == []
+    assert report.completed == report.schedules == 40
+
+
 @pytest.mark.parametrize(
     ("seed", "what"),
     [
@@ -223,6 +232,11 @@ def test_maintenance_seeds_that_failed_once(seed: int, what: str) -> None:
             StepsScenario(),
             31337328,
             "inputs of a transaction that was set aside are taken by fewer at a time",
+        ),
+        (
+            IndexExpireScenario(),
+            17,
+            "a kept index keeps the parts of builds whose own commits expired before",
         ),
         (ExpireScenario(2), 271139, "a head that has expired is reported as expired, not as damage"),
         (ExpireScenario(2), 271211, "an expiry is decided only once its proposal is written"),

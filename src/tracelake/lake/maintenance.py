@@ -64,6 +64,17 @@ _GC_STOP_MAX_S: Final = 30.0
 _log = logging.getLogger("tracelake.maintenance")
 
 
+def find_superseded(repository: Repository) -> Callable[[str], bool]:
+    """Return whether no pipeline can continue from the index of a transaction any more, as of now."""
+    head = repository.head()
+    newest = -1 if head is None else repository.transaction_of(head)
+    return lambda build: build < build_name(max(0, newest - 1))
+
+
+def _is_never_superseded(_: str) -> bool:
+    return False
+
+
 class Maintenance:
     """Maintenance operations of a lake: `lake.maintenance`."""
 
@@ -227,7 +238,10 @@ class Maintenance:
             if isinstance(self._opened.objects, FileObjectStore):
                 self._opened.objects.sweep_temporaries()
         collected = CollectedCommits(indexes=None)
+        is_superseded: Callable[[str], bool] = _is_never_superseded
         with _recording(damage):
+            # Before the commits are read: the index of a later transaction may be unknown to this collection.
+            is_superseded = find_superseded(Repository(self._opened.key_value, self._opened.singly()))
             versions = RepositoryCollector(
                 self._opened.key_value, self._opened.singly(), self._pinned_commits
             )
@@ -247,7 +261,7 @@ class Maintenance:
                     collected.indexes,
                     is_over,
                     dry_run=dry_run,
-                    is_superseded=self._superseded_builds(),
+                    is_superseded=is_superseded,
                 )
         distinct_damage = tuple(dict.fromkeys(damage))
         return [
@@ -301,13 +315,6 @@ class Maintenance:
                 shard = Shard(table, self._opened.key_value, self._opened.singly())
                 if as_of > shard.state().since:
                     forget_before(shard, self._opened.key_value, as_of)
-
-    def _superseded_builds(self) -> Callable[[str], bool]:
-        """Return whether no pipeline can continue from the index of a transaction any more."""
-        repository = Repository(self._opened.key_value, self._opened.singly())
-        head = repository.head()
-        newest = -1 if head is None else repository.transaction_of(head)
-        return lambda build: build < build_name(max(0, newest - 1))
 
     def _trimmed(self, retained: int, reported: Collection[str], *, dry_run: bool) -> GcReport:
         opened, damage, transactions = self._opened, list[str](), 0

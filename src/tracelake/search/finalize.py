@@ -335,13 +335,8 @@ def _garbage(
         and info.path not in reached
         and is_superseded(build)
     }
+    doomed: dict[str, list[ObjectInfo]] = {}
     reachable: set[str] = set()
-    if spent:
-        try:
-            reachable = _referenced(objects, reached)
-        except DamageError:
-            spent = {}  # Any part of them may be in use; `tracelake verify` reports the damage.
-    yield from spent.values()
     for build, infos in sorted(_by_build(objects, index).items(), reverse=True):
         # Newest first, because its manifest names most objects of all earlier builds.
         unknown = [info for info in infos if info.path not in reachable]
@@ -355,9 +350,22 @@ def _garbage(
                     reachable |= {part.path for part in read_parts(objects, manifest)}
             except DamageError:
                 continue  # its references are unknown; `tracelake verify` reports the damage
-            yield from (info for info in unknown if info.path not in reachable)
+            doomed[build] = [info for info in unknown if info.path not in reachable]
+    # Commits that stay may name parts of builds whose own commits have expired.
+    expired = [
+        build for build, infos in doomed.items() if infos and (build in spent or _REBUILT.match(build))
+    ]
+    if expired or spent:
+        try:
+            reachable |= _referenced(objects, reached)
+        except DamageError:  # Any part of them may be in use; `tracelake verify` reports the damage.
+            spent = {}
+            doomed = {build: infos for build, infos in doomed.items() if build not in expired}
+    yield from spent.values()
+    for infos in doomed.values():
+        yield from (info for info in infos if info.path not in reachable)
     for info in manifests_there:
-        rebuild = _REBUILT.match(info.path.rpartition("/")[2])
+        rebuild = _REBUILT.match(_build_of(info.path))
         if rebuild is not None and info.path not in reached and is_over(int(rebuild[1])):
             yield info
 

@@ -270,9 +270,10 @@ class RepositoryCollector:
             if not isinstance(operation := request.operation, model.Change)
         }
         heads = {at.record.head for at in branches.values()} | self._records.referenced_commits()
-        main = branches[MAIN].record.head if MAIN in branches else ""
+        # Last, so that no transaction among the commits is newer: its base would not be known for one.
+        main = self._records.read(MAIN).record.head
         return CommitNames(
-            frozenset(heads - {""}), frozenset(references - {""}), frozenset(self._pinned()), main
+            frozenset((heads | {main}) - {""}), frozenset(references - {""}), frozenset(self._pinned()), main
         )
 
     def _requests(self, name: str, at: BranchSnapshot) -> list[model.Request]:
