@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, cast
@@ -27,7 +27,11 @@ class FakeView:
     asked: list[str] = field(default_factory=list)
 
     def select(
-        self, query: str, newer: Mapping[str, pa.Table] | None = None, workspace: str | None = None
+        self,
+        query: str,
+        newer: Mapping[str, pa.Table] | None = None,
+        workspace: str | None = None,
+        traces: Collection[str] = (),
     ) -> pa.Table:
         """Return one row with the query's number."""
         self.asked.append(query)

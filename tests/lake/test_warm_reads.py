@@ -14,8 +14,15 @@ from tests.tracking.requests import request, trace_id
 from tracelake import limits
 from tracelake._errors import NotFoundError
 from tracelake.lake.reads import WorkspaceLake
-from tracelake.lake.trace_list import TraceFilter, column_values, list_traces
+from tracelake.lake.trace_list import (
+    TraceFilter,
+    column_values,
+    list_traces,
+    previews_of,
+    span_values_of,
+)
 from tracelake.pipeline.continuous import InboxPipeline
+from tracelake.tables import table
 from tracelake.tables.scan import Scan
 from tracelake.tracking.store import TrackingStore
 
@@ -37,6 +44,7 @@ def traces_seen(lake: AnyLake) -> Iterator[set[str]]:
     listing = list_traces(lake, ALL, with_activity=True)  # type: ignore[arg-type]
     yield {row["trace_id"] for row in listing.traces}
     assert listing.activity is None or listing.activity.total["traces"] == len(listing.traces)
+    yield {*previews_of(lake, listing.traces), *span_values_of(lake, listing.traces)}  # type: ignore[arg-type]
     ordered = list_traces(lake, replace(ALL, order="spans", last_ns=None, min_duration_ms=0.0))  # type: ignore[arg-type]
     yield {row["trace_id"] for row in ordered.traces}
     yield {hit.trace_id for hit in lake.search("*")}
@@ -116,6 +124,34 @@ def test_a_new_commit_is_seen_at_once(
     pipeline.run_once()
     assert {row["trace_id"]: row["span_count"] for row in list_traces(lake, ALL).traces}[trace_id(3)] == 2
     assert len(lake.trace(trace_id(3)).spans) == 2
+
+
+def test_a_pending_version_of_a_span_is_read(
+    lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline
+) -> None:
+    """A read of a committed trace shows a newer version of a span before its commit."""
+    fill(store, pipeline)
+    assert_sees(lake, 1, 2, 3)
+    store.write([request((2, 1), workspace="a", end_ns=9_000)])
+    for spans in (lake.trace(trace_id(2)).spans, lake.hot.page(trace_id(2), 10).rows.to_pylist()):
+        assert [span["end_ns"] for span in spans] == [9_000]
+    pipeline.run_once()
+    assert [span["end_ns"] for span in lake.trace(trace_id(2)).spans] == [9_000]
+
+
+def test_few_traces_are_looked_up_with_the_same_result(
+    lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A query of a few traces has the same result by a lookup and by a scan, also with pending spans."""
+    fill(store, pipeline)
+    for _ in range(2):
+        traces = list_traces(lake, ALL).traces
+        looked_up = previews_of(lake, traces), span_values_of(lake, traces)
+        with monkeypatch.context() as patch, closing(tracelake.open(lake.place)) as other:
+            patch.setattr(table, "LOOKED_UP_TRACES_MAX", 0)
+            assert looked_up == (previews_of(other, traces), span_values_of(other, traces))
+        assert looked_up[0].keys() == {row["trace_id"] for row in traces}
+        store.write([request((3, 2), text="pending"), request((4, 1), text="pending")])
 
 
 def test_lists_read_memory_only_within_its_limit(

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -99,9 +99,9 @@ class FakeLake(Lake):
             found: pa.Table = connection.sql(query).to_arrow_table()
             return found
 
-    def select(self, *queries: str) -> list[pa.Table]:
+    def select(self, *queries: str, traces: Collection[str] = ()) -> list[pa.Table]:
         """Run queries over both tables."""
-        traces = pa.Table.from_pylist([trace.summary for trace in self._traces.values()], schema=TRACES)
+        of_traces = pa.Table.from_pylist([trace.summary for trace in self._traces.values()], schema=TRACES)
         spans = [span for trace in self._traces.values() for span in trace.spans]
         maps = ("resource", "scope", "links", "otlp")
         columns = [each for each in SPANS_TABLE if each.name not in maps]
@@ -109,7 +109,7 @@ class FakeLake(Lake):
             span | {"attributes": list(span["attributes"].items()), "events": _events(span)} for span in spans
         ]
         with duckdb.connect() as connection:
-            connection.register("traces", traces)
+            connection.register("traces", of_traces)
             connection.register("spans", pa.Table.from_pylist(spans, schema=pa.schema(columns)))
             return [connection.sql(query).to_arrow_table() for query in queries]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import cached_property, partialmethod
 from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
@@ -360,13 +360,13 @@ class Lake:
         """
         return self._reads.sql(query, at, uncommitted, allow_files)
 
-    def select(self, *queries: str) -> list[pa.Table]:
+    def select(self, *queries: str, traces: Collection[str] = ()) -> list[pa.Table]:
         """Run SELECTs over `spans` and `traces` at one commit, with the newest uncommitted traces.
 
-        Unlike `sql`, it runs them in this process, so the queries must come from trusted code. Raises QueryError if
-        DuckDB refuses one.
+        Unlike `sql`, it runs them in this process, so the queries must come from trusted code. Name the few `traces`
+        of which they read rows, if any. Raises QueryError if DuckDB refuses one.
         """
-        return self._reads.select(*queries)
+        return self._reads.select(*queries, traces=traces)
 
     def traces_matching(self, query: str, limit: int) -> MatchingTraces:
         """Return the traces of the spans that match a query, as a `tracelake.lake.reads.MatchingTraces`.

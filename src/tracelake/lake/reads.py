@@ -103,18 +103,18 @@ class LakeReads:
             return table
         return table.replace_schema_metadata({NOT_LISTED: newer.not_listed.encode()})
 
-    def select(self, *queries: str) -> list[pa.Table]:
+    def select(self, *queries: str, traces: Collection[str] = ()) -> list[pa.Table]:
         """See `Lake.select`."""
         newer = self._hot.newer()
 
         def select(view: CommitView, query: str) -> pa.Table:
             if newer.tables:
-                return view.select(query, newer.tables, self._workspace)
+                return view.select(query, newer.tables, self._workspace, traces)
             # A commit never changes, and neither does the set of traces that an erasure hides from it.
             key = (view.commit_id, view.masked, self._workspace, query)
             table = self._opened.selected.get(key)
             if table is None:
-                table = view.select(query, workspace=self._workspace)
+                table = view.select(query, None, self._workspace, traces)
                 self._opened.selected.put(key, table)
             return table
 
@@ -270,9 +270,9 @@ class WorkspaceLake:
         query."""
         return self._reads.sql(query, at, uncommitted)
 
-    def select(self, *queries: str) -> list[pa.Table]:
+    def select(self, *queries: str, traces: Collection[str] = ()) -> list[pa.Table]:
         """Run SELECTs over the workspace's rows. See `Lake.select`."""
-        return self._reads.select(*queries)
+        return self._reads.select(*queries, traces=traces)
 
     def traces_matching(self, query: str, limit: int) -> MatchingTraces:
         """Return the workspace's traces with a span that matches a query. See `Lake.traces_matching`."""

@@ -350,7 +350,8 @@ def previews_of(lake: Lake, traces: Sequence[Row]) -> dict[str, dict[str, str | 
     (table,) = lake.select(
         f"SELECT trace_id, {texts} FROM spans WHERE {_among([row['trace_id'] for row in traces])} "
         f"AND start_ns BETWEEN {first_ns} AND {max(first_ns, last_ns)} QUALIFY row_number() OVER "
-        "(PARTITION BY trace_id ORDER BY parent_span_id IS NOT NULL, start_ns, span_id, workspace, kind) = 1"
+        "(PARTITION BY trace_id ORDER BY parent_span_id IS NOT NULL, start_ns, span_id, workspace, kind) = 1",
+        traces=[row["trace_id"] for row in traces],
     )
     return {
         row["trace_id"]: {
@@ -373,7 +374,8 @@ def span_values_of(lake: Lake, traces: Sequence[Row]) -> dict[str, dict[str, lis
     )
     (table,) = lake.select(
         f"SELECT trace_id, {values} FROM spans WHERE {_among([row['trace_id'] for row in traces])} "
-        f"AND start_ns BETWEEN {first_ns} AND {max(first_ns, last_ns)} GROUP BY trace_id"
+        f"AND start_ns BETWEEN {first_ns} AND {max(first_ns, last_ns)} GROUP BY trace_id",
+        traces=[row["trace_id"] for row in traces],
     )
     return {
         row.pop("trace_id"): {name: row[name] or [] for name in ("models", "types")}

@@ -19,7 +19,7 @@ import tantivy
 from tracelake._errors import DamageError, QueryError, UsageError
 from tracelake.limits import SEARCH_HITS_DEFAULT
 from tracelake.search import query_compiler
-from tracelake.search.analyzers import ANALYZERS, ENGLISH, of_fingerprint
+from tracelake.search.analyzers import ANALYZERS, ENGLISH, Analyzer, hint_of, of_fingerprint
 from tracelake.search.build import UnpublishedPart
 from tracelake.search.facets import FacetCounts, OneWorkspace, RawFacet, check, completions, count, only
 from tracelake.search.inheritance import Assessments, Inheritance
@@ -616,3 +616,11 @@ def _epoch_ns(now: datetime) -> int:
 def _nothing(facets: Sequence[str]) -> FacetCounts:
     check(facets)
     return FacetCounts(0, {name: RawFacet((), 0) for name in facets})
+
+
+def hint(request: SearchRequest, analyzer: Analyzer) -> str | None:
+    """Return a sentence on why a search may have found nothing although matching texts exist; None if the index is not
+    the reason."""
+    if request.ranking.mode != "text":
+        return None
+    return hint_of(analyzer, [text.text for text in query_compiler.texts_wanted(request.query)])

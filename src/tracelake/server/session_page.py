@@ -233,7 +233,8 @@ def _read_spans(lake: Lake, traces: Sequence[Row]) -> tuple[dict[str, list[Row]]
         "AND (input IS NOT NULL OR output IS NOT NULL OR model IS NOT NULL OR parent_span_id IS NULL) "
         f"QUALIFY row_number() OVER (PARTITION BY trace_id ORDER BY {order}) <= {_SPANS // 2} "
         f"OR count(*) OVER (PARTITION BY trace_id) - row_number() OVER (PARTITION BY trace_id ORDER BY {order}) "
-        f"< {_SPANS // 2}"
+        f"< {_SPANS // 2}",
+        traces=[trace["trace_id"] for trace in traces],
     )
     chosen = keys.to_pylist()
     counts = {row["trace_id"]: int(row["spans"]) for row in chosen}
@@ -249,7 +250,8 @@ def _read_spans(lake: Lake, traces: Sequence[Row]) -> tuple[dict[str, list[Row]]
         "SELECT trace_id, span_id, parent_span_id, workspace, kind, name, model, status, status_message, start_ns, "
         f"end_ns, type, {texts}, CASE WHEN {length} <= {_TEXT_MAX_BYTES} THEN attributes END AS attributes, "
         f"CASE WHEN len(events) <= {limits.MESSAGES_SHOWN_MAX} THEN events END AS events FROM spans WHERE {here} "
-        f"AND (trace_id, span_id) IN ({pairs}) ORDER BY {order}"
+        f"AND (trace_id, span_id) IN ({pairs}) ORDER BY {order}",
+        traces=[trace["trace_id"] for trace in traces],
     )
     spans: dict[str, list[Row]] = {}
     for row in table.to_pylist():

@@ -239,7 +239,9 @@ class Scan:
         stored = sum(part.rows for part in self._parts)
         max_bytes = limits.LIST_COLUMNS_MAX_BYTES
         (*keys,) = self.layout.bucketed_by
-        if len(keys) != 1 or not self.is_sorted_by(keys[0]) or self.masked or self.snapshot.only is not None:
+        if self.masked or self.snapshot.only is not None:
+            return None
+        if len(keys) != 1 or not self.is_sorted_by(keys[0]):
             return None
         if stored * len(columns) * _LIST_VALUE_BYTES > max_bytes:
             return None

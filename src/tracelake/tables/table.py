@@ -24,6 +24,7 @@ import pyarrow as pa
 from tracelake import limits
 from tracelake._errors import BackPressureError, LimitError, NotFoundError, UsageError
 from tracelake.limits import LARGE_TRACE_ROWS_BYTES, TRACE_ROWS_MAX_BYTES
+from tracelake.limits.input import MIB
 from tracelake.otlp.schema import SPANS, TRANSACTION_FIELD
 from tracelake.results import Row, TableInfo, html_table, public_names
 from tracelake.search.model import RowIds
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
 _LONG_TEXTS: Final = ("input", "output")
 LOOKED_UP_TRACES_MAX: Final = 64
 """Traces whose rows are looked up without a query."""
+_LOOKED_UP_ROWS_MAX_BYTES: Final = 8 * MIB
+"""Columns of the rows of such traces."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,10 +336,12 @@ ColumnsInMemory: TypeAlias = dict[tuple[str, ...], pa.Table | None]
 
 
 def columns_in_memory(
-    tables: Iterable[Table], names: Collection[str], cached: ColumnsInMemory
+    tables: Sequence[Table], names: Collection[str], cached: ColumnsInMemory, trace_ids: Collection[str] = ()
 ) -> dict[str, pa.Table] | None:
     """Return the columns of tables with these names, by table, or None if some are not in memory. Texts and maps of any
-    length never are."""
+    length never are. With a few `trace_ids`, look up the rows of these traces, with all columns."""
+    if (looked_up := _columns_of_traces(tables, names, trace_ids)) is not None:
+        return looked_up
     columns = dict[str, pa.Table]()
     for table in tables:
         fields = [field for field in table.schema if field.name in names or field.name == "trace_id"]
@@ -348,6 +353,23 @@ def columns_in_memory(
         if (rows := cached[key]) is None:
             return None
         columns[table.name] = rows
+    return columns
+
+
+def _columns_of_traces(
+    tables: Iterable[Table], names: Collection[str], trace_ids: Collection[str]
+) -> dict[str, pa.Table] | None:
+    """Return the columns with these names of the rows of a few traces, by table, or None if a query reads them in less
+    time or memory."""
+    if not 0 < len(trace_ids) <= LOOKED_UP_TRACES_MAX:
+        return None
+    columns = dict[str, pa.Table]()
+    for table in tables:
+        fields = [name for name in table.schema.names if name in names or name == "trace_id"]
+        try:
+            columns[table.name] = table.lookup([*trace_ids], fields, _LOOKED_UP_ROWS_MAX_BYTES)
+        except LimitError:
+            return None
     return columns
 
 

@@ -23,7 +23,7 @@ from tracelake.erasure.store import NOTHING_MASKED, MaskedTraces
 from tracelake.limits import LEASE_S, SEARCH_HITS_MAX, TRACE_ROWS_MAX_BYTES
 from tracelake.otlp.schema import SPANS
 from tracelake.results import IndexInfo, Row, TableInfo, Trace
-from tracelake.search.analyzers import Analyzer, hint_of, of_fingerprint
+from tracelake.search.analyzers import Analyzer, of_fingerprint
 from tracelake.search.build import WithUnpublished, no_index
 from tracelake.search.documents import texts_to_show
 from tracelake.search.facets import RawFacet
@@ -32,10 +32,9 @@ from tracelake.search.inheritance import Assessments
 from tracelake.search.model import BUILD_ANEW, Manifest, RowIds, manifest_path
 from tracelake.search.open_index import OpenIndex
 from tracelake.search.part_cache import ceiling as parts_ceiling
-from tracelake.search.query_compiler import texts_wanted
 from tracelake.search.raw_hits import RawHit
 from tracelake.search.results import Facet, FacetValue, Hit, SearchResults, highlight
-from tracelake.search.searcher import Searcher, SearchRequest, Sort, check_request, make_request
+from tracelake.search.searcher import Searcher, SearchRequest, Sort, check_request, hint, make_request
 from tracelake.search.vectors import VectorSettings
 from tracelake.shards.leases import Leases
 from tracelake.shards.rows import ROW_ID, literal
@@ -371,15 +370,20 @@ class CommitView:
                 raise
 
     def select(
-        self, query: str, newer: Mapping[str, pa.Table] | None = None, workspace: str | None = None
+        self,
+        query: str,
+        newer: Mapping[str, pa.Table] | None = None,
+        workspace: str | None = None,
+        traces: Collection[str] = (),
     ) -> pa.Table:
-        """Run a query of trusted code, as `sql` with `is_bounded`, on columns in memory if they fit there."""
+        """Run a query of trusted code, as `sql` with `is_bounded`, on columns in memory if they fit there. If it reads
+        only rows of some `traces`, these are looked up."""
         names, columns = names_in(query) if workspace is None else None, None
         others = {*TRACKED, *TRACE_VALUES, *self._names} - {*BUILT_IN}
         if names is not None and not names & others:
             with self._leases.reading():
                 tables = [self.table(name) for name in BUILT_IN if name in names]
-                columns = columns_in_memory(tables, names, self._columns)
+                columns = columns_in_memory(tables, names, self._columns, traces)
         if columns is None:
             return self.sql(query, newer=newer, workspace=workspace, is_bounded=True)
         with connection([]) as db:
@@ -547,7 +551,7 @@ class CommitView:
             prepared.parts,
             searcher.vectors,
             _NOT_BY_MEANING if uncommitted_name and request.ranking.mode == "semantic" else None,
-            None if hits or request.page else _hint(request, searcher.analyzer),
+            None if hits or request.page else hint(request, searcher.analyzer),
         )
 
     def traces_matching(
@@ -675,14 +679,6 @@ class CommitView:
             is_hidden = pc.is_in(spans[0][ROW_ID.name], pa.array(newer.hidden))
             spans = [spans[0].filter(pc.invert(is_hidden)), newer.of_traces(traces, CARRIER_COLUMNS)]
         return inherit(rows, values_of_traces(spans, workspace))
-
-
-def _hint(request: SearchRequest, analyzer: Analyzer) -> str | None:
-    """Return a sentence on why a search may have found nothing although matching texts exist; None if the index is not
-    the reason."""
-    if request.ranking.mode != "text":
-        return None
-    return hint_of(analyzer, [text.text for text in texts_wanted(request.query)])
 
 
 def _facet(raw: RawFacet) -> Facet:
