@@ -19,6 +19,7 @@ from tracelake.search.finalize import read_manifest, read_parts
 from tracelake.shards.model import BatchRef
 from tracelake.shards.shard import Shard
 from tracelake.storage import KeyValueStore, ObjectStore
+from tracelake.storage.local import FileObjectStore
 from tracelake.tables.view import index_at
 from tracelake.tasks.runners import InProcess
 from tracelake.versions.repository import Repository
@@ -130,3 +131,53 @@ def test_without_windows_merges_have_no_bounds(
     fill(lake, clock, tmp_path, range(4))
     lake.maintenance.compact(runner=InProcess())
     assert table_days(lake, "spans") == [set(range(4))]
+
+
+class Opened:
+    """Counts the objects of a lake that are read as files or as bytes."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.paths: set[str] = set()
+        local_path, get = FileObjectStore.local_path, FileObjectStore.get
+
+        def as_file(store: FileObjectStore, path: str) -> str | None:
+            self.paths.add(path)
+            return local_path(store, path)
+
+        def as_bytes(store: FileObjectStore, path: str) -> bytes:
+            self.paths.add(path)
+            return get(store, path)
+
+        monkeypatch.setattr(FileObjectStore, "local_path", as_file)
+        monkeypatch.setattr(FileObjectStore, "get", as_bytes)
+
+    def of(self, folder: str) -> set[str]:
+        """Return the objects that were read since the last call."""
+        found = {path for path in self.paths if path.startswith(folder)}
+        self.paths -= found
+        return found
+
+
+def test_one_day_reads_its_windows_only(
+    lake: Lake, clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A time range opens the parts of its day, by a condition, by SQL and by search, however many days there are."""
+    fill(lake, clock, tmp_path, range(60), per_day=1)
+    day = FIRST_DAY + 30
+    first_ns, last_ns = day * DAY_S * 10**9, (day + 1) * DAY_S * 10**9 - 1
+    where = f"start_ns between {first_ns} and {last_ns}"
+    lake.table("spans").to_arrow(["trace_id"], "start_ns < 0")  # opens the view
+    opened = Opened(monkeypatch)
+    assert len(lake.table("spans").to_arrow(["trace_id"], where)) == 1
+    assert len(opened.of("shards/spans/parts")) == 1
+    assert len(lake.table("traces").to_arrow(["trace_id"], where)) == 1
+    assert len(opened.of("shards/traces/parts")) == 1
+    assert lake.sql(f"select count(*) as n from spans where {where}").to_pylist() == [{"n": 1}]
+    sql = opened.of("shards/spans/parts")
+    shown = datetime.fromtimestamp(day * DAY_S, UTC).strftime("%Y-%m-%d")
+    found = lake.search(f"start:{shown}", sort="newest")
+    assert [hit.trace_id for hit in found] == [f"{31:032x}"]
+    assert len(opened.of("search/spans/parts")) == 1
+    assert len(sql) == 1
+    twice = f"select (select count(*) from spans) - (select count(*) from spans where {where}) as n"
+    assert lake.sql(twice).to_pylist() == [{"n": 59}]

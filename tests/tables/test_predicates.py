@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tracelake.shards.model import Part
 from tracelake.shards.partitioning import bucket_of, ranges_of
-from tracelake.tables.predicates import Comparison, Layout, comparisons_in, key_text
+from tracelake.tables.predicates import Comparison, Layout, comparisons_by_use, comparisons_in, key_text
 from tracelake.tables.scan import connection
 
 FIELDS: list[tuple[str, pa.DataType]] = [
@@ -128,3 +128,34 @@ def test_ranges_are_kept_of_numbers_and_short_texts() -> None:
         }
     )
     assert ranges_of(rows) == {"n": (-1, 3), "k": ("a", "b")}
+
+
+QUERIES: dict[str, list[list[tuple[str, str]]]] = {
+    "select count(*) from t where a between 1 and 5": [[("a", "between")]],
+    'select * from "T" x where A >= 3 and b = 2 order by a': [[("a", ">="), ("b", "=")]],
+    "select a from t": [[]],
+    "select a from t where a = 1 or a = 2": [[]],
+    "select t.a from t join u using (a) where t.a = 1": [[]],
+    "select a from t tablesample 10% where a = 1": [[]],
+    "select a from t s(b, a) where a = 1": [[]],
+    "with t2 as (select * from t where a = 1) select * from t2, t where t.a = 2": [[], [("a", "=")]],
+    "select a from t where a < 1 union all select b from t where b > 2": [[("a", "<")], [("b", ">")]],
+    "select a from t where a < 1 and b in (select b from t)": [[("a", "<")], []],
+    "select 1 from u where a = 1": [],
+}
+
+
+@pytest.mark.parametrize("query", QUERIES)
+def test_comparisons_of_each_use_of_a_table(query: str) -> None:
+    """A query prunes a table only by conditions on the rows of each place that reads it."""
+    schema = pa.schema({"a": pa.int64(), "b": pa.int64()})
+    found = comparisons_by_use(query, "t", schema)
+    uses = [[(c.column, c.operator) for c in use] for use in found]
+    assert sorted(uses, key=str) == sorted(QUERIES[query], key=str)
+
+
+def test_a_column_hides_an_alias_in_a_condition() -> None:
+    """DuckDB reads a name in WHERE as the column, not as an alias of the same name."""
+    with duckdb.connect() as db:
+        found = db.sql("select -a as a from (values (7), (1)) t(a) where a > 5").fetchall()
+    assert found == [(-7,)]

@@ -26,6 +26,7 @@ from tracelake.search.finalize import clean_staging, read_list, read_parts, with
 from tracelake.search.model import Manifest, PartRef, manifest_path
 from tracelake.search.protocol import (
     INDEX_FAN_OUT,
+    UNDIVIDED,
     Generation,
     IndexWindows,
     counts_replaced,
@@ -39,6 +40,7 @@ from tracelake.search.protocol import (
     without_vectors,
 )
 from tracelake.shards.leases import Lease
+from tracelake.shards.model import BatchRef
 from tracelake.shards.shard import Shard
 from tracelake.storage import ObjectStore
 from tracelake.tables.view import INDEX, INDEX_ENTRY, TABLE_ENTRY, analyzer_of, base_of, index_at
@@ -122,24 +124,33 @@ class IndexMerger:
         if not standing.is_complete:
             return self._complete(standing, progress)
         all_generations = generations(read_parts(self._objects, standing.manifest))
-        batches = Shard(standing.shard, self._builder.key_value, self._objects).state().batches
-        windows = IndexWindows(
-            Windows(self._window_s, time.time()),
-            [ref.lower for ref in batches],
-            [ref.ingested_s for ref in batches],
-        )
-        run = behind.due(all_generations, windows)
-        if run:
-            return self._merge_or_pass_by(standing, run, behind, progress)
+        batches: Sequence[BatchRef] | None = None
+        windows = UNDIVIDED
+        if behind.due(all_generations, windows):
+            batches = self._batches(standing)
+            windows = self._windows(batches)
+            if run := behind.due(all_generations, windows):
+                return self._merge_or_pass_by(standing, run, behind, progress)
         self._again.not_before = standing.transaction + until_due(all_generations, self.fan_out, windows)
         for each in without_vectors(all_generations, standing.manifest.vectors):
             self._merge_or_pass_by(standing, [each], behind, progress)
+        if batches is None:
+            batches = self._batches(standing)
+            if run := behind.due(all_generations, self._windows(batches)):  # a settled window
+                return self._merge_or_pass_by(standing, run, behind, progress)
         live = sum(ref.rows for ref in batches if ref.lower <= standing.transaction)
         if not counts_replaced(standing.manifest.documents, live):
             return False
         for each in self._to_rewrite(standing, all_generations, progress):
             self._merge_or_pass_by(standing, [each], behind, progress)
         return False
+
+    def _batches(self, standing: CurrentIndex) -> Sequence[BatchRef]:
+        return Shard(standing.shard, self._builder.key_value, self._objects).state().batches
+
+    def _windows(self, batches: Sequence[BatchRef]) -> IndexWindows:
+        windows = Windows(self._window_s, time.time())
+        return IndexWindows(windows, [ref.lower for ref in batches], [ref.ingested_s for ref in batches])
 
     def _merge_or_pass_by(
         self, standing: CurrentIndex, run: Sequence[Generation], behind: _Behind, progress: OnProgress

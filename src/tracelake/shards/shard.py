@@ -16,14 +16,17 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from dataclasses import replace as changed
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final, TypeAlias, TypeVar
+from weakref import WeakKeyDictionary
 
 from msgspec.structs import replace
 
 from tracelake._errors import ContentionError, DamageError, ExpiredError, IndeterminateError, NotFoundError
 from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX, WRITES_REMEMBERED
+from tracelake.limits.input import MIB
 from tracelake.shards import model, protocol
 from tracelake.shards.partitioning import lies_in
+from tracelake.shards.parts import ByteLRU
 from tracelake.storage import (
     ABSENT,
     Done,
@@ -31,10 +34,12 @@ from tracelake.storage import (
     Indeterminate,
     KeyValueStore,
     ObjectStore,
+    Stores,
     Version,
     delete_all,
     settle,
 )
+from tracelake.storage.wrappers import for_each
 
 SHARD_STATE_INLINE_MAX_BYTES: Final = 64 * 1024
 """State of a shard stored in one record."""
@@ -178,6 +183,23 @@ class Writes:
 
 
 DecisionT = TypeVar("DecisionT")
+BatchRecords: TypeAlias = ByteLRU[tuple[str, str], model.Batch]
+"""Cache of batch records by path and checksum."""
+_BATCH_RECORDS_MAX_BYTES: Final = 64 * MIB
+"""Batch records that one cache keeps."""
+_PART_ENTRY_BYTES: Final = 4_000
+"""Measured memory of a part's entry in a batch record."""
+
+
+_records: Final[WeakKeyDictionary[ObjectStore, BatchRecords]] = WeakKeyDictionary()
+
+
+def batch_records(objects: ObjectStore) -> BatchRecords:
+    """Return the cache of batch records of an open store, which all its readers share."""
+    records: BatchRecords = ByteLRU(
+        lambda batch: _PART_ENTRY_BYTES * (1 + len(batch.objects())), lambda: _BATCH_RECORDS_MAX_BYTES
+    )
+    return _records.setdefault(objects, records)
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,8 +240,13 @@ class Shard:
 
     written_max = WRITES_REMEMBERED
 
-    def __init__(self, name: str, key_value: KeyValueStore, objects: ObjectStore) -> None:
+    def __init__(
+        self, name: str, key_value: KeyValueStore, objects: ObjectStore, records: BatchRecords | None = None
+    ) -> None:
+        """Open a shard. Snapshots read each batch record once as long as it is in `records`, because the number of
+        batches grows with the number of windows."""
         self.name = name
+        self._records = records
         self._objects = objects
         self._states = States(name, key_value, objects)
         self._writes = Writes(name, key_value)
@@ -253,7 +280,7 @@ class Shard:
                 f"shard {self.name}: its state in the metadata does not cover the transaction that a commit "
                 f"references: {error}. Restore it from a backup."
             ) from error
-        batches = [self.batch(ref) for ref in refs]
+        batches = self._batches(refs)
         is_complete = not refs or refs[-1].upper <= as_of + 1
         return Snapshot(
             as_of,
@@ -267,6 +294,20 @@ class Shard:
                 for part in batch.history
             ),
         )
+
+    def _batches(self, refs: Sequence[model.BatchRef]) -> list[model.Batch]:
+        """Read batch records, several at once from a bucket."""
+        records, by_path = self._records, dict[str, model.Batch]()
+        if records is not None:
+            cached = ((ref.path, records.get((ref.path, ref.sha256))) for ref in refs)
+            by_path |= {path: batch for path, batch in cached if batch is not None}
+        missing = {ref.path: ref for ref in refs if ref.path not in by_path}
+        read = for_each(self._objects, lambda path: self.batch(missing[path]), missing)
+        for ref, batch in zip(missing.values(), read, strict=True):
+            by_path[ref.path] = batch
+            if records is not None and ref.level:  # others are few, and soon compacted
+                records.put((ref.path, ref.sha256), batch)
+        return [by_path[ref.path] for ref in refs]
 
     def batch(self, ref: model.BatchRef) -> model.Batch:
         """Read a batch record and check it against the checksum in the state."""
@@ -406,3 +447,8 @@ class Shard:
             level=level,
             ingested_s=batch.ingested_s,
         )
+
+
+def open_shard(name: str, stores: Stores) -> Shard:
+    """Open a shard that shares batch records with all readers of its open store."""
+    return Shard(name, stores.key_value, stores.objects, batch_records(stores.objects))

@@ -280,6 +280,14 @@ class Layout:
         """Return the parts that may have rows that match a condition."""
         return self._with(parts, comparisons_in(where, self.schema))
 
+    def of_query(self, parts: Sequence[Part], query: str, table: str) -> list[Part]:
+        """Return the parts of a table that may have rows that a query uses."""
+        uses = comparisons_by_use(query, table, self.schema)
+        if not uses or not all(uses):
+            return list(parts)
+        paths = {part.path for comparisons in uses for part in self._with(parts, comparisons)}
+        return [part for part in parts if part.path in paths]
+
     def with_keys(self, parts: Iterable[Part], keys: Sequence[str]) -> list[Part]:
         """Return the parts that may have rows with these keys. The table must be bucketed by a single column."""
         (column,) = self.bucketed_by
@@ -317,11 +325,52 @@ class Layout:
 
 def comparisons_in(where: str | None, schema: pa.Schema) -> list[Comparison]:
     """Return comparisons that every matching row of a condition fulfils. Raises QueryError if it is not a condition."""
+    return _of_schema(_walk(parsed(where)) if where else (), schema)
+
+
+def comparisons_by_use(query: str, table: str, schema: pa.Schema) -> list[list[Comparison]]:
+    """Return comparisons that every used row of a table fulfils, for each place where a query reads the table.
+
+    A place fulfils some if it is the only source of a SELECT with a WHERE. Otherwise its list is empty.
+    """
+    try:
+        nodes: list[Any] = [json.loads(_serialized(query, "query", query))]
+    except RecursionError:
+        return [[]]
+    uses: list[list[Comparison]] = []
+    while nodes:
+        one = nodes.pop()
+        match one:
+            case {"type": "SELECT_NODE", "from_table": source, "where_clause": condition} if (
+                _is_table(source, table)
+                and not source.get("column_name_alias")
+                and not source.get("sample")  # drawn before the condition
+            ):
+                uses.append(_of_schema(_walk(condition), schema))
+                nodes += [value for name, value in one.items() if name != "from_table"]
+            case dict():
+                if _is_table(one, table):
+                    uses.append([])
+                nodes += one.values()
+            case list():
+                nodes += one
+    return uses
+
+
+def _is_table(node: Any, table: str) -> bool:
+    return (
+        isinstance(node, dict)
+        and node.get("type") == "BASE_TABLE"
+        and str(node.get("table_name")).lower() == table.lower()
+    )
+
+
+def _of_schema(candidates: Iterable[Comparison], schema: pa.Schema) -> list[Comparison]:
     by_lower: dict[str, list[str]] = {}
     for column in schema.names:
         by_lower.setdefault(column.lower(), []).append(column)  # DuckDB ignores the case of names
     comparisons = []
-    for c in _walk(parsed(where)) if where else ():
+    for c in candidates:
         match by_lower.get(c.column.lower()):
             case [name] if all(_fits(value, schema.field(name).type) for value in c.values):
                 comparisons.append(Comparison(name, c.operator, c.values))

@@ -123,10 +123,18 @@ class Scan:
         yet."""
         return self if condition is None else self.of_parts(self.layout.matching(self._parts, condition))
 
+    def of_query(self, query: str, table: str) -> Scan:
+        """Return a scan of only those parts that may have rows of this table that a query uses."""
+        parts = self.layout.of_query(self._parts, query, table)
+        return self if len(parts) == len(self._parts) else self.of_parts(parts)
+
     def of_parts(self, parts: Iterable[Part]) -> Scan:
         """Return the scan of some of the parts, with the retractions that may concern them."""
         paths = {part.path for part in parts}
-        buckets = {part.bucket for part in self._parts if part.path in paths}
+        chosen = [part for part in self._parts if part.path in paths]
+        buckets = {part.bucket for part in chosen}
+        first = min((part.first_row_id for part in chosen), default=0)
+        last = max((part.last_row_id for part in chosen), default=-1)
         snapshot = self.snapshot
         return replace(
             self,
@@ -137,7 +145,8 @@ class Scan:
                 retractions=tuple(
                     part
                     for part in snapshot.retractions
-                    if any(may_share(part.bucket, bucket) for bucket in buckets)
+                    if (not part.last_row_id or (part.first_row_id <= last and first <= part.last_row_id))
+                    and any(may_share(part.bucket, bucket) for bucket in buckets)
                 ),
                 rows=None,
                 swallowed=(),

@@ -309,6 +309,11 @@ class Table:
         """
         return self._leases.reading(now=now)
 
+    def of_query(self, query: str) -> Table:
+        """Return the table with only those parts that may have rows that a query uses."""
+        scan = self.scan.of_query(query, self.name)
+        return self if scan is self.scan else Table(self.name, scan, self._origin, self._leases)
+
     def _read_files(self) -> list[str]:
         """Check all files that `sql` names, and return their paths. Raises DamageError if one is missing or altered."""
         self.check()

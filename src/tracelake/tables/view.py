@@ -38,7 +38,7 @@ from tracelake.search.searcher import Searcher, SearchRequest, Sort, check_reque
 from tracelake.search.vectors import VectorSettings
 from tracelake.shards.leases import Leases
 from tracelake.shards.rows import ROW_ID, literal
-from tracelake.shards.shard import EMPTY, Shard, Snapshot
+from tracelake.shards.shard import EMPTY, Snapshot, open_shard
 from tracelake.storage import ObjectStore, Stores
 from tracelake.tables.builtin import (
     ASSESSMENTS,
@@ -288,9 +288,8 @@ class CommitView:
         reference = self._entries.get(entry_of(name))
         if not isinstance(reference, TableAt):
             return EMPTY  # the lake is empty
-        shard = Shard(reference.shard, self._stores.key_value, self._stores.objects)
-        lease = self._leases.take(shard, self._stores.key_value)
-        return shard.snapshot(reference.as_of, lease.state)
+        shard = open_shard(reference.shard, self._stores)
+        return shard.snapshot(reference.as_of, self._leases.take(shard, self._stores.key_value).state)
 
     def time_of(self, name: str) -> int:
         """Return the transaction as of which the commit names a table, -1 if the table has no rows."""
@@ -345,11 +344,12 @@ class CommitView:
                 for name in TRACKED
                 if name in identifiers and name not in self._names
             }
-            identifiers |= base_tables(identifiers, workspace) | (
-                {TABLE_SPANS.name} if ASSESSMENTS in tracked else set()
-            )
+            sources = base_tables(identifiers, workspace)
+            sources |= {TABLE_SPANS.name} if ASSESSMENTS in tracked else set()
             is_inherited = not identifiers.isdisjoint(TRACE_VALUES)
-            tables = [self.table(name) for name in names if name in identifiers]
+            tables = [self.table(name) for name in names if name in identifiers | sources]
+            if workspace is None and not sources:  # otherwise a table is read for other tables
+                tables = [table.of_query(query) for table in tables]
             files = [file for table in tables for file in table._read_files()]
             try:
                 views, registered = self._views(tables, newer or {}, workspace, is_inherited=is_inherited)

@@ -25,7 +25,7 @@ from tracelake.search.vectors import IndexSettings
 from tracelake.shards.leases import Lease
 from tracelake.shards.model import Batch
 from tracelake.shards.protocol import UpdateFate, classify
-from tracelake.shards.shard import Shard
+from tracelake.shards.shard import Shard, batch_records
 from tracelake.storage import KeyValueStore, ObjectStore, delete_all
 from tracelake.tables.builtin import TABLE_SPANS, BuiltInTable
 from tracelake.tables.view import INDEX, INDEX_ENTRY, analyzer_of, base_of, build_name, standing_manifest
@@ -48,7 +48,7 @@ class TableOutput:
         decides: bool,
     ) -> None:
         self.table = table
-        self.shard = Shard(table.name, key_value, objects)
+        self.shard = Shard(table.name, key_value, objects, batch_records(objects))
         self._objects = objects
         self._tally = tally
         self._decides = decides
