@@ -73,7 +73,7 @@ TRIES: Final = "pipeline.input_failures.CrashMarkers"
 DEATHS_MUTANTS = [
     _mutant("nobody looks on", None, {f"{TRIES}._still": all_are_dead}, 10),
     _mutant("one look", None, {f"{TRIES}._still": one_look}, 10),
-    _mutant("nobody shows that he lives", None, {f"{TRIES}.beat": nothing}, 60, first_seed=5000),
+    _mutant("nobody shows that he lives", None, {f"{TRIES}.beat": nothing}, 60, first_seed=50),
     _mutant("nobody notes what he does", "merge", {f"{TRIES}.begin": nothing}, 2),
     _mutant("reading does not count", "read", {f"{TRIES}.crash_counts_of_reading": never_enough}, 2),
     _mutant("all at fault, merging", "merge", {"pipeline.input_failures.narrowed": at_fault_together}, 2),

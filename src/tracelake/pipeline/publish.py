@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from typing import Final
@@ -209,7 +210,8 @@ class Outputs:
             self._begin([self.tables[name] for name in behind], t)
             states |= {name: self.tables[name].shard.state() for name in behind}
             erased = self.erasures.ids_by_erasure()
-            tasks = self._tasks(t, pieces, states, tuple(frozenset[str]().union(*erased.values())))
+            erased_ids = tuple(frozenset[str]().union(*erased.values()))
+            tasks = [replace(task, erased=erased_ids) for task in self._tasks(t, pieces, states)]
             receipts = runner.run(
                 run_shape_task,
                 tasks,
@@ -222,11 +224,7 @@ class Outputs:
         return SealedTransaction(step, seal, {name: _change_of(name, receipts) for name in states}, epochs)
 
     def _tasks(
-        self,
-        t: int,
-        pieces: Sequence[StagedSlice],
-        states: Mapping[str, ShardState],
-        erased: tuple[str, ...],
+        self, t: int, pieces: Sequence[StagedSlice], states: Mapping[str, ShardState]
     ) -> list[TransactionMergeTask]:
         live = {name: self.tables[name].shard.snapshot(t - 1, state) for name, state in states.items()}
         settings = self._index.settings()
@@ -249,7 +247,6 @@ class Outputs:
                     for name, state in states.items()
                 },
                 vectors=settings.vectors,
-                erased=erased,
             )
             for (low, high), of_range in zip(ranges, by_range(pieces, ranges), strict=True)
         ]
