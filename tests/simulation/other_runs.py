@@ -14,6 +14,7 @@ from tracelake.journal.model import Step
 from tracelake.journal.protocol import Appended, StateRead
 from tracelake.journal.store import Journal
 from tracelake.otlp.decode import InputDigest
+from tracelake.otlp.prices import PriceTable
 from tracelake.pipeline import driver, quarantine_actions, replay, staging
 from tracelake.pipeline.decode_task import InputShare, ReadTask, ShareReceipt, StagedSlice
 from tracelake.pipeline.driver import Pipeline
@@ -58,7 +59,9 @@ class ReshardedScenario(PipelineScenario):
     def stand_ins(self, run: Run) -> Sequence[StandIn]:
         """Cut each input into as many stripes as there are workers."""
 
-        def cut(inputs: Sequence[Input], url: str, buckets: int, below: str) -> list[ReadTask]:
+        def cut(
+            inputs: Sequence[Input], url: str, buckets: int, below: str, _prices: PriceTable
+        ) -> list[ReadTask]:
             process = run.current()
             workers = 2 if (process.attempt + int(process.name[-1])) % 2 else 5
             return [
