@@ -104,8 +104,8 @@ class Settings(BaseSettings):
     )
     """Seconds between two archive passes."""
     transaction_rows: int | None = Field(default=None, ge=1, le=limits.TRANSACTION_ROWS_MAX)
-    """Number of spans at which a continuous pipeline seals a transaction. Without this and the next setting, it seals
-    after each step."""
+    """Number of spans at which a continuous pipeline seals a transaction. Without this and the next setting, each step
+    is a transaction, and a busy server's spans wait up to five seconds for more."""
     transaction_delay_s: float | None = Field(default=None, ge=0, le=limits.TRANSACTION_DELAY_MAX_S)
     """Longest wait of such a transaction for more spans."""
     client_timeout_s: float = Field(default=limits.CLIENT_TIMEOUT_S, gt=0, le=limits.CLIENT_TIMEOUT_MAX_S)

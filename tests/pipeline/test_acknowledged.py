@@ -8,7 +8,10 @@ import os
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from sqlalchemy import delete, select, update
@@ -17,7 +20,9 @@ import tracelake
 from tests.tracking.requests import request, trace_id
 from tracelake._errors import StorageError, UnreadInputsError
 from tracelake.journal.model import RecordedInput
-from tracelake.pipeline.sources.server_inputs import OUTBOX, OutboxSource
+from tracelake.pipeline.protocol import OUTBOX_BYTES, OUTBOX_TRACES, OUTBOX_WAIT_S, QUIET_S, is_due
+from tracelake.pipeline.sources import server_inputs
+from tracelake.pipeline.sources.server_inputs import OUTBOX, OutboxSource, OutboxWatch
 from tracelake.tasks.runners import InProcess
 from tracelake.tracking.outbox import Outbox
 from tracelake.tracking.schema import INCOMPLETE, trace_parts
@@ -227,3 +232,63 @@ def check_read_before(lake: tracelake.Lake, first: int) -> None:
         patch.setattr(OutboxSource, "ack", mended)
         assert taken(lake) == before + 1
     assert incomplete(store, first, 2) == [first, first + 1]
+
+
+@pytest.mark.parametrize(
+    ("changes", "due"),
+    [
+        ({}, False),
+        ({"since_last_s": OUTBOX_WAIT_S}, True),
+        ({"since_newest_s": QUIET_S}, True),
+        ({"traces": OUTBOX_TRACES}, True),
+        ({"size_bytes": OUTBOX_BYTES}, True),
+        ({"wait_s": 0.0}, True),
+    ],
+)
+def test_rows_wait_until_they_are_worth_a_transaction(changes: dict[str, Any], due: bool) -> None:
+    """Rows wait on a busy server only, for a limited time, and below limits of bytes and traces."""
+    busy = {"since_last_s": 0.1, "since_newest_s": 0.1, "traces": 1, "size_bytes": 1, "wait_s": OUTBOX_WAIT_S}
+    assert is_due(**busy | changes) is due
+
+
+def check_waiting(lake: tracelake.Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Poll an outbox on a clock that the test sets, while a row arrives before each poll."""
+    now_s = 0.0
+    store, clock = lake.hot.set_up(), SimpleNamespace(monotonic=lambda: now_s)
+    monkeypatch.setattr(server_inputs, "time", clock)
+    watch = OutboxWatch(lake.objects)
+
+    def look(at_s: float, *, arrives: bool = True, continuous: bool = True) -> int:
+        nonlocal now_s
+        now_s = 100.0 + at_s
+        if arrives:
+            store.write([request((int(1_000 * at_s) + 1, 1))])
+        found = watch.look((), continuous=continuous)
+        lag = watch.lag()
+        assert lag is not None, "pending rows are reported whether they are due or not"
+        assert lag.waiting == len(Outbox(store).waiting())
+        if found and continuous:
+            Outbox(store).trim([int(entry.path.rpartition("/")[2]) for entry in found])
+        return len(found)
+
+    assert look(0.0) == 1, "the first row of a quiet lake does not wait"
+    assert [look(at_s) for at_s in (0.5, 1.0, 2.0, 4.5)] == [0, 0, 0, 0]
+    assert look(4.6, continuous=False) == 5, "a single run takes all"
+    assert look(5.0) == 6, "rows wait for a limited time, counted from the last time"
+    assert look(6.0) == 0
+    assert look(6.5, arrives=False) == 0
+    assert look(7.0, arrives=False) == 1, "a second passed without a new row"
+    monkeypatch.setattr(server_inputs, "OUTBOX_TRACES", 2)
+    monkeypatch.setattr(server_inputs, "is_due", partial(_is_due_from, 2))
+    assert [look(at_s) for at_s in (7.1, 7.2)] == [0, 2], "many traces do not wait"
+
+
+def _is_due_from(most_traces: int, *, traces: int, **others: Any) -> bool:
+    return traces >= most_traces or is_due(traces=0, **others)
+
+
+def test_outbox_rows_of_a_busy_server_wait_for_more(
+    lake: tracelake.Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """See `check_waiting`."""
+    check_waiting(lake, monkeypatch)

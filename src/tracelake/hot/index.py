@@ -39,9 +39,9 @@ from tracelake.tracking.outbox import ListedPart, StoredPart, Uncommitted, liste
 
 UNCOMMITTED_SEARCH_MAX_BYTES: Final = 64 * MIB
 """OTLP of uncommitted spans that searches cover, the newest."""
-UNCOMMITTED_SEARCH_LEFT_BYTES: Final = MIB
+UNCOMMITTED_SEARCH_LEFT_BYTES: Final = 4 * MIB
 """OTLP of uncommitted spans that searches index while a pipeline is active."""
-UNCOMMITTED_AT_WORK_S: Final = 5.0
+UNCOMMITTED_AT_WORK_S: Final = 15.0
 """Time since one of the oldest rows left the outbox, in which a pipeline counts as active."""
 _UNCOMMITTED_OLDEST_ROWS: Final = 64
 """Oldest outbox rows, one of which must leave to show an active pipeline."""

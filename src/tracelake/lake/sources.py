@@ -27,6 +27,7 @@ from tracelake.pipeline.driver import Pipeline
 from tracelake.pipeline.input_queue import in_thread
 from tracelake.pipeline.outputs.configured import AddedOutputs, OutputRecord
 from tracelake.pipeline.outputs.external import OversizedRecord, OversizedRowStore
+from tracelake.pipeline.protocol import OUTBOX_WAIT_S
 from tracelake.pipeline.publish import Outputs
 from tracelake.pipeline.quarantine_actions import QuarantineAction, QuarantineActions
 from tracelake.pipeline.registrations import AddedSources, SourceRecords
@@ -333,6 +334,7 @@ def inbox_pipeline(
 ) -> InboxPipeline:
     """Return the pipeline for input that servers received and for watched sources."""
     stores, config, settings = opened.stores, opened.config, load_settings()
+    mode = mode_of(settings)
     return InboxPipeline(
         stores.key_value,
         stores.objects,
@@ -341,8 +343,10 @@ def inbox_pipeline(
         replica=replica,
         watch=find_watch(watch),
         first=first_index(config),
-        mode=mode_of(settings),
+        mode=mode,
         journal_kept=settings.journal_transactions,
+        # With a policy of the user, an open transaction waits, and not its input.
+        outbox_wait_s=OUTBOX_WAIT_S if mode == EACH_STEP else 0.0,
     )
 
 

@@ -25,6 +25,7 @@ from tracelake.pipeline.decode_task import group_inputs
 from tracelake.pipeline.driver import Pipeline
 from tracelake.pipeline.input_queue import in_thread
 from tracelake.pipeline.outputs.configured import AddedOutputs
+from tracelake.pipeline.protocol import OUTBOX_WAIT_S
 from tracelake.pipeline.registrations import AddedSources
 from tracelake.pipeline.run_result import now, report_of
 from tracelake.pipeline.sources.base import Input
@@ -139,14 +140,15 @@ class InboxPipeline:
         first: IndexSettings = PLAIN,
         mode: CommitPolicy = EACH_STEP,
         journal_kept: int | None = None,
+        outbox_wait_s: float = OUTBOX_WAIT_S,
     ) -> None:
         """Create a pipeline. It trims the journal to the last `journal_kept` transactions; with None, only `gc` trims
-        the journal."""
+        the journal. Continuous runs let rows of the outbox wait up to `outbox_wait_s` seconds for more."""
         tally = BatchCounts()
         self._runner = runner
         ingested = IngestedFiles(key_value, "main")
         self._poller = SourcePoller(
-            own_watches(objects, ingested),
+            own_watches(objects, ingested, outbox_wait_s),
             watch,
             AddedSources(key_value),
             lambda address: watch_of(objects, ingested, address),

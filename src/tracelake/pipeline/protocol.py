@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from tracelake.journal.protocol import Action, OpenInputs, ReadState
+from tracelake.limits import UNCOMMITTED_TRACES_MAX
 from tracelake.limits.input import MIB
 
 KAFKA_RANGE_FIRST_MESSAGES: Final = 100
@@ -35,6 +36,15 @@ KAFKA_RANGE_MESSAGES_MAX: Final = 10_000
 """Messages in one range."""
 KAFKA_RANGE_BYTES: Final = 4 * MIB
 """Target size of a range, by the mean message size of earlier ranges."""
+
+OUTBOX_WAIT_S: Final = 5.0
+"""Longest wait of outbox rows for more, on a busy server."""
+QUIET_S: Final = 1.0
+"""Time without a new row after which rows wait for no more."""
+OUTBOX_BYTES: Final = 8 * MIB
+"""Bytes of pending rows, compressed, that wait for no more."""
+OUTBOX_TRACES: Final = UNCOMMITTED_TRACES_MAX // 2
+"""Traces of pending rows that wait for no more: lists show all of them, and those that arrive meanwhile."""
 
 
 def may_prefetch(*, is_new: bool, is_alone: bool, is_stopping: bool) -> bool:
@@ -45,6 +55,28 @@ def may_prefetch(*, is_new: bool, is_alone: bool, is_stopping: bool) -> bool:
         is_alone: its input is not suspected, and no other process works on it or has crashed on it.
     """
     return is_new and is_alone and not is_stopping
+
+
+def is_due(
+    *, since_last_s: float, since_newest_s: float, traces: int, size_bytes: int, wait_s: float
+) -> bool:
+    """Return whether the pipeline takes the pending rows of an outbox now.
+
+    Their spans can be read and searched already, and each transaction has a fixed cost. So busy servers get one
+    transaction each `wait_s` seconds, or earlier for enough input; the first rows and a quiet server's do not wait.
+
+    Args:
+        since_last_s: time since rows were last due.
+        since_newest_s: time since the newest row was first seen.
+        traces, size_bytes: pending traces and bytes. Lists and searches read a limited number of uncommitted spans.
+        wait_s: longest wait of a row.
+    """
+    return (
+        since_last_s >= wait_s
+        or since_newest_s >= min(wait_s, QUIET_S)
+        or traces >= OUTBOX_TRACES
+        or size_bytes >= OUTBOX_BYTES
+    )
 
 
 def may_delete(decided: int, newest: int) -> bool:

@@ -157,6 +157,15 @@ class Outbox:
             rows, size_bytes, oldest_ns = connection.execute(query).one()
         return int(rows), int(size_bytes), oldest_ns
 
+    def count_traces(self, limit: int) -> int:
+        """Return the number of pending trace parts, `limit` at most."""
+        pending = select(outbox.c.sequence).where(outbox.c.lake == self._lake)
+        # `+ 0` as in `Uncommitted.listed`.
+        of_rows = trace_parts.c.lake + 0 == self._lake, trace_parts.c.sequence.in_(pending)
+        parts = select(literal(1)).select_from(trace_parts).where(*of_rows).limit(limit)
+        with self._database.reading() as connection:
+            return int(connection.execute(select(func.count()).select_from(parts.subquery())).scalar_one())
+
     def read(self, sequence: int) -> bytes | None:
         """Return the segment of a row, or None if the row does not exist."""
         return self.read_all([sequence]).get(sequence)

@@ -10,6 +10,7 @@ import tracelake
 from tests.mutants.mutation import Mutation, assert_caught, rewrite, rule_of
 from tests.pipeline import test_acknowledged
 from tests.pipeline.test_acknowledged import fixture_lake
+from tracelake.pipeline.protocol import QUIET_S
 from tracelake.pipeline.sources import server_inputs
 from tracelake.pipeline.sources.server_inputs import OutboxSource
 from tracelake.tracking.outbox import Outbox, segments
@@ -111,3 +112,24 @@ def test_only_traces_that_lack_spans_say_so(lake: tracelake.Lake) -> None:
         )
     ):
         assert_caught(broken, partial(check, lake, 20 + 10 * number))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda since_newest_s, traces, **_: since_newest_s >= QUIET_S or traces >= 2,
+        lambda since_last_s, wait_s, traces, **_: since_last_s >= wait_s or traces >= 2,
+        lambda since_last_s, wait_s, since_newest_s, **_: since_last_s >= wait_s or since_newest_s >= QUIET_S,
+        lambda **_: True,
+    ],
+    ids=["never after a time", "never when quiet", "never when many", "always"],
+)
+def test_rows_that_wait_wrongly_are_noticed(
+    lake: tracelake.Lake, monkeypatch: pytest.MonkeyPatch, wrong: object
+) -> None:
+    """The check fails if rows wait too long, or not at all."""
+    monkeypatch.setattr(test_acknowledged, "is_due", wrong)
+    monkeypatch.setattr(test_acknowledged, "_is_due_from", lambda _most, **given: wrong(**given))  # type: ignore[operator]
+    monkeypatch.setattr(server_inputs, "is_due", wrong)
+    with pytest.raises(AssertionError):
+        test_acknowledged.check_waiting(lake, monkeypatch)

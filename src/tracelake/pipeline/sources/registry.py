@@ -33,6 +33,7 @@ from tracelake.journal.store import IngestedFiles
 from tracelake.limits import OBJECTS_FOUND_MAX
 from tracelake.otlp.decode import fingerprint
 from tracelake.pipeline.kafka_client import SCHEME, to_offset_range
+from tracelake.pipeline.protocol import OUTBOX_WAIT_S
 from tracelake.pipeline.sources import base, files, server_inputs
 from tracelake.pipeline.sources.deletions import DeletionSource, fetch_request
 from tracelake.pipeline.sources.kafka import KAFKA, KafkaSource, KafkaWatch, fetch_range, find_topics
@@ -446,9 +447,14 @@ def find(objects: ObjectStore, patterns: Iterable[str]) -> list[base.Input]:
     return list(inputs.values())
 
 
-def own_watches(objects: ObjectStore, ingested: IngestedFiles) -> list[base.Watch]:
-    """Return the watches of the sources that every lake has."""
-    return [_watch(source, objects, ingested, "") for source in OWN]
+def own_watches(
+    objects: ObjectStore, ingested: IngestedFiles, outbox_wait_s: float = OUTBOX_WAIT_S
+) -> list[base.Watch]:
+    """Return the watches of the sources that every lake has. For `outbox_wait_s`, see `OutboxWatch`."""
+    outbox = server_inputs.OutboxWatch(objects, outbox_wait_s)
+    return [
+        outbox if source == server_inputs.OUTBOX else _watch(source, objects, ingested, "") for source in OWN
+    ]
 
 
 def watch_of(objects: ObjectStore, ingested: IngestedFiles, pattern: str) -> base.Watch:

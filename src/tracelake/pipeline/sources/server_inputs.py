@@ -6,6 +6,7 @@ The lake has the only copy until a commit contains it.
 from __future__ import annotations
 
 import hashlib
+import math
 import time
 from collections.abc import Collection, Iterable, Sequence, Set
 from contextlib import suppress
@@ -17,13 +18,14 @@ from tracelake._errors import NotFoundError, StorageError, TracelakeError
 from tracelake.journal.model import RecordedInput
 from tracelake.journal.store import IngestedFiles
 from tracelake.limits import TRACKING_LOOK_S
+from tracelake.pipeline.protocol import OUTBOX_TRACES, OUTBOX_WAIT_S, is_due
 from tracelake.pipeline.sources.base import QUARANTINE, AcknowledgedSource, Lag, lag_of, may_pass
 from tracelake.replicas.replica import BacklogEntry
 from tracelake.storage import ObjectStore, copy_all, delete_all
 from tracelake.storage.wrappers import for_each
 from tracelake.tracking.ingest_queue import PREFIX
 from tracelake.tracking.location import find_tracking
-from tracelake.tracking.outbox import Outbox
+from tracelake.tracking.outbox import Outbox, OutboxRow
 
 _OUTBOX_LOOK_MAX: Final = 2_000
 """Outbox rows that one poll of a pipeline returns."""
@@ -175,14 +177,18 @@ class OutboxWatch:
 
     source = OUTBOX
 
-    def __init__(self, objects: ObjectStore) -> None:
+    def __init__(self, objects: ObjectStore, wait_s: float = OUTBOX_WAIT_S) -> None:
+        """Create a watch. With `continuous`, rows wait at most `wait_s` seconds for more; see `is_due`."""
         self._objects = objects
+        self._wait_s = wait_s
         self._outbox: Outbox | None = None
         self._next_s = 0.0
         self._lag: Lag | None = None
+        self._due_s = -math.inf
+        self._newest, self._newest_s = -1, -math.inf
 
     def look(self, suspects: Collection[str], *, continuous: bool) -> list[BacklogEntry]:
-        """See `Watch`. With `continuous`, a later poll returns the rows beyond a limit."""
+        """See `Watch`. With `continuous`, a later poll returns the rows beyond a limit, and those that are not due."""
         rows = self._opened(continuous=continuous)
         if rows is None:
             return []
@@ -197,7 +203,24 @@ class OutboxWatch:
         if continuous and len(there) == at_once:
             count, size_bytes, oldest_ns = rows.totals()
             self._lag = Lag(count, "rows", size_bytes, None if oldest_ns is None else oldest_ns / 1e9)
-        return waiting
+        return waiting if not (continuous and there) or self._is_due(rows, there) else []
+
+    def _is_due(self, rows: Outbox, there: Sequence[OutboxRow]) -> bool:
+        """Return whether these rows wait for no more. Elapsed times are this process's own, because servers' clocks may
+        differ."""
+        now_s = time.monotonic()
+        if there[-1].sequence != self._newest:
+            self._newest, self._newest_s = there[-1].sequence, now_s
+        due = is_due(
+            since_last_s=now_s - self._due_s,
+            since_newest_s=now_s - self._newest_s,
+            traces=rows.count_traces(OUTBOX_TRACES),
+            size_bytes=sum(row.size_bytes for row in there),
+            wait_s=self._wait_s,
+        )
+        if due:
+            self._due_s = now_s
+        return due
 
     def lag(self) -> Lag | None:
         """See `Watch`."""
