@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -190,6 +191,37 @@ def check_snapshot(folder: Path) -> None:
 def test_snapshots_are_of_one_moment(tmp_path: Path) -> None:
     """Writers pause until the snapshots of both databases have begun."""
     check_snapshot(tmp_path)
+
+
+def check_commit_after_snapshot(folder: Path) -> None:
+    """Check that a transaction which is committed between the snapshot and the copy of its objects is in the backup as
+    pending input only.
+
+    Otherwise the restored lake finds an index of a transaction that its journal does not have.
+    """
+    hot = HotLake(folder / "lake")
+    hot.write((1, 1))
+    hot.write((2, 1), commit=False)
+    copy_databases = backup._copy_databases
+
+    def copied_before_commit(*given: Any) -> tuple[int, int]:
+        result = copy_databases(*given)
+        assert spans_of(folder / "lake") == 2
+        return result
+
+    with mock.patch.object(backup, "_copy_databases", copied_before_commit):
+        assert hot.lake.backup(folder / "backup").verified.ok
+    restore_backup(str(folder / "backup"), str(folder / "restored"))
+    with tracelake.open(folder / "restored") as lake:
+        set_up(lake.objects, "lake-a", "").write([request((3, 1))])
+    assert spans_of(folder / "restored") == 3
+    with tracelake.open(folder / "restored") as lake:
+        assert lake.search("*").total == 3
+
+
+def test_a_commit_after_the_snapshot_is_not_in_the_backup(tmp_path: Path) -> None:
+    """See `check_commit_after_snapshot`."""
+    check_commit_after_snapshot(tmp_path)
 
 
 def test_what_is_refused(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from unittest import mock
 import pytest
 
 from tests.lake import test_backup
+from tracelake import DamageError
 from tracelake.lake import backup
 from tracelake.tracking import migrate
 
@@ -36,3 +37,9 @@ def test_snapshots_of_two_moments_are_caught(tmp_path: Path) -> None:
 
     with mock.patch.object(backup, "paused_snapshot", unpaused), pytest.raises(AssertionError):
         test_backup.check_snapshot(tmp_path)
+
+
+def test_an_index_newer_than_the_snapshot_is_caught(tmp_path: Path) -> None:
+    """If the index of a later transaction is in the backup, the restored lake cannot make that transaction."""
+    with mock.patch.object(backup, "transaction_of_manifest", return_value=None), pytest.raises(DamageError):
+        test_backup.check_commit_after_snapshot(tmp_path)

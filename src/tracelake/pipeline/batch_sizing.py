@@ -20,7 +20,7 @@ TRANSACTION_AIM_S: Final = 5.0
 """Target duration of a continuous pipeline's transaction while more input is pending."""
 _TRANSACTION_FIRST_BYTES: Final = 2 * MIB
 """Input of a pipeline's first transaction, which is visible soon."""
-_TRANSACTION_FIRST_INPUTS: Final = 1_000
+_TRANSACTION_FIRST_INPUTS: Final = 100
 """Inputs of a pipeline's first transaction."""
 _TRANSACTION_LEAST_BYTES: Final = MIB // 4
 """Smallest input size of a transaction when all transactions are slow."""

@@ -122,6 +122,13 @@ def build_name(transaction: int) -> str:
     return f"{INDEX}-{transaction:010d}"
 
 
+def transaction_of_manifest(path: str) -> int | None:
+    """Return the transaction whose index build published this manifest, or None for any other object."""
+    number = path.removeprefix(manifest_path(INDEX, f"{INDEX}-").removesuffix(".json")).removesuffix(".json")
+    is_it = number.isdecimal() and path == manifest_path(INDEX, build_name(int(number)))
+    return int(number) if is_it else None
+
+
 def index_at(repository: Repository, commit_id: str | None) -> str | None:
     """Return the path of the manifest that a commit names, or None."""
     reference = repository.find(commit_id, [INDEX_ENTRY]).get(INDEX_ENTRY) if commit_id else None
