@@ -20,6 +20,7 @@ from tests.tracking.requests import request, trace_id
 from tracelake import ExpiredError, Lake, StorageError, UsageError
 from tracelake.lake import backup
 from tracelake.lake.backup import restore_backup
+from tracelake.search.model import staging_prefix
 from tracelake.storage import KeyValueStore
 from tracelake.storage.verify import Row
 from tracelake.tasks.runners import InProcess
@@ -203,14 +204,17 @@ def check_commit_after_snapshot(folder: Path) -> None:
     hot.write((1, 1))
     hot.write((2, 1), commit=False)
     copy_databases = backup._copy_databases
+    staged = f"{staging_prefix('spans', 'spans-0000000001')}part_0-1_a.receipt"
 
     def copied_before_commit(*given: Any) -> tuple[int, int]:
         result = copy_databases(*given)
         assert spans_of(folder / "lake") == 2
+        hot.lake.objects.put(staged, b"as a pipeline writes it before it publishes the index")
         return result
 
     with mock.patch.object(backup, "_copy_databases", copied_before_commit):
         assert hot.lake.backup(folder / "backup").verified.ok
+    assert not (folder / "backup" / staged).exists()
     restore_backup(str(folder / "backup"), str(folder / "restored"))
     with tracelake.open(folder / "restored") as lake:
         set_up(lake.objects, "lake-a", "").write([request((3, 1))])

@@ -41,5 +41,8 @@ def test_snapshots_of_two_moments_are_caught(tmp_path: Path) -> None:
 
 def test_an_index_newer_than_the_snapshot_is_caught(tmp_path: Path) -> None:
     """If the index of a later transaction is in the backup, the restored lake cannot make that transaction."""
-    with mock.patch.object(backup, "transaction_of_manifest", return_value=None), pytest.raises(DamageError):
+    with (
+        mock.patch.object(backup, "transaction_of_index_file", return_value=None),
+        pytest.raises(DamageError),
+    ):
         test_backup.check_commit_after_snapshot(tmp_path)

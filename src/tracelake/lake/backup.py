@@ -52,7 +52,7 @@ from tracelake.tables.builtin import BUILT_IN, TABLE_SPANS, BuiltInTable, entry_
 from tracelake.tables.maintenance import check_built_in, check_keys, check_spec, user_tables
 from tracelake.tables.retention import PARTITION as RETENTION_PARTITION
 from tracelake.tables.spec import table_names
-from tracelake.tables.view import CommitView, named_by, transaction_of_manifest
+from tracelake.tables.view import CommitView, named_by, transaction_of_index_file
 from tracelake.tasks.runners import OnProgress, Progress, silent
 from tracelake.tracking import location as tracking_place
 from tracelake.tracking.database import TrackingDatabase
@@ -468,7 +468,7 @@ def _complete(
     transaction that is missing from the backup, or None.
 
     `verify` would report unreachable new commits as a sign of metadata that is too old. The restored lake decides anew
-    what its next transaction takes, so an index of that transaction's number would be of other spans.
+    what its next transaction takes, so index parts of that transaction's number would be of other spans.
     """
     with closing(storage.open_key_value(f"sqlite://{place}/metadata.db")) as store:
         records = storage.ScopedKeyValueStore(store, opened.config.id)
@@ -481,8 +481,8 @@ def _complete(
 
 
 def _is_later(repository: Repository, path: str, upper: int) -> bool:
-    """Return whether an object is a commit of the transaction `upper` or a later one, or the manifest of its index."""
-    if (transaction := transaction_of_manifest(path)) is not None:
+    """Return whether an object is a commit of the transaction `upper` or a later one, or of its index."""
+    if (transaction := transaction_of_index_file(path)) is not None:
         return transaction >= upper
     commit_id = path.removeprefix(COMMITS).removesuffix(".json")
     if commit_id == path:

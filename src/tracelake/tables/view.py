@@ -122,11 +122,13 @@ def build_name(transaction: int) -> str:
     return f"{INDEX}-{transaction:010d}"
 
 
-def transaction_of_manifest(path: str) -> int | None:
-    """Return the transaction whose index build published this manifest, or None for any other object."""
-    number = path.removeprefix(manifest_path(INDEX, f"{INDEX}-").removesuffix(".json")).removesuffix(".json")
-    is_it = number.isdecimal() and path == manifest_path(INDEX, build_name(int(number)))
-    return int(number) if is_it else None
+_INDEX_FILE: Final = re.compile(rf"search/{INDEX}/\w+/{INDEX}-(\d{{10,}})[./].+")
+
+
+def transaction_of_index_file(path: str) -> int | None:
+    """Return the transaction whose index build made this object (its manifest, parts, or staged parts), or None."""
+    found = _INDEX_FILE.fullmatch(path)
+    return None if found is None else int(found[1])
 
 
 def index_at(repository: Repository, commit_id: str | None) -> str | None:
