@@ -18,6 +18,7 @@ their findings.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
@@ -52,7 +53,7 @@ from tracelake.tables.builtin import BUILT_IN, TABLE_SPANS, BuiltInTable, entry_
 from tracelake.tables.maintenance import check_built_in, check_keys, check_spec, user_tables
 from tracelake.tables.retention import PARTITION as RETENTION_PARTITION
 from tracelake.tables.spec import table_names
-from tracelake.tables.view import CommitView, named_by, transaction_of_index_file
+from tracelake.tables.view import INDEX, CommitView, named_by
 from tracelake.tasks.runners import OnProgress, Progress, silent
 from tracelake.tracking import location as tracking_place
 from tracelake.tracking.database import TrackingDatabase
@@ -263,6 +264,8 @@ _DATABASES: Final = tuple(
     for name in ("metadata.db", tracking_place.DATABASE)
     for end in ("", "-wal", "-shm", "-journal")
 )
+INDEX_FILE: Final = re.compile(rf"search/{INDEX}/\w+/{INDEX}-(\d{{10,}})[./].+")
+"""Path of the manifest, a part, or a staged part of a transaction's index build."""
 _NOT_COPIED: Final = (*_DATABASES, location.CONFIG, tracking_place.PLACE)
 
 
@@ -482,8 +485,8 @@ def _complete(
 
 def _is_later(repository: Repository, path: str, upper: int) -> bool:
     """Return whether an object is a commit of the transaction `upper` or a later one, or of its index."""
-    if (transaction := transaction_of_index_file(path)) is not None:
-        return transaction >= upper
+    if (index_file := INDEX_FILE.fullmatch(path)) is not None:
+        return int(index_file[1]) >= upper
     commit_id = path.removeprefix(COMMITS).removesuffix(".json")
     if commit_id == path:
         return False

@@ -6,7 +6,6 @@ excerpts of hits. `base_of` chooses the index on which a transaction's index bui
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
@@ -120,15 +119,6 @@ TABLE_ENTRY: Final = TABLE_SPANS.entry
 def build_name(transaction: int) -> str:
     """Return the name of a transaction's index build."""
     return f"{INDEX}-{transaction:010d}"
-
-
-_INDEX_FILE: Final = re.compile(rf"search/{INDEX}/\w+/{INDEX}-(\d{{10,}})[./].+")
-
-
-def transaction_of_index_file(path: str) -> int | None:
-    """Return the transaction whose index build made this object (its manifest, parts, or staged parts), or None."""
-    found = _INDEX_FILE.fullmatch(path)
-    return None if found is None else int(found[1])
 
 
 def index_at(repository: Repository, commit_id: str | None) -> str | None:
