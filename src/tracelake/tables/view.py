@@ -6,6 +6,7 @@ excerpts of hits. `base_of` chooses the index on which a transaction's index bui
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
