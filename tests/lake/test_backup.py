@@ -203,7 +203,7 @@ def check_commit_after_snapshot(folder: Path) -> None:
     hot = HotLake(folder / "lake")
     hot.write((1, 1))
     hot.write((2, 1), commit=False)
-    copy = backup.copy_databases
+    copy = backup.copy_snapshot
     staged = f"{staging_prefix('spans', 'spans-0000000001')}part_0-1_a.receipt"
 
     def copied_before_commit(*given: Any) -> tuple[int, int]:
@@ -212,7 +212,7 @@ def check_commit_after_snapshot(folder: Path) -> None:
         hot.lake.objects.put(staged, b"as a pipeline writes it before it publishes the index")
         return result
 
-    with mock.patch.object(backup, "copy_databases", copied_before_commit):
+    with mock.patch.object(backup, "copy_snapshot", copied_before_commit):
         assert hot.lake.backup(folder / "backup").verified.ok
     assert not (folder / "backup" / staged).exists()
     restore_backup(str(folder / "backup"), str(folder / "restored"))
@@ -257,7 +257,7 @@ def test_a_backup_that_ends_on_the_way_is_no_lake(tmp_path: Path) -> None:
     with tracelake.init(tmp_path / "lake") as lake:
         lake.ingest(tmp_path / "a.jsonl", runner=InProcess())
         with (
-            mock.patch.object(backup, "copy_databases", side_effect=StorageError("no space")),
+            mock.patch.object(backup, "copy_snapshot", side_effect=StorageError("no space")),
             pytest.raises(StorageError, match="no space"),
         ):
             lake.backup(tmp_path / "backup")

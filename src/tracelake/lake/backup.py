@@ -287,7 +287,7 @@ def back_up(opened: LakeContext, target: str, progress: OnProgress | None = None
         copy = _ObjectCopy(opened.objects, objects, leases, progress or silent)
         copy.run()
         for _ in range(_BACKUP_TRIES_MAX):
-            records, rows = copy_databases(opened, place, objects)
+            records, rows = copy_snapshot(opened, place, objects)
             before = set(copy.copied)
             copy.run()
             if (lost := _complete(opened, place, objects, copy, before)) is None:
@@ -401,7 +401,7 @@ def _check_target(opened: LakeContext, place: Path) -> None:
         raise UsageError(f"{place} is inside the lake; choose another directory for the backup.")
 
 
-def copy_databases(opened: LakeContext, place: Path, objects: storage.ObjectStore) -> tuple[int, int]:
+def copy_snapshot(opened: LakeContext, place: Path, objects: storage.ObjectStore) -> tuple[int, int]:
     """Copy both databases as of one moment; return the number of records, and of rows of the tracking store."""
     for name in _DATABASES:
         (place / name).unlink(missing_ok=True)
