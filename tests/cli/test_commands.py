@@ -186,6 +186,7 @@ def test_trace_list_has_the_filters_of_the_page(cli: RunCli, agents_lake: Path) 
         ([], "true"),
         (["--service", "multi-agent-team"], of_spans.format("service = 'multi-agent-team'")),
         (["--model", "gpt-4o"], of_spans.format("model = 'gpt-4o'")),
+        (["--type", "tool"], of_spans.format("type = 'tool'")),
         (["--status", "error"], "error_count > 0"),
         (["--status", "ok"], "error_count = 0"),
         (["--min-duration", "2.5s", "--max-duration", "9s"], "duration_ns between 2500000000 and 9000000000"),
@@ -197,6 +198,10 @@ def test_trace_list_has_the_filters_of_the_page(cli: RunCli, agents_lake: Path) 
         (["awning"], of_spans.format("name ilike '%awning%' or concat(input, output) ilike '%awning%'")),
     ):
         assert sorted(listed(*words)) == sorted(selected(where)), words
+    rows = json.loads(cli("trace", "list", "--model", "gpt-4o", "--lake", agents_lake, "--json").out)[
+        "traces"
+    ]
+    assert all("gpt-4o" in row["models"] and "llm" in row["types"] for row in rows)
     newest, oldest = listed(), listed("--order", "oldest")
     assert newest != oldest
     assert sorted(newest) == sorted(oldest)

@@ -10,6 +10,7 @@ from pathlib import Path
 from threading import Barrier
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 from opentelemetry import trace as otel
@@ -18,8 +19,10 @@ from opentelemetry.sdk.trace import TracerProvider
 from tests.datasets.conversations import a_lake, ids
 from tests.patience import HANG_S
 from tracelake import Dataset, Lake, NotFoundError, UsageError, limits
+from tracelake.datasets import runs
 from tracelake.datasets.evaluation import check_score
 from tracelake.datasets.runs import EvaluationRun, ExampleResult, RunInfo, compare, mean_scores
+from tracelake.formats import decode
 
 COAT, SHOES, HAT = ids(0, 1), ids(1, 0), ids(2, 0)
 
@@ -149,6 +152,16 @@ def test_a_run_is_stored_on_a_branch_that_accepts_it(lake: Lake, refunds: Datase
     empty = lake.datasets.create("empty", branch="work", message="empty")
     with pytest.raises(UsageError, match="no committed examples"):
         empty.evaluate(len)
+
+
+def test_the_newest_runs_are_read_alone(refunds: Dataset) -> None:
+    """A list of the newest runs reads no file of an older one."""
+    infos = [refunds.evaluate(len, name=f"run {number}").info for number in range(4)]
+    with mock.patch.object(runs, "decode", side_effect=decode) as decoded:
+        assert refunds.runs(2) == infos[:1:-1]
+    assert decoded.call_count == 2
+    assert refunds.runs(0) == []
+    assert refunds.runs() == refunds.runs(9) == infos[::-1]
 
 
 def test_results_name_the_traces_of_the_function(refunds: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ from contextlib import closing
 from html import unescape
 from pathlib import Path
 from typing import Any
+from unittest import mock
 from urllib.parse import urlencode
 
 import httpx
@@ -21,6 +22,7 @@ from tracelake import Lake, UsageError, limits
 from tracelake.server.app import create_app
 from tracelake.server.datasets import compare_texts, metadata_of, metadata_text
 from tracelake.tracking.ingest_queue import Inbox
+from tracelake.versions.repository import Repository
 
 HOSTILE = "<script>alert(1)</script>\"'>"
 ADD = f"/add-to-dataset?trace={2:032x}&span={1:016x}"
@@ -357,6 +359,44 @@ def test_branches_from_the_page(client: Client, real: Lake) -> None:
     assert again.status_code == 409
 
 
+def test_cherry_picks_and_deletions_from_the_page(client: Client, real: Lake) -> None:
+    """Forms apply a commit to another branch, and delete branches and tags, but no branch with staged entries."""
+    dataset = real.datasets.create("refunds", message="made")
+    dataset.add(search="refund", message="three")
+    real.create_branch("labels")
+    real.tag("v1")
+    edited = dataset.update(ids(0, 1), expected="edited", message="edit") or ""
+    assert "Preview cherry-pick" in client.get(f"/diff?to={edited}").text
+    picked = {"ref": edited, "branch": "labels"}
+    assert "would apply 1 change" in client.get(f"/versions/cherry-pick?{urlencode(picked)}").text
+    assert submit(client, "/versions/cherry-pick", **picked).headers["Location"] == "/versions?ref=labels"
+    assert real.datasets.get("refunds", "labels").example(ids(0, 1)).expected_output == "edited"
+    again = submit(client, "/versions/cherry-pick", **picked)
+    assert (again.status_code, "Not stored." in again.text) == (409, True)
+    assert "Delete tag v1" in client.get("/versions?ref=v1").text
+    assert submit(client, "/versions/tags/delete", name="v1").headers["Location"] == "/versions?ref=main"
+    assert submit(client, "/versions/tags/delete", name="v1").status_code == 404
+    assert "Delete branch" not in client.get("/versions?ref=main").text
+    assert "Delete branch labels" in client.get("/versions?ref=labels").text
+    real.datasets.get("refunds", "labels").remove([ids(0, 1)])
+    staged = submit(client, "/versions/branches/delete", name="labels")
+    assert (staged.status_code, "staged" in staged.text) == (400, True)
+    real.branch("labels").discard()
+    assert submit(client, "/versions/branches/delete", name="labels").status_code == 303
+    assert submit(client, "/versions/branches/delete", name="main").status_code == 400
+    assert ([each.name for each in real.branches()], real.tags()) == (["main"], {})
+
+
+def test_a_merge_preview_walks_the_history_once(client: Client, real: Lake) -> None:
+    """The changes and the conflicts of the page come from one comparison of the branches."""
+    real.datasets.create("refunds", message="made").add(search="refund", message="three")
+    real.create_branch("labels")
+    real.datasets.get("refunds", "labels").update(ids(1, 0), expected="theirs", message="theirs")
+    with mock.patch.object(Repository, "parted", autospec=True, side_effect=Repository.parted) as parted:
+        assert "would apply 1 change" in client.get("/versions/merge?source=labels&into=main").text
+    assert parted.call_count == 1
+
+
 def test_only_admins_change_branches_from_the_page(real: Lake, store: FaultyStore) -> None:
     """A key that annotates sees the history without forms, and its requests are refused."""
     token = real.keys.create("ada", "annotate").token
@@ -365,5 +405,5 @@ def test_only_admins_change_branches_from_the_page(real: Lake, store: FaultyStor
         headers = {"Authorization": f"Bearer {token}", "Origin": "http://127.0.0.1"}
         assert "Create branch" not in client.get("/versions", headers=headers).text
         form = headers | {"Content-Type": "application/x-www-form-urlencoded"}
-        for path in ("branches", "tags", "merge", "revert"):
+        for path in ("branches", "tags", "merge", "revert", "cherry-pick", "branches/delete", "tags/delete"):
             assert client.post(f"/versions/{path}", content="name=x", headers=form).status_code == 403

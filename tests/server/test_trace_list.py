@@ -196,6 +196,16 @@ def test_input_and_output_are_shown_on_request(client: Client) -> None:
     assert "input" not in client.get("/api/v1/traces?limit=1").json()["traces"][0]
 
 
+def test_models_and_types_are_listed_on_request(client: Client, lake: FakeLake) -> None:
+    """The rows of the API have the models and types of spans only with `values`."""
+    rows = client.get("/api/v1/traces?values=true").json()["traces"]
+    assert rows
+    values = span_values_of(lake, rows)
+    assert {row["trace_id"]: {"models": row["models"], "types": row["types"]} for row in rows} == values
+    assert any(each["models"] for each in values.values())
+    assert "models" not in client.get("/api/v1/traces").json()["traces"][0]
+
+
 def test_an_empty_list_says_what_to_do(client: Client, lake: FakeLake) -> None:
     """Without matches the page offers to clear filters, and without traces to send some."""
     assert "clear the filters" in client.get("/?service=none").text

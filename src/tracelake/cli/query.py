@@ -320,6 +320,9 @@ def trace_list(
     ] = None,
     service: Annotated[str | None, typer.Option(help="Only traces with a span of this service.")] = None,
     model: Annotated[str | None, typer.Option(help="Only traces with a span of this model.")] = None,
+    type: Annotated[
+        str | None, typer.Option(help="Only traces with a span of this type, such as tool.")
+    ] = None,
     status: Annotated[
         Literal["ok", "error"] | None, typer.Option(help="Only traces without errors, or with one.")
     ] = None,
@@ -345,10 +348,14 @@ def trace_list(
 ) -> dict[str, Any]:
     """List traces, newest first, with the filters of the web page.
 
-    A trace matches a query, service or model if any of its spans does. Prints the beginning of each id, which `trace
-    show` accepts. --json prints an object with traces and next_page.
+    A trace matches a query, service, model or type if any of its spans does. Prints the beginning of each id, which
+    `trace show` accepts. --json prints an object with traces, with models and types of their spans, and next_page.
     """
-    from tracelake.lake.trace_list import TraceFilter, list_traces  # noqa: PLC0415  it imports pyarrow
+    from tracelake.lake.trace_list import (  # noqa: PLC0415  it imports pyarrow
+        TraceFilter,
+        list_traces,
+        span_values_of,
+    )
 
     wanted = TraceFilter.parse(
         query=query,
@@ -357,6 +364,7 @@ def trace_list(
         end=end,
         service=service,
         model=model,
+        type=type,
         status=status,
         session=session,
         user=user,
@@ -369,7 +377,9 @@ def trace_list(
     )
     listed = list_traces(lake, wanted)
     pages = {"next_page": listed.next_page, "previous_page": listed.previous_page}
-    return {"traces": listed.traces, **pages, "not_listed": listed.not_listed}
+    of_spans = span_values_of(lake, listed.traces)
+    rows = [row | of_spans.get(row["trace_id"], {}) for row in listed.traces]
+    return {"traces": rows, **pages, "not_listed": listed.not_listed}
 
 
 def _milliseconds(option: str, text: str | None) -> float | None:

@@ -405,10 +405,10 @@ class Dataset:
         store_run(self._repository, self._objects, branch or MAIN, run, committer)
         return run
 
-    def runs(self) -> list[RunInfo]:
-        """Return the evaluation runs of the dataset, the newest first."""
+    def runs(self, limit: int | None = None) -> list[RunInfo]:
+        """Return the evaluation runs of the dataset, the newest first; at most `limit`."""
         head = self._commit()
-        return list_runs(self._repository, self._objects, self.name, head) if head else []
+        return list_runs(self._repository, self._objects, self.name, head, limit) if head else []
 
     def run(self, name: str) -> EvaluationRun:
         """Return an evaluation run with its results, by id, or by name if the newest of that name is meant.

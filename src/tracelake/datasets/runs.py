@@ -307,8 +307,10 @@ def store_run(
     commit_files(repository, objects, branch, contents, message, committer)
 
 
-def list_runs(repository: Repository, objects: ObjectStore, dataset: str, head: str) -> list[RunInfo]:
-    """Return the runs of a dataset in a commit, the newest first."""
+def list_runs(
+    repository: Repository, objects: ObjectStore, dataset: str, head: str, limit: int | None = None
+) -> list[RunInfo]:
+    """Return the runs of a dataset in a commit, the newest first; at most `limit`."""
     start, stop = below(f"{EVALUATIONS}/{dataset}")
     files = []
     while (entry := next(repository.scan(head, start, stop), None)) is not None:
@@ -319,7 +321,8 @@ def list_runs(repository: Repository, objects: ObjectStore, dataset: str, head: 
         start = below(folder)[1]
     runs = [
         decode(RunInfo, data, f"an evaluation run of dataset {dataset}", FORMAT_VERSION)
-        for data in read_files(objects, files)
+        # Paths sort by the time of the run.
+        for data in read_files(objects, files if limit is None else files[max(0, len(files) - limit) :])
     ]
     return sorted(runs, key=lambda run: run.id, reverse=True)
 

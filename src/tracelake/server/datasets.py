@@ -341,7 +341,7 @@ def dataset_page(
     """Show the examples of a dataset."""
     listing = list_examples(lake, name, ref, after or "", limit)
     target = lake.datasets.get(name, ref)
-    runs = target.runs()
+    runs = target.runs(_RUNS_SHOWN)
     return render_page(
         request,
         "dataset.html",
@@ -350,8 +350,8 @@ def dataset_page(
         ref=ref,
         listing=listing,
         versions=target.versions(20),
-        runs=runs[:_RUNS_SHOWN],
-        columns=columns_of(runs[:_RUNS_SHOWN]),
+        runs=runs,
+        columns=columns_of(runs),
         score_text=score_text,
         can_edit=may_edit(request) and _is_open(lake, ref),
         next_url=with_query(request, after=listing.next) if listing.next else None,

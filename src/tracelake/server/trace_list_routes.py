@@ -116,13 +116,19 @@ def traces(
     lake: RequestLake,
     wanted: Wanted,
     previews: Annotated[bool, Query(description="whether each trace has its input and output")] = False,
+    values: Annotated[
+        bool, Query(description="whether each trace has the models and types of spans")
+    ] = False,
 ) -> Response:
     """List traces."""
     page = list_traces(lake, wanted)
     bounds = {"limit": wanted.limit, "offset": wanted.offset}
     pages = {"next_page": page.next_page, "previous_page": page.previous_page}
     texts = previews_of(lake, page.traces) if previews else {}
-    rows = [{**row, **texts.get(row["trace_id"], {})} for row in page.traces]
+    of_spans = span_values_of(lake, page.traces) if values else {}
+    rows = [
+        {**row, **texts.get(row["trace_id"], {}), **of_spans.get(row["trace_id"], {})} for row in page.traces
+    ]
     return json_response(
         {"traces": rows, "more": page.more, **bounds, "not_listed": page.not_listed, **pages}
     )

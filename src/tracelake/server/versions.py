@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Annotated
+from typing import Annotated, Literal
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Header, Query, Request, Response
@@ -17,6 +17,7 @@ from tracelake import limits
 from tracelake._errors import ConflictError, TracelakeError
 from tracelake.lake.lake import Lake
 from tracelake.results import BranchInfo, CommitInfo
+from tracelake.server.audit import tell_object
 from tracelake.server.http_policy import RequestLake, may_send
 from tracelake.server.key_ring import ACTOR, KeyHolder
 from tracelake.server.render import with_query
@@ -281,6 +282,27 @@ def submit_tag(lake: RequestLake, request: Request, fields: FormFields) -> Respo
     return _to_versions(name)
 
 
+@pages.post("/versions/branches/delete")
+def submit_branch_deletion(lake: RequestLake, request: Request, fields: FormFields) -> Response:
+    """Delete a branch without staged entries, and show `main`. After an error, show the branch with the reason."""
+    name = fields.get("name", "")
+    tell_object(f"branch {name}")
+    try:
+        lake.delete_branch(name)
+    except TracelakeError as error:
+        return _versions_page(lake, request, name, limits.PAGE_ROWS_DEFAULT, error)
+    return _to_versions(MAIN)
+
+
+@pages.post("/versions/tags/delete")
+def submit_tag_deletion(lake: RequestLake, fields: FormFields) -> Response:
+    """Delete a tag, and show `main`."""
+    name = fields.get("name", "")
+    tell_object(f"tag {name}")
+    lake.delete_tag(name)
+    return _to_versions(MAIN)
+
+
 @pages.get("/versions/merge")
 def merge_page(lake: RequestLake, request: Request, source: Name, into: Name = MAIN) -> Response:
     """Show what a merge would change, and its conflicts, before anything changes."""
@@ -307,7 +329,7 @@ def _merge_page(
     lake: Lake, request: Request, source: str, into: str, error: TracelakeError | None = None
 ) -> Response:
     branch = lake.branch(into)
-    changes, conflicts = branch.incoming(source), branch.conflicts(source)
+    changes, conflicts = branch.preview(source)
     return render_page(
         request, "version_change.html", "/api/v1/branches",
         action="merge", ref=source, branch=into, changes=changes[: limits.PAGE_ROWS_MAX], total=len(changes),
@@ -319,7 +341,7 @@ def _merge_page(
 @pages.get("/versions/revert")
 def revert_page(lake: RequestLake, request: Request, ref: Name, branch: Name = MAIN) -> Response:
     """Show the changes of a commit that a revert would undo, before anything changes."""
-    return _revert_page(lake, request, ref, branch)
+    return _commit_page(lake, request, "revert", ref, branch)
 
 
 @pages.post("/versions/revert")
@@ -329,17 +351,39 @@ def submit_revert(lake: RequestLake, request: Request, fields: FormFields) -> Re
     try:
         lake.branch(branch).revert(ref, fields.get("message") or None, committer=author_of(request))
     except TracelakeError as error:
-        return _revert_page(lake, request, ref, branch, error)
+        return _commit_page(lake, request, "revert", ref, branch, error)
     return _to_versions(branch)
 
 
-def _revert_page(
-    lake: Lake, request: Request, ref: str, branch: str, error: TracelakeError | None = None
+@pages.get("/versions/cherry-pick")
+def cherry_pick_page(lake: RequestLake, request: Request, ref: Name, branch: Name = MAIN) -> Response:
+    """Show the changes of a commit that another branch would get, before anything changes."""
+    return _commit_page(lake, request, "cherry-pick", ref, branch)
+
+
+@pages.post("/versions/cherry-pick")
+def submit_cherry_pick(lake: RequestLake, request: Request, fields: FormFields) -> Response:
+    """Apply a commit to another branch, and show it. After an error, show the changes again with the reason."""
+    ref, branch = fields.get("ref", ""), fields.get("branch") or MAIN
+    try:
+        lake.branch(branch).cherry_pick(ref, fields.get("message") or None, committer=author_of(request))
+    except TracelakeError as error:
+        return _commit_page(lake, request, "cherry-pick", ref, branch, error)
+    return _to_versions(branch)
+
+
+def _commit_page(
+    lake: Lake,
+    request: Request,
+    action: Literal["revert", "cherry-pick"],
+    ref: str,
+    branch: str,
+    error: TracelakeError | None = None,
 ) -> Response:
     changes = lake.diff(None, ref, limits.PAGE_ROWS_MAX)
     return render_page(
         request, "version_change.html", "/api/v1/branches",
-        action="revert", ref=ref, branch=branch, changes=changes, total=len(changes), conflicts=[],
+        action=action, ref=ref, branch=branch, changes=changes, total=len(changes), conflicts=[],
         error=error, commit=next(iter(lake.log(ref, 1)), None),
         can_edit=_may_change(request),
     )  # fmt: skip

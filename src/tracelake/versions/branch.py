@@ -188,24 +188,24 @@ class Branch:
         """Return the conflicts that a merge of `source` would have, in order of path: entries that both sides changed
         differently since their common ancestor. If both have the same table at two times, the later one is no conflict.
         """
+        return self.preview(source)[1]
+
+    def incoming(self, source: str) -> list[results.EntryChange]:
+        """Return the changes of `source` since the common ancestor, in order of path: those that a merge would apply,
+        and those that conflict."""
+        return self.preview(source)[0]
+
+    def preview(self, source: str) -> tuple[list[results.EntryChange], list[results.MergeConflict]]:
+        """Return `incoming` and `conflicts` of a merge, by one walk through the history."""
         repository = self._repository
         ours, theirs = self.head or "", repository.resolve(source)
         changes = repository.parted(ours, theirs)
         standing = repository.find(ours, [path for path, _, _ in changes]) if ours else {}
         _, conflicts = merged(changes, standing)
         return [
-            results.MergeConflict(c.path, _plain(c.base), _plain(c.ours), _plain(c.theirs)) for c in conflicts
-        ]
-
-    def incoming(self, source: str) -> list[results.EntryChange]:
-        """Return the changes of `source` since the common ancestor, in order of path: those that a merge would apply,
-        and those that conflict."""
-        repository = self._repository
-        changes = repository.parted(self.head or "", repository.resolve(source))
-        return [
-            results.EntryChange(path, None if isinstance(base, Unclear) else _plain(base), _plain(theirs))
-            for path, base, theirs in changes
-        ]
+            results.EntryChange(path, None if isinstance(base, Unclear) else _plain(base), _plain(after))
+            for path, base, after in changes
+        ], [results.MergeConflict(c.path, _plain(c.base), _plain(c.ours), _plain(c.theirs)) for c in conflicts]
 
     def revert(
         self,
