@@ -145,7 +145,7 @@ _BRIEF: Final = tuple(
     f"lake.{name}"
     for name in (
         *("transactions", "keys", "prices", "sessions", "audit", "archive", "annotations"),
-        *("retention", "journal", "sources", "outputs", "quarantine"),
+        *("retention", "journal", "sources", "outputs", "quarantine", "maintenance"),
     )
 )
 """Sections of the short page without effects: most programs use the command line or HTTP for this work."""

@@ -13,9 +13,11 @@ from tests.lake.test_usage import hot
 from tests.pipeline.spans import a_span
 from tests.server.client import Client
 from tracelake import limits
+from tracelake.lake import reads
 from tracelake.server.app import create_app
 from tracelake.server.assessments import value_of
 from tracelake.storage.memory import MemoryObjectStore
+from tracelake.tasks.runners import InProcess
 from tracelake.tracking.ingest_queue import Inbox
 
 TRACE, SPAN = f"{1:032x}", f"{1:016x}"
@@ -164,3 +166,56 @@ def test_values_that_a_person_types(text: str, value: object) -> None:
     """True and false, numbers, and texts stay distinct; a huge number stays a text."""
     assert value_of(text) == value
     assert type(value_of(text)) is type(value)
+
+
+def test_lists_of_assessments_and_experiments(client: Client, opened: tracelake.Lake) -> None:
+    """Pages have each assessment once, newest first. A new one shows at once, although no commit is made."""
+    lists = "/api/v1/assessments"
+    assert client.get(lists).json()["assessments"] == []
+    for number in range(5):
+        assert client.post(API, json={"name": f"score {number % 2}", "value": number}).status_code == 201
+    listed = client.get(lists).json()["assessments"]
+    assert sorted(row["number"] for row in listed) == [0, 1, 2, 3, 4]
+    times = [row["created_ns"] for row in listed]
+    assert times == sorted(times, reverse=True)
+    seen: list[Any] = []
+    page = ""
+    while page is not None:
+        answer = client.get(f"{lists}?limit=2&page={page}").json()
+        seen += answer["assessments"]
+        page = answer["next_page"]
+    assert seen == listed
+    odd = client.get(f"{lists}?name=score+1&kind=feedback&trace={TRACE}&author=local&limit=1").json()
+    assert [row["name"] for row in odd["assessments"]] == ["score 1"]
+    assert client.get(f"{lists}?name=score+0&page={odd['next_page']}").status_code == 400
+    assert client.get(f"{lists}?name='").json()["assessments"] == []
+    assert "did you mean author" in client.get(f"{lists}?autor=x").json()["error"]
+    for name in ("first", "second", "third"):
+        opened.annotations.create_experiment(name)
+    first = client.get("/api/v1/experiments?limit=2").json()
+    rest = client.get(f"/api/v1/experiments?limit=2&page={first['next_page']}").json()
+    names = [each["name"] for each in first["experiments"] + rest["experiments"]]
+    assert (sorted(names), rest["next_page"]) == (["Default", "first", "second", "third"], None)
+    named = client.get("/api/v1/experiments?filter=name+LIKE+'s%25'").json()["experiments"]
+    assert [each["name"] for each in named] == ["second"]
+
+
+def test_committed_assessments_are_not_cached(
+    opened: tracelake.Lake, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lists of committed rows are cached by commit; rows of the tracking store are not."""
+
+    def check() -> None:
+        with closing(opened.pipeline(runner=InProcess())) as pipeline:
+            pipeline.run_once()
+        for number in range(1, 3):
+            client.post(API, json={"name": "score", "value": number})
+            assert len(client.get("/api/v1/assessments").json()["assessments"]) == number
+
+    monkeypatch.setattr(reads, "TRACKED", ())
+    with pytest.raises(AssertionError):
+        check()
+    monkeypatch.undo()
+    for each in stored(client):
+        client.delete(f"{API}/{each['assessment_id']}")
+    check()

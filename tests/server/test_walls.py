@@ -170,6 +170,8 @@ def every_request(lake: tracelake.Lake) -> dict[tuple[str, str], list[Asked]]:
             *(f"/api/v1/overview?query={query}" for query in QUERIES[:5]),
         ],
         "/api/v1/services": ["/api/v1/services"],
+        "/api/v1/assessments": ["/api/v1/assessments", f"/api/v1/assessments?trace={OF_B}&limit=1"],
+        "/api/v1/experiments": ["/api/v1/experiments", "/api/v1/experiments?limit=1"],
         "/api/v1/trace-sessions": ["/api/v1/trace-sessions", "/api/v1/trace-sessions?order=traces"],
         "/api/v1/conversation": ["/api/v1/conversation?session=refund+plain"],
         "/api/v1/users": ["/api/v1/users", "/api/v1/users?order=oldest"],

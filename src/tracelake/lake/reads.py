@@ -27,7 +27,7 @@ from tracelake.search.prefilter import prefilter_of
 from tracelake.search.results import SearchResults
 from tracelake.search.searcher import SearchRequest, Sort
 from tracelake.search.semantic_search import Mode
-from tracelake.tables.builtin import workspace_token
+from tracelake.tables.builtin import TRACKED, workspace_token
 from tracelake.tables.page_tokens import name_of_search, read_token
 from tracelake.tables.uncommitted import UncommittedRows
 from tracelake.tables.view import CommitView
@@ -108,7 +108,8 @@ class LakeReads:
         newer = self._hot.newer()
 
         def select(view: CommitView, query: str) -> pa.Table:
-            if newer.tables:
+            # Rows of the tracking store change without a commit.
+            if newer.tables or any(name in query for name in TRACKED):
                 return view.select(query, newer.tables, self._workspace, traces)
             # A commit never changes, and neither does the set of traces that an erasure hides from it.
             key = (view.commit_id, view.masked, self._workspace, query)

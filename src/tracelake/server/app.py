@@ -77,7 +77,7 @@ HEADERS = (
 
 _ROUTERS: Final = (
     *(trace_list_routes.api, trace_list_routes.pages),
-    *(session_page.api, session_page.pages, assessments.api, assessments.pages),
+    *(session_page.api, session_page.pages, assessments.api, assessments.lists, assessments.pages),
     *(traces.api, trace_page.pages, search.pages),
     *(call_graph.api, call_graph.pages, trace_comparison.api, trace_comparison.pages),
     *(versions.api, versions.pages, datasets.api, datasets.pages),

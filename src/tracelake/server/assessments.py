@@ -14,17 +14,29 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal
 from urllib.parse import quote
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import RedirectResponse
-from pydantic import Field
+from pydantic import BaseModel, Field
 
 from tracelake import limits
 from tracelake._errors import NotFoundError, StorageError, UsageError
 from tracelake.lake.lake import Lake
+from tracelake.lake.trace_list import cut, literal, not_listed, where_of
 from tracelake.server.http_policy import RequestLake, may_send
 from tracelake.server.key_ring import ACTOR, KeyHolder
 from tracelake.server.render import span_query
-from tracelake.server.routes import FormFields, JsonBody, JsonRoute, RequestModel, author_of, json_response
+from tracelake.server.routes import (
+    FormFields,
+    JsonBody,
+    JsonRoute,
+    Limit,
+    RequestModel,
+    Text,
+    author_of,
+    json_response,
+    refuse_unknown,
+)
+from tracelake.tables.page_tokens import Keyset, name_of_search
 
 _NUMBER: Final = re.compile(r"[+-]?\d{1,15}(\.\d{1,15})?([eE][+-]?\d{1,3})?", re.ASCII)
 _LISTED: Final = 3
@@ -43,6 +55,8 @@ class NewAssessment(RequestModel):
 
 api = APIRouter(prefix="/api/v1", route_class=JsonRoute)
 """JSON API for assessments."""
+lists = APIRouter(prefix="/api/v1", route_class=JsonRoute, dependencies=[Depends(refuse_unknown)])
+"""JSON API for lists of assessments and experiments."""
 pages = APIRouter(include_in_schema=False)
 """Forms of the page of a trace."""
 
@@ -61,6 +75,62 @@ def assess(lake: Lake, author: str, trace_id: str, new: NewAssessment) -> dict[s
         "span_id": new.span_id,
     }
     return lake.annotations.log_assessment(trace_id, body)
+
+
+_ORDER: Final = ("coalesce(created_ns, 0) DESC",)
+_ID: Final = "md5(concat_ws('/', trace_id, span_id, workspace, kind, name, value, assessment_id, created_ns))"
+
+
+class _AssessmentQuery(BaseModel):
+    """Query parameters of the list of assessments. Each matches a whole value."""
+
+    name: Text = None
+    kind: Text = None
+    value: Text = None
+    author: Text = None
+    trace: Text = None
+    limit: Limit = limits.PAGE_ROWS_DEFAULT
+    page: Text = None
+
+
+@lists.get("/assessments")
+def list_assessments(lake: RequestLake, wanted: Annotated[_AssessmentQuery, Query()]) -> Response:
+    """List assessments, newest first, also those of evaluation events."""
+    columns = {
+        "name": wanted.name,
+        "kind": wanted.kind,
+        "value": wanted.value,
+        "author": wanted.author,
+        "trace_id": wanted.trace,
+    }
+    filters = [f"{column} = {literal(text)}" for column, text in columns.items() if text]
+    keyset = Keyset.read(_ORDER, _ID, name_of_search("assessments", *filters), wanted.page)
+    (table,) = lake.select(
+        f"SELECT *, {keyset.selected} FROM assessments {where_of([*filters, *keyset.conditions])} "
+        f"ORDER BY {keyset.order} LIMIT {wanted.limit + 1:d}"
+    )
+    page = keyset.page(table.to_pylist(), wanted.limit)
+    rows = [{name: cut(value) for name, value in row.items()} for row in page.rows]
+    return json_response(
+        {
+            "assessments": rows,
+            "next_page": page.next_page,
+            "previous_page": page.previous_page,
+            "not_listed": "; ".join(not_listed(table)) or None,
+        }
+    )
+
+
+@lists.get("/experiments")
+def list_experiments(
+    lake: RequestLake,
+    filter: Annotated[Text, Query(description="as in MLflow: name LIKE 'a%' AND tags.team = 'b'")] = None,
+    limit: Limit = limits.PAGE_ROWS_DEFAULT,
+    page: Text = None,
+) -> Response:
+    """List experiments, newest first."""
+    experiments, next_page = lake.annotations.search_experiments(filter, limit, (), page)
+    return json_response({"experiments": experiments, "next_page": next_page})
 
 
 @api.get("/traces/{trace_id}/assessments")

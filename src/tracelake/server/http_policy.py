@@ -177,6 +177,8 @@ DIVIDED: Final[tuple[tuple[tuple[str, ...], str], ...]] = (
     (("POST",), "/traces/*"),
     (_GET, "/api/v1/overview"),
     (_GET, "/api/v1/services"),
+    (_GET, "/api/v1/assessments"),
+    (_GET, "/api/v1/experiments"),
     (_GET, "/api/v1/trace-sessions"),
     (_GET, "/api/v1/users"),
     (_GET, "/api/v1/conversation"),
