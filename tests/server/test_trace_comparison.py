@@ -11,11 +11,11 @@ from tests.server.client import Client
 from tests.server.fake_lake import FakeLake, span_row
 from tracelake import limits
 from tracelake.results import Row, Trace
+from tracelake.server.render import diff_text
 from tracelake.server.trace_comparison import (
     SpanPair,
     align,
     diff_messages,
-    diff_text,
     figure_diff,
     first_difference,
 )
@@ -198,6 +198,13 @@ def test_json(client: Client) -> None:
     assert (retry["base"], retry["differences"]) == (None, {})
     page = client.get(f"/api/v1{COMPARISON}?first=1&limit=2").json()
     assert (page["spans"], page["next_first"]) == (document["spans"][1:3], 3)
+    assert document["messages"] == []
+    both = client.get(f"/api/v1{COMPARISON}?base={2:016x}&other={2:016x}").json()["messages"]
+    (changed,) = [each for each in both[0]["messages"] if each["state"] == "changed"]
+    assert (both[0]["title"], changed["pieces"][-2:]) == ("Input", [["removed", "1"], ["added", "2"]])
+    prompts = client.get(f"/api/v1/traces/{A}/compare/{A}?base={1:016x}&other={2:016x}").json()["messages"]
+    assert [each["title"] for each in prompts] == ["Input", "Output"]
+    assert client.get(f"/api/v1{COMPARISON}?base={9:016x}").status_code == 404
     for wrong in ("first=-1", "limit=0", "pair=1"):
         assert client.get(f"/api/v1{COMPARISON}?{wrong}").status_code == 400
     assert client.get(f"/api/v1/traces/{A}/compare/{9:032x}").status_code == 404

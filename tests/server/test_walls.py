@@ -153,7 +153,9 @@ def every_request(lake: tracelake.Lake) -> dict[tuple[str, str], list[Asked]]:
         "/compare": [f"/compare?trace={OF_A}&trace={OF_B}"],
         "/traces/trace_id/compare/other_id": [f"/traces/{OF_A}/compare/{one}" for one in EVERY_TRACE],
         "/api/v1/traces/trace_id/compare/other_id": [
-            f"/api/v1/traces/{one}/compare/{other}" for one, other in pairwise(EVERY_TRACE)
+            f"/api/v1/traces/{one}/compare/{other}{more}"
+            for one, other in pairwise(EVERY_TRACE)
+            for more in ("", f"?base={SPAN}&other={SPAN}")
         ],
         "/api/v1/traces": ["/api/v1/traces", "/api/v1/traces?order=longest&limit=2&offset=1"],
         "/api/v1/traces/trace_id": [

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import struct
+import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -17,6 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 import tracelake
+from tests.patience import TOTAL_MAX_S
 from tests.pipeline.spans import AGENTS, a_line, a_span
 from tracelake import Lake
 from tracelake.pipeline import merge_task
@@ -302,3 +306,35 @@ def test_writers_at_once_and_what_is_refused(spark: SparkSession, lake: Lake, tm
     stream = changes.writeStream.format("tracelake").option("lake", lake.url)
     with pytest.raises(PySparkException, match="needs option writeId"):
         stream.option("checkpointLocation", str(tmp_path)).start("both").awaitTermination()
+
+
+ALONE = """
+import sys
+from pyspark.sql import SparkSession
+from tracelake.spark import register
+
+spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+register(spark)
+print(spark.read.format("tracelake").option("lake", sys.argv[1]).load("spans").count())
+"""
+
+
+def test_the_format_without_an_activated_environment(tmp_path: Path) -> None:
+    """Workers run the Python of the driver, although another `python3` comes first in the path."""
+    with tracelake.init(tmp_path / "lake") as lake:
+        (tmp_path / "a.jsonl").write_bytes(a_line(a_span(0, 0)))
+        lake.ingest(tmp_path / "a.jsonl", runner=InProcess())
+    (tmp_path / "python3").write_text("#!/bin/sh\nexit 1\n")
+    (tmp_path / "python3").chmod(0o755)
+    hidden = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "VIRTUAL_ENV")
+    environment = {name: value for name, value in os.environ.items() if name not in hidden}
+    environment |= {"PATH": f"{tmp_path}:{environment['PATH']}", "SPARK_LOCAL_IP": "127.0.0.1"}
+    run = subprocess.run(
+        [sys.executable, "-c", ALONE, str(tmp_path / "lake")],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=TOTAL_MAX_S,
+        check=False,
+    )
+    assert run.stdout.split()[-1:] == ["1"], run.stderr[-2_000:]

@@ -6,9 +6,7 @@ forms work without scripts.
 
 from __future__ import annotations
 
-import difflib
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
@@ -32,7 +30,7 @@ from tracelake.results import AddReport, DatasetInfo
 from tracelake.server.evaluations import columns_of
 from tracelake.server.http_policy import RequestLake, may_send
 from tracelake.server.key_ring import ACTOR, KeyHolder
-from tracelake.server.render import in_pieces, span_query, with_query
+from tracelake.server.render import DiffPiece, diff_text, in_pieces, span_query, with_query
 from tracelake.server.routes import (
     DatasetJsonRoute,
     ExampleForm,
@@ -48,12 +46,8 @@ from tracelake.server.routes import (
 from tracelake.server.versions import RequestId
 from tracelake.versions.branch_store import MAIN
 
-_TOKEN: Final = re.compile(r"\w+|\s+|[^\w\s]")
-_WORDS_COMPARED_MAX: Final = 3_000
-"""Words of a text up to which a comparison is by word; longer texts are compared by line."""
 _RUNS_SHOWN: Final = 3
 """Newest evaluation runs on the page of a dataset."""
-_UNCHANGED_SHOWN_CHARS: Final = 160
 _COMPARED_MAX_CHARS: Final = 20_000
 
 
@@ -563,29 +557,10 @@ def _add_page(
     )  # fmt: skip
 
 
-def compare_texts(before: str | None, after: str | None) -> list[tuple[str, str]]:
-    """Return the pieces of a comparison: `same`, `removed` or `added`, with their text. Long equal pieces are shortened
-    in the middle."""
-    old, new = ((text or "")[:_COMPARED_MAX_CHARS] for text in (before, after))
-    words = [_TOKEN.findall(text) for text in (old, new)]
-    if max(map(len, words)) > _WORDS_COMPARED_MAX:
-        words = [text.splitlines(keepends=True) for text in (old, new)]
-    pieces: list[tuple[str, str]] = []
-    for kind, i, j, k, m in difflib.SequenceMatcher(None, words[0], words[1]).get_opcodes():
-        if kind == "equal":
-            pieces.append(("same", _shortened("".join(words[0][i:j]))))
-            continue
-        pieces += [
-            (name, "".join(some))
-            for name, some in (("removed", words[0][i:j]), ("added", words[1][k:m]))
-            if some
-        ]
-    if max(len(before or ""), len(after or "")) > _COMPARED_MAX_CHARS:
-        pieces.append(("same", f"… (only the first {_COMPARED_MAX_CHARS:,} characters are compared)"))
+def compare_texts(before: str | None, after: str | None) -> list[DiffPiece]:
+    """Return the diff of the beginnings of two texts, either of which may be absent."""
+    both = [text or "" for text in (before, after)]
+    pieces = diff_text(*(text[:_COMPARED_MAX_CHARS] for text in both))
+    if max(map(len, both)) > _COMPARED_MAX_CHARS:
+        pieces.append(("folded", f"only the first {_COMPARED_MAX_CHARS:,} characters are compared"))
     return pieces
-
-
-def _shortened(text: str) -> str:
-    if len(text) <= 3 * _UNCHANGED_SHOWN_CHARS:
-        return text
-    return f"{text[:_UNCHANGED_SHOWN_CHARS]} […] {text[-_UNCHANGED_SHOWN_CHARS:]}"

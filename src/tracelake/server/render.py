@@ -13,8 +13,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from difflib import SequenceMatcher
 from itertools import chain
-from typing import Any, Final
+from typing import Any, Final, Literal, TypeAlias
 from urllib.parse import quote, urlencode
 
 import msgspec
@@ -250,3 +251,53 @@ def enclosed(before: bytes, pieces: Iterator[bytes], after: bytes) -> Iterator[b
 
 def _field(name: str, value: object) -> bytes:
     return msgspec.json.encode(name) + b":" + msgspec.json.encode(value)
+
+
+DiffPiece: TypeAlias = tuple[Literal["same", "removed", "added", "folded"], str]
+
+_PIECES_MAX: Final = 800
+"""Words or lines of one side that a diff compares."""
+_EQUAL_SHOWN_CHARS: Final = 600
+"""Equal text between two differences that is shown whole."""
+_EQUAL_MIN_CHARS: Final = 8
+"""Equal text between two differences that is shown as equal. Single equal words would cut a rewritten sentence up."""
+
+
+def diff_text(base: str, other: str) -> list[DiffPiece]:
+    """Return the pieces of two texts: what both have, what only the base has, and what only the other has.
+
+    The run time can grow with the cube of the input. So the diff is by words, by lines, or of the whole text, whichever
+    has few enough pieces.
+    """
+    for pattern in (r"\w+|\s+|[^\w\s]", r"[^\n]*\n|[^\n]+"):
+        ours, theirs = re.findall(pattern, base), re.findall(pattern, other)
+        if max(len(ours), len(theirs)) <= _PIECES_MAX:
+            break
+    else:
+        return [("removed", base), ("added", other)]
+    changes = SequenceMatcher(None, ours, theirs).get_opcodes()
+    pieces: list[DiffPiece] = []
+    removed = added = ""
+    for number, (change, low, high, other_low, other_high) in enumerate(changes):
+        before, after = "".join(ours[low:high]), "".join(theirs[other_low:other_high])
+        is_between = 0 < number < len(changes) - 1
+        if change != "equal" or (is_between and len(before.strip()) < _EQUAL_MIN_CHARS):
+            removed, added = removed + before, added + after
+            continue
+        pieces += [*_changed(removed, added), *_folded(before)]
+        removed = added = ""
+    return pieces + _changed(removed, added)
+
+
+def _changed(removed: str, added: str) -> list[DiffPiece]:
+    pieces: list[DiffPiece] = [("removed", removed), ("added", added)]
+    return [piece for piece in pieces if piece[1]]
+
+
+def _folded(text: str) -> list[DiffPiece]:
+    """Return equal text; of a long one, its beginning and its end."""
+    if len(text) <= _EQUAL_SHOWN_CHARS:
+        return [("same", text)]
+    half = _EQUAL_SHOWN_CHARS // 2
+    folded = f"{len(text) - 2 * half:,} equal characters"
+    return [("same", text[:half]), ("folded", folded), ("same", text[-half:])]

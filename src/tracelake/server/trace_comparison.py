@@ -4,18 +4,16 @@ The children of two aligned spans are aligned with each other: the first span wi
 that name and type on the other side, the second one the second. The comparison is a page and JSON at
 `/api/v1/traces/{trace_id}/compare/{other_id}`.
 
-Senders control every text, and the run time of a diff can grow with the cube of its input. So texts are cut, and a diff
-is by words, by lines, or of the whole text, whichever has few enough pieces.
+Senders control every text, so texts are cut before they are compared.
 """
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
-from typing import Annotated, Any, Final, Literal, TypeAlias
+from typing import Annotated, Any, Final, Literal
 from urllib.parse import quote, urlencode
 
 from fastapi import APIRouter, Depends, Query, Request, Response
@@ -28,21 +26,13 @@ from tracelake.otlp.content import conversation
 from tracelake.results import Row, Trace
 from tracelake.server.http_policy import RequestLake
 from tracelake.server.message_view import pretty, pretty_text
-from tracelake.server.render import cost, count, duration
+from tracelake.server.render import DiffPiece, cost, count, diff_text, duration
 from tracelake.server.routes import JsonRoute, Text, json_response, refuse_unknown, render_page
 from tracelake.server.trace_page import TraceRow, parents_of, rows_of
 from tracelake.server.traces import find_span, lay_out
 
-_PIECES_MAX: Final = 800
-"""Words or lines of one side that a diff compares."""
-_EQUAL_SHOWN_CHARS: Final = 600
-"""Equal text between two differences that is shown whole."""
-_EQUAL_MIN_CHARS: Final = 8
-"""Equal text between two differences that is shown as equal. Single equal words would cut a rewritten sentence up."""
 _URL_SHOWN_CHARS: Final = 120
 _FIGURES: Final = ("duration_ns", "input_tokens", "output_tokens", "cost")
-
-DiffPiece: TypeAlias = tuple[Literal["same", "removed", "added", "folded"], str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,42 +242,6 @@ def _aligned_messages(
                 yield MessageDiff(after[0], "other", [("added", budget.take(after[1]))])
 
 
-def diff_text(base: str, other: str) -> list[DiffPiece]:
-    """Return the pieces of two texts: what both have, what only the base has, and what only the other has."""
-    for pattern in (r"\w+|\s+|[^\w\s]", r"[^\n]*\n|[^\n]+"):
-        ours, theirs = re.findall(pattern, base), re.findall(pattern, other)
-        if max(len(ours), len(theirs)) <= _PIECES_MAX:
-            break
-    else:
-        return [("removed", base), ("added", other)]
-    changes = SequenceMatcher(None, ours, theirs).get_opcodes()
-    pieces: list[DiffPiece] = []
-    removed = added = ""
-    for number, (change, low, high, other_low, other_high) in enumerate(changes):
-        before, after = "".join(ours[low:high]), "".join(theirs[other_low:other_high])
-        is_between = 0 < number < len(changes) - 1
-        if change != "equal" or (is_between and len(before.strip()) < _EQUAL_MIN_CHARS):
-            removed, added = removed + before, added + after
-            continue
-        pieces += [*_changed(removed, added), *_folded(before)]
-        removed = added = ""
-    return pieces + _changed(removed, added)
-
-
-def _changed(removed: str, added: str) -> list[DiffPiece]:
-    pieces: list[DiffPiece] = [("removed", removed), ("added", added)]
-    return [piece for piece in pieces if piece[1]]
-
-
-def _folded(text: str) -> list[DiffPiece]:
-    """Return equal text; of a long one, its beginning and its end."""
-    if len(text) <= _EQUAL_SHOWN_CHARS:
-        return [("same", text)]
-    half = _EQUAL_SHOWN_CHARS // 2
-    folded = f"{len(text) - 2 * half:,} equal characters"
-    return [("same", text[:half]), ("folded", folded), ("same", text[-half:])]
-
-
 @dataclass(frozen=True, slots=True)
 class FigureDiff:
     """A figure of both sides as texts, and the difference."""
@@ -420,8 +374,11 @@ def compared(
     other_id: str,
     first: First = 0,
     limit: Annotated[int, Query(ge=1, le=limits.TRACE_API_SPANS_MAX)] = limits.TRACE_API_SPANS_MAX,
+    base: Annotated[Text, Query(description="span of the first trace whose messages are compared")] = None,
+    other: Annotated[Text, Query(description="span of the second trace whose messages are compared")] = None,
 ) -> Response:
-    """Compare two traces: their aligned spans, with the differences of duration, tokens and cost."""
+    """Compare two traces: their aligned spans, with the differences of duration, tokens and cost; and the messages of
+    two spans."""
     comparison = compare(lake, trace_id, other_id)
     last = first + limit
     return json_response(
@@ -430,6 +387,12 @@ def compared(
             "other": comparison.other.summary,
             "spans": [pair_json(pair) for pair in comparison.pairs[first:last]],
             "next_first": last if last < len(comparison.pairs) else None,
+            "messages": diff_messages(
+                *(
+                    find_span(lake, trace.trace_id, span_id) if span_id else None
+                    for trace, span_id in ((comparison.base, base), (comparison.other, other))
+                )
+            ),
         }
     )
 

@@ -205,7 +205,9 @@ class Branch:
         return [
             results.EntryChange(path, None if isinstance(base, Unclear) else _plain(base), _plain(after))
             for path, base, after in changes
-        ], [results.MergeConflict(c.path, _plain(c.base), _plain(c.ours), _plain(c.theirs)) for c in conflicts]
+        ], [
+            results.MergeConflict(c.path, _plain(c.base), _plain(c.ours), _plain(c.theirs)) for c in conflicts
+        ]
 
     def revert(
         self,
