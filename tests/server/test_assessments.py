@@ -189,7 +189,7 @@ def test_lists_of_assessments_and_experiments(client: Client, opened: tracelake.
     assert [row["name"] for row in odd["assessments"]] == ["score 1"]
     assert client.get(f"{lists}?name=score+0&page={odd['next_page']}").status_code == 400
     assert client.get(f"{lists}?name='").json()["assessments"] == []
-    assert "did you mean author" in client.get(f"{lists}?autor=x").json()["error"]
+    assert "did you mean name" in client.get(f"{lists}?names=x").json()["error"]
     for name in ("first", "second", "third"):
         opened.annotations.create_experiment(name)
     first = client.get("/api/v1/experiments?limit=2").json()
