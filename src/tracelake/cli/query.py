@@ -351,13 +351,9 @@ def trace_list(
     A trace matches a query, service, model or type if any of its spans does. Prints the beginning of each id, which
     `trace show` accepts. --json prints an object with traces, with models and types of their spans, and next_page.
     """
-    from tracelake.lake.trace_list import (  # noqa: PLC0415  it imports pyarrow
-        TraceFilter,
-        list_traces,
-        span_values_of,
-    )
+    from tracelake.lake import trace_list as lists  # noqa: PLC0415  it imports pyarrow
 
-    wanted = TraceFilter.parse(
+    wanted = lists.TraceFilter.parse(
         query=query,
         last=last,
         start=start,
@@ -375,9 +371,9 @@ def trace_list(
         limit=limit,
         page=page,
     )
-    listed = list_traces(lake, wanted)
+    listed = lists.list_traces(lake, wanted)
     pages = {"next_page": listed.next_page, "previous_page": listed.previous_page}
-    of_spans = span_values_of(lake, listed.traces)
+    of_spans = lists.span_values_of(lake, listed.traces)
     rows = [row | of_spans.get(row["trace_id"], {}) for row in listed.traces]
     return {"traces": rows, **pages, "not_listed": listed.not_listed}
 
