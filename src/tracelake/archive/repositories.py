@@ -47,7 +47,7 @@ from tracelake._errors import DamageError, InputError, NotFoundError, StorageErr
 from tracelake.archive.model import HotSnapshot, LayoutName, StoredUpload
 from tracelake.archive.retention import ArchiveOutcome
 from tracelake.batching import batches
-from tracelake.limits import ARCHIVE_ROWS_MAX_BYTES, TRACE_ROWS_MAX_BYTES
+from tracelake.limits import ARCHIVE_ROWS_MAX_BYTES, TRACE_ARCHIVED_MAX_BYTES, TRACE_ROWS_MAX_BYTES
 from tracelake.otlp.columns import SpanColumns
 from tracelake.otlp.encode import encode as encode_traces
 from tracelake.otlp.parse import rows_bytes
@@ -252,7 +252,7 @@ def read_archived(objects: ObjectStore, location: str, size_bytes: int, sha256: 
             f"the archive of this trace at {location}, object {path}, is {what}: {len(data)} bytes where {size_bytes} "
             "with another checksum were stored; restore the object from a copy"
         )
-    return unpack(data, location, limits.TRACE_ARCHIVED_MAX_BYTES) if match else data
+    return unpack(data, location, TRACE_ARCHIVED_MAX_BYTES) if match else data
 
 
 def count_spans(data: bytes, name: str) -> int:

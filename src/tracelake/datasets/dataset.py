@@ -17,6 +17,7 @@ from tracelake._settings import find_committer
 from tracelake.datasets import examples, files, model
 from tracelake.datasets.evaluation import Scorers, check_run, evaluate_examples, make_info
 from tracelake.datasets.examples import ExampleChange, Key, Selection, SpanReader
+from tracelake.datasets.files import write
 from tracelake.datasets.runs import (
     EvaluationRun,
     ExampleResult,
@@ -527,7 +528,7 @@ class Dataset:
         kind = files.format_of(path, format)
         commit = self._commit()
         pinned = self._at(commit or self.at)
-        count = files.write(pinned.examples(), Path(path), kind)
+        count = write(pinned.examples(), Path(path), kind)
         return ExportReport(self.name, commit, os.fspath(path), kind, count, Path(path).stat().st_size)
 
     def delete(

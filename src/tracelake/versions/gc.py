@@ -27,6 +27,7 @@ from tracelake.versions import model, protocol
 from tracelake.versions.branch_store import MAIN, BranchRecords, BranchSnapshot, damage_of, scope
 from tracelake.versions.commits import RefClaims
 from tracelake.versions.expiry import CommitFacts, CommitNames, GapRecords, HistoryExpirer, step_over
+from tracelake.versions.protocol import is_collectable
 from tracelake.versions.tree import FILES, Content, ContentStore, file_epoch, file_path, folder_of, path_of
 
 Kind: TypeAlias = type[Content | model.FileAt]
@@ -340,17 +341,13 @@ class RepositoryCollector:
         ids = ids_in(kind, (info.path for info in unreached))
         epochs = reached.epochs(kind, ids)
         for record_id, info in zip(ids, unreached, strict=True):
-            if record_id in epochs and protocol.is_collectable(epochs[record_id], newest):
+            if record_id in epochs and is_collectable(epochs[record_id], newest):
                 yield info
 
     def _files_over(self, reached: Reached, newest: int) -> Iterator[ObjectInfo]:
         for info in self._objects.list(FILES):
             written = file_epoch(info.path)
-            if (
-                info.path not in reached.paths
-                and written is not None
-                and protocol.is_collectable(written, newest)
-            ):
+            if info.path not in reached.paths and written is not None and is_collectable(written, newest):
                 yield info
 
     def _reached_at_once(self, reached: Reached) -> Reached:

@@ -28,7 +28,7 @@ from typing import Final, TypeAlias
 from tracelake import limits
 from tracelake._errors import LimitError, UsageError
 from tracelake.journal.store import IngestedFiles
-from tracelake.limits import WATCHED_FILE_QUIET_S
+from tracelake.limits import WALK_ENTRIES_MAX, WALK_LINKS_MAX, WALK_MAX_S, WATCHED_FILE_QUIET_S
 from tracelake.otlp.decode import LASTING, fingerprint
 from tracelake.pipeline.sources.base import UNKNOWN_SIZE, ContentDedup, Input, Lag, lag_of, to_name, to_path
 from tracelake.replicas.replica import BacklogEntry
@@ -160,7 +160,7 @@ class _Glob:
         self._paths: set[str] = set()
         self._left_out: list[str] = []
         self._entries = self._links = 0
-        self._end_s = time.monotonic() + limits.WALK_MAX_S
+        self._end_s = time.monotonic() + WALK_MAX_S
         self._been: set[tuple[str, Places]] = set()
         self._folders: deque[tuple[str, Places]] = deque()
         self._linked: deque[tuple[str, Places]] = deque()
@@ -183,9 +183,9 @@ class _Glob:
 
     def _follow(self, folder: str, at: Places) -> None:
         """Enter a folder through a link, unless too many links were followed."""
-        if self._links == limits.WALK_LINKS_MAX:
+        if self._links == WALK_LINKS_MAX:
             raise _BeyondError(
-                f"links to folders: WALK_LINKS_MAX = {limits.WALK_LINKS_MAX} were followed, but not {folder}. Name "
+                f"links to folders: WALK_LINKS_MAX = {WALK_LINKS_MAX} were followed, but not {folder}. Name "
                 "their targets by separate patterns"
             )
         self._links += 1
@@ -212,14 +212,14 @@ class _Glob:
         with os.scandir(folder or ".") as listed:
             for entry in listed:
                 self._entries += 1
-                if self._entries > limits.WALK_ENTRIES_MAX:
+                if self._entries > WALK_ENTRIES_MAX:
                     raise _BeyondError(
-                        f"files and folders beyond WALK_ENTRIES_MAX = {limits.WALK_ENTRIES_MAX}, such as in "
+                        f"files and folders beyond WALK_ENTRIES_MAX = {WALK_ENTRIES_MAX}, such as in "
                         f"{folder}. Watch it by several patterns, without links to other trees"
                     )
                 if time.monotonic() > self._end_s:
                     raise _BeyondError(
-                        f"files that were not reached within WALK_MAX_S = {limits.WALK_MAX_S:g} s, such as in "
+                        f"files that were not reached within WALK_MAX_S = {WALK_MAX_S:g} s, such as in "
                         f"{folder}. Watch it by several patterns, without links to other trees"
                     )
                 yield entry
