@@ -69,7 +69,7 @@ OTHER_RUNS_MUTANTS = [
             rewrite("_ <= _", "True"),
         ),
         4,
-        2511540,
+        2512175,
     ),
     _mutant(
         partial(TornJournalScenario, "gone"),
@@ -90,6 +90,6 @@ OTHER_RUNS_MUTANTS = [
             rewrite("_ != _", "False"),
         ),
         12,
-        94,
+        5_040,
     ),
 ]
