@@ -48,7 +48,7 @@ MUTANTS: list[tuple[Mutation, test_in_parts.Check]] = [
         Mutation(
             "late parts stay out",
             TrackingStore.write,
-            rewrite("_1 = {_2: _3 for _ in _4 if _}", "_1 = {_2: _3 for _2, _3 in _4}"),
+            rewrite("_1 = {_2: _3 for _ in _4 if _}", "_1 = {_2: _3 for _2, _3 in _4}", nth=1),
         ),
         test_in_parts.check_refused,
     ),
