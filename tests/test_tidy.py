@@ -56,7 +56,6 @@ SMALL_OR_SINGLE = {
         [f"limits/{name}.py" for name in ("pipeline", "search", "server", "storage", "tracking")],
         "a section of the limits page",
     ),
-    "pipeline/maintenance.py": "the schedule of maintenance, a question of its own",
     "pipeline/replay.py": "recovery of the open transaction, a question of its own",
     "server/session_page.py": "routes of one page; the application adds them",
     "server/call_graph.py": "routes of one page; the application adds them",

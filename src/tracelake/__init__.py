@@ -82,9 +82,9 @@ from tracelake.tasks.runners import Progress
 
 if _TYPE_CHECKING:
     __version__: str
-    from tracelake.archive.disk_usage import ArchiveSpace
     from tracelake.archive.model import ArchiveDue, ArchiveReport, ArchiveSettings
     from tracelake.archive.service import ArchivedTrace, LakeArchive
+    from tracelake.archive.store import ArchiveSpace
     from tracelake.datasets.dataset import Dataset
     from tracelake.datasets.examples import ExampleChange
     from tracelake.datasets.model import Example, Provenance
@@ -225,7 +225,7 @@ _LAZY = {
     "ArchiveDue": "tracelake.archive.model",
     "ArchiveReport": "tracelake.archive.model",
     "ArchiveSettings": "tracelake.archive.model",
-    "ArchiveSpace": "tracelake.archive.disk_usage",
+    "ArchiveSpace": "tracelake.archive.store",
     "ArchivedTrace": "tracelake.archive.service",
     "LakeArchive": "tracelake.archive.service",
     "Branch": "tracelake.versions.branch",

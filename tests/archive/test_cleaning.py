@@ -14,7 +14,7 @@ import pytest
 from tests.storage.servers.postgres import PostgresServer
 from tests.tracking.giving_up import check_gives_up
 from tracelake import limits
-from tracelake.archive.disk_usage import reclaim_disk
+from tracelake.archive.store import reclaim_disk
 from tracelake.tracking.database import TrackingDatabase
 from tracelake.tracking.migrate import migrate
 

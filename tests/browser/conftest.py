@@ -17,7 +17,7 @@ from tests.patience import HANG_S
 from tracelake.access.oidc import OpenId
 from tracelake.lake.lake import Lake
 from tracelake.server.app import create_app
-from tracelake.storage.memory import MemoryObjectStore
+from tracelake.storage.local import MemoryObjectStore
 from tracelake.tracking.ingest_queue import Inbox
 
 ARGUMENTS = (

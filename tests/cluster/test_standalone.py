@@ -28,7 +28,7 @@ from tests.pipeline.spans import AGENTS
 from tests.storage.servers.ports import free_port
 from tracelake import InProcess, Lake
 from tracelake._errors import TaskError
-from tracelake.doctor import diagnose
+from tracelake.doctor.doctor import diagnose
 from tracelake.tasks import spark as spark_module
 from tracelake.tasks.runners import Progress, TaskRunner
 from tracelake.tasks.spark import Spark

@@ -12,7 +12,7 @@ import tracelake
 from tests.cli.conftest import RunCli, cli
 from tests.tracking.requests import request
 from tracelake import limits
-from tracelake.doctor import diagnose
+from tracelake.doctor.doctor import diagnose
 from tracelake.tasks.runners import Progress
 from tracelake.tracking import location
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tracelake.storage import Indeterminate
-from tracelake.storage.memory import MemoryKeyValueStore
+from tracelake.storage.local import MemoryKeyValueStore
 
 
 class LosesReplies(MemoryKeyValueStore):

@@ -31,7 +31,7 @@ from tracelake.pipeline.sources.poller import SourcePoller
 from tracelake.replicas.protocol import Replica, SourceAccount
 from tracelake.replicas.replica import BacklogEntry
 from tracelake.storage import KeyValueStore
-from tracelake.storage.memory import MemoryKeyValueStore
+from tracelake.storage.local import MemoryKeyValueStore
 from tracelake.tasks.runners import InProcess
 
 __all__ = ["fixture_place"]

@@ -19,7 +19,7 @@ from tracelake.pipeline.sources import poller as module
 from tracelake.pipeline.sources.base import Lag
 from tracelake.pipeline.sources.poller import PollResult, SourcePoller
 from tracelake.replicas.replica import BacklogEntry
-from tracelake.storage.memory import MemoryKeyValueStore
+from tracelake.storage.local import MemoryKeyValueStore
 from tracelake.tasks.runners import InProcess
 
 

@@ -14,9 +14,9 @@ from tests.patience import HANG_S, wait_until
 from tests.pipeline.poison import good, names
 from tracelake import InboxPipeline, Lake
 from tracelake.indexing.merge import IndexMerger
-from tracelake.pipeline import maintenance
+from tracelake.pipeline import context
+from tracelake.pipeline.context import MAINTENANCE_BEHIND_MAX, MaintenanceScheduler
 from tracelake.pipeline.input_failures import CrashMarkers
-from tracelake.pipeline.maintenance import MAINTENANCE_BEHIND_MAX, MaintenanceScheduler
 from tracelake.shards.compaction import CompactTask
 from tracelake.shards.protocol import COMPACTION_FAN_OUT
 from tracelake.tasks.runners import InProcess, ReceiptT, TaskT
@@ -176,12 +176,12 @@ def check_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     later = Later()
     monkeypatch.setattr(MaintenanceScheduler, "_maintain", lambda _self, _progress: later.maintain())
     monkeypatch.setattr(MaintenanceScheduler, "_tries_again", lambda _: later.tries_again)
-    monkeypatch.setattr(maintenance, "INDEX_REST_AFTER_S", 1e9)
+    monkeypatch.setattr(context, "INDEX_REST_AFTER_S", 1e9)
     later.commit()
     later.maintaining.end()
     later.rest()
     assert (later.passes, later.rests) == (1, 0), "not yet"
-    monkeypatch.setattr(maintenance, "INDEX_REST_AFTER_S", 0.0)
+    monkeypatch.setattr(context, "INDEX_REST_AFTER_S", 0.0)
     later.rest()
     later.rest()
     assert (later.passes, later.rests) == (2, 1), "once"
@@ -210,7 +210,7 @@ def test_a_pipeline_that_goes_on_and_rests_leaves_one_part_of_the_index(
         commit(lake, pipeline, 0, 3)
         pipeline.run_once(goes_on=True)
         assert index_parts(lake) == 3, "not yet"
-        monkeypatch.setattr(maintenance, "INDEX_REST_AFTER_S", 0.0)
+        monkeypatch.setattr(context, "INDEX_REST_AFTER_S", 0.0)
         for _ in range(2):
             pipeline.run_once(goes_on=True)
             pipeline._pipeline._maintenance.end()
@@ -233,7 +233,7 @@ def rests_again(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     try:
         commit(lake, pipeline, 0, 3)
         maintaining.end()
-        monkeypatch.setattr(maintenance, "INDEX_REST_AFTER_S", 0.0)
+        monkeypatch.setattr(context, "INDEX_REST_AFTER_S", 0.0)
         monkeypatch.setattr(maintaining._context.merger._again._pauses, "_clock", lambda: now_s[0])
         with monkeypatch.context() as patch:
             patch.setattr("tracelake.indexing.build.merge_parts", full)

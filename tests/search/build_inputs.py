@@ -22,7 +22,7 @@ from tracelake.search.finalize import finalize
 from tracelake.search.model import Manifest, Receipt
 from tracelake.search.part_cache import PackedFile, unpack
 from tracelake.search.vectors import VectorSettings
-from tracelake.storage.memory import MemoryObjectStore
+from tracelake.storage.local import MemoryObjectStore
 from tracelake.storage.ports import ObjectInfo, ObjectStore
 
 DATA = Path(__file__).parents[3] / "shared" / "data"

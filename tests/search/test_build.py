@@ -21,7 +21,7 @@ from tracelake.search.query_values import number_terms, path_term, term_of
 from tracelake.search.raw_hits import RawHit
 from tracelake.search.searcher import Searcher
 from tracelake.search.verify import verify_parts
-from tracelake.storage.memory import MemoryObjectStore
+from tracelake.storage.local import MemoryObjectStore
 
 texts = st.none() | st.sampled_from(["", "one", "two words", "a oneTwo", "Ünï çödé 日本", "one"])
 attributes = st.none() | st.lists(

@@ -19,7 +19,7 @@ from tracelake.search.model import Manifest, PartRef
 from tracelake.search.open_index import OpenIndex
 from tracelake.search.part_cache import Header, PartCache
 from tracelake.search.searcher import Searcher
-from tracelake.storage.memory import MemoryObjectStore
+from tracelake.storage.local import MemoryObjectStore
 
 OBJECTS = MemoryObjectStore()
 SHOWN_MAX_S = HANG_S

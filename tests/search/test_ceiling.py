@@ -18,7 +18,7 @@ from tracelake.search.model import Manifest
 from tracelake.search.part_cache import INDEX_MAPS_KEPT_FREE
 from tracelake.search.searcher import Searcher
 from tracelake.search.vectors import load
-from tracelake.storage.memory import MemoryObjectStore
+from tracelake.storage.local import MemoryObjectStore
 
 
 @pytest.fixture

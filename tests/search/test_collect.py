@@ -19,7 +19,7 @@ from tracelake.search.finalize import (
 )
 from tracelake.search.model import Manifest, manifest_path, rebuild_name
 from tracelake.search.protocol import parts_of_build
-from tracelake.storage.memory import MemoryObjectStore
+from tracelake.storage.local import MemoryObjectStore
 from tracelake.storage.ports import ObjectStore
 
 

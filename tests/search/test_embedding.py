@@ -23,7 +23,7 @@ from tracelake.search.searcher import Searcher
 from tracelake.search.vector_index import FunctionSource, meant_texts, vector_in
 from tracelake.search.vectors import PartVectors, VectorSettings, call, load, load_embedder, requested_vectors
 from tracelake.search.verify import verify_parts
-from tracelake.storage.memory import MemoryObjectStore
+from tracelake.storage.local import MemoryObjectStore
 
 WORDS = ["good refund", "poison refund", "nan refund", "infinite refund", "zero refund", "good morning"]
 

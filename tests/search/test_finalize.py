@@ -19,8 +19,7 @@ from tracelake.search.finalize import finalize, read_manifest, read_parts
 from tracelake.search.model import Manifest, manifest_path, part_path
 from tracelake.search.searcher import Searcher
 from tracelake.search.verify import verify_parts
-from tracelake.storage.local import FileObjectStore
-from tracelake.storage.memory import MemoryObjectStore
+from tracelake.storage.local import FileObjectStore, MemoryObjectStore
 from tracelake.storage.ports import ObjectStore
 
 RANGES = ((0, 3), (3, 4), (4, 8))

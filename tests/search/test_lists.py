@@ -16,7 +16,7 @@ from tracelake.search.finalize import read_parts
 from tracelake.search.model import Manifest, PartList, PartRef, Receipt, staged_path
 from tracelake.search.protocol import INDEX_NEWEST_PARTS_MAX
 from tracelake.search.verify import verify_lists
-from tracelake.storage.memory import MemoryObjectStore
+from tracelake.storage.local import MemoryObjectStore
 from tracelake.storage.ports import ObjectStore
 
 

@@ -16,7 +16,7 @@ from tracelake.search.build import build_part
 from tracelake.search.model import Manifest, PartRef, RowIds, write_marks
 from tracelake.search.open_index import INDEX_MARKS_KEPT, OpenIndex
 from tracelake.search.searcher import Searcher
-from tracelake.storage.memory import MemoryObjectStore
+from tracelake.storage.local import MemoryObjectStore
 
 OBJECTS = MemoryObjectStore()
 SIZES = (1, 63, 64, 65, 130)

@@ -19,7 +19,7 @@ from tracelake.search.finalize import read_parts
 from tracelake.search.model import Manifest, PartRef, RowIds
 from tracelake.search.part_cache import _split
 from tracelake.search.searcher import Searcher
-from tracelake.storage.memory import MemoryObjectStore
+from tracelake.storage.local import MemoryObjectStore
 
 WORDS = [f"word{number}" for number in range(40)]
 QUERIES = (*WORDS[:4], '"word1 word2"', "word1 AND NOT word2", "word1 OR word30", "w*", "*", "text:word3~1")

@@ -19,7 +19,7 @@ from tracelake.search.model import ListRef, Manifest, PartRef
 from tracelake.search.open_index import OpenIndex
 from tracelake.search.part_cache import MAPS_PER_PART, link
 from tracelake.search.searcher import Searcher
-from tracelake.storage.memory import MemoryObjectStore
+from tracelake.storage.local import MemoryObjectStore
 from tracelake.storage.ports import ObjectStore
 
 OBJECTS = MemoryObjectStore()

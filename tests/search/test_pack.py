@@ -36,7 +36,7 @@ from tracelake.search.part_cache import (
 )
 from tracelake.search.searcher import Searcher
 from tracelake.search.verify import verify_parts
-from tracelake.storage.memory import MemoryObjectStore
+from tracelake.storage.local import MemoryObjectStore
 
 
 def small_index() -> tuple[MemoryObjectStore, Manifest]:

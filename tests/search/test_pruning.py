@@ -28,7 +28,7 @@ from tracelake.search.prefilter import newest_after
 from tracelake.search.results import PartsAsked
 from tracelake.search.searcher import INDEX_PRUNED_KEPT, Searcher, Sort
 from tracelake.search.verify import verify_parts
-from tracelake.storage.memory import MemoryObjectStore
+from tracelake.storage.local import MemoryObjectStore
 
 HOUR_NS: Final = 3_600_000_000_000
 NOW: Final = datetime(2026, 1, 2, tzinfo=UTC)

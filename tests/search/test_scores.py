@@ -19,7 +19,7 @@ from tracelake.search.raw_hits import (
     RawHit,
 )
 from tracelake.search.searcher import Searcher, Sort
-from tracelake.storage.memory import MemoryObjectStore
+from tracelake.storage.local import MemoryObjectStore
 
 
 @pytest.fixture(scope="module")

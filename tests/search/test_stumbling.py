@@ -17,7 +17,7 @@ from tracelake.search.open_index import OpenIndex
 from tracelake.search.part_cache import PartCache
 from tracelake.search.searcher import Searcher
 from tracelake.search.vectors import load
-from tracelake.storage.memory import MemoryObjectStore
+from tracelake.storage.local import MemoryObjectStore
 
 OBJECTS = MemoryObjectStore()
 SPANS = 1_500

@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 
 from tracelake._errors import StorageError
 from tracelake.otlp.framing import Payload, Reading
-from tracelake.storage.memory import MemoryObjectStore
+from tracelake.storage.local import MemoryObjectStore
 from tracelake.storage.ports import ObjectStore
 
 

@@ -14,7 +14,7 @@ from tests.server.client import Client
 from tests.server.fake_lake import FakeLake, span_row
 from tracelake import limits
 from tracelake.server.app import create_app
-from tracelake.storage.memory import MemoryObjectStore
+from tracelake.storage.local import MemoryObjectStore
 from tracelake.tracking.ingest_queue import Inbox
 
 

@@ -16,7 +16,7 @@ from tracelake import limits
 from tracelake.lake import reads
 from tracelake.server.app import create_app
 from tracelake.server.assessments import value_of
-from tracelake.storage.memory import MemoryObjectStore
+from tracelake.storage.local import MemoryObjectStore
 from tracelake.tasks.runners import InProcess
 from tracelake.tracking.ingest_queue import Inbox
 

@@ -13,7 +13,7 @@ from tests.server.fake_lake import FakeLake, span_row
 from tracelake.results import Row
 from tracelake.server.app import create_app
 from tracelake.server.call_graph import Drawing, draw, read_graph
-from tracelake.storage.memory import MemoryObjectStore
+from tracelake.storage.local import MemoryObjectStore
 from tracelake.tracking.ingest_queue import Inbox
 
 TRACE = f"{1:032x}"

@@ -18,7 +18,7 @@ from tracelake._errors import StorageError
 from tracelake.lake import retention
 from tracelake.lake.retention import RetentionLoop
 from tracelake.server.app import create_app
-from tracelake.storage.memory import MemoryObjectStore
+from tracelake.storage.local import MemoryObjectStore
 from tracelake.tasks.runners import InProcess
 from tracelake.tracking.ingest_queue import Inbox
 

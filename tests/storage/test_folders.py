@@ -16,8 +16,7 @@ from tracelake._errors import StorageError
 from tracelake.pipeline.staging import Leftovers
 from tracelake.shards.protocol import COMPACTION_FAN_OUT
 from tracelake.storage import wrappers
-from tracelake.storage.local import DIRECTORY_TRIES_MAX, FileObjectStore
-from tracelake.storage.memory import MemoryObjectStore
+from tracelake.storage.local import DIRECTORY_TRIES_MAX, FileObjectStore, MemoryObjectStore
 from tracelake.storage.wrappers import IsolatingObjectStore
 
 

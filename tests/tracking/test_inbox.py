@@ -15,8 +15,7 @@ from tests.patience import HANG_S, wait_until
 from tracelake import limits
 from tracelake._errors import BackPressureError, StorageError
 from tracelake.otlp.framing import Payload, Reading
-from tracelake.storage.local import FileObjectStore
-from tracelake.storage.memory import MemoryObjectStore
+from tracelake.storage.local import FileObjectStore, MemoryObjectStore
 from tracelake.tracking import ingest_queue as inboxes
 from tracelake.tracking.ingest_queue import Inbox
 from tracelake.tracking.store import RefusedSpans

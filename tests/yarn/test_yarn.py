@@ -19,7 +19,7 @@ from tests.patience import wait_until
 from tests.pipeline.spans import AGENTS
 from tests.yarn.node import PYSPARK_JARS, ROOT, YarnNode, pack_environment
 from tracelake import InProcess
-from tracelake.doctor import diagnose
+from tracelake.doctor.doctor import diagnose
 from tracelake.tasks.spark import Spark
 
 

@@ -22,11 +22,10 @@ from tracelake._settings import find_metadata
 from tracelake.archive import archive_pass, model
 from tracelake.archive.archive_pass import ARCHIVE_FINALIZE_TRACES
 from tracelake.archive.candidates import Candidates, Place, TraceBatch
-from tracelake.archive.disk_usage import ArchiveSpace, reclaim_disk, space
 from tracelake.archive.repositories import Tables, count_spans, is_of, path_in, read_archived, traces_data
 from tracelake.archive.retention import ArchiveOutcome, cutoff_ns, set_retention_override
 from tracelake.archive.scheduler import Marks
-from tracelake.archive.store import ArchiveStore, is_still_at
+from tracelake.archive.store import ArchiveSpace, ArchiveStore, is_still_at, reclaim_disk, space
 from tracelake.batching import batches
 from tracelake.context import LakeContext
 from tracelake.durations import duration_ns

@@ -26,7 +26,6 @@ from tracelake.cli import (
     query,
     retention,
     serve,
-    sources,
     transactions,
     versions,
 )
@@ -68,7 +67,6 @@ def root(
 app.add_typer(lake.app)
 app.add_typer(pipeline.app)
 app.add_typer(transactions.app)
-app.add_typer(sources.app)
 app.add_typer(query.app)
 app.add_typer(serve.app)
 app.add_typer(maintenance.app)

@@ -21,7 +21,7 @@ from tracelake.limits import BUCKETS_DEFAULT, BUCKETS_MAX
 
 if TYPE_CHECKING:
     from tracelake import Lake
-    from tracelake.doctor import Diagnosis
+    from tracelake.doctor.stores import Diagnosis
     from tracelake.location import LakeConfig
     from tracelake.results import VerifyReport
 
@@ -305,7 +305,7 @@ def doctor(
     problem comes with its fix. With --master, also checks each executor of that cluster: the same versions, access to
     the lake, clock and space. Exits with 1 if a check failed. Writes below `doctor/` and removes it.
     """
-    from tracelake.doctor import diagnose
+    from tracelake.doctor.doctor import diagnose
 
     with progress_bar() as show_progress:
         return diagnose(

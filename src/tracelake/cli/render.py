@@ -14,9 +14,9 @@ from tracelake import results
 from tracelake.cli.output import WrappingTable, plain
 
 if TYPE_CHECKING:
-    from tracelake.archive.disk_usage import ArchiveSpace
     from tracelake.archive.model import ArchiveDue, ArchiveSettings
-    from tracelake.doctor import CheckResult, Diagnosis
+    from tracelake.archive.store import ArchiveSpace
+    from tracelake.doctor.stores import CheckResult, Diagnosis
     from tracelake.lake.sources import SourceInfo
     from tracelake.lake.transaction_history import (
         OutputAccount,

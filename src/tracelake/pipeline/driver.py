@@ -34,12 +34,11 @@ from tracelake.journal.model import QuarantinedInput, QuarantineRecord, Seal, St
 from tracelake.journal.protocol import Appended
 from tracelake.journal.store import Journal
 from tracelake.limits import TRANSACTION_STEPS_MAX
-from tracelake.otlp.prices import PriceTable
+from tracelake.otlp.conventions import PriceTable
 from tracelake.pipeline.batch_sizing import BatchSizer
-from tracelake.pipeline.context import PipelineContext
+from tracelake.pipeline.context import MaintenanceScheduler, PipelineContext
 from tracelake.pipeline.input_failures import Guarded, InputFaultError, RetryPolicy
 from tracelake.pipeline.input_queue import InputQueue, Prefetcher, StartWork
-from tracelake.pipeline.maintenance import MaintenanceScheduler
 from tracelake.pipeline.outputs.configured import AddedOutputs
 from tracelake.pipeline.outputs.external import OvertakenError
 from tracelake.pipeline.protocol import keeps

@@ -1,8 +1,7 @@
 """The two storage primitives, records and objects, and their backends (PROTOCOLS §0)."""
 
 from tracelake.storage.buckets import BucketObjectStore
-from tracelake.storage.local import FileObjectStore
-from tracelake.storage.memory import MemoryKeyValueStore, MemoryObjectStore
+from tracelake.storage.local import FileObjectStore, MemoryKeyValueStore, MemoryObjectStore
 from tracelake.storage.object_records import BucketKeyValueStore
 from tracelake.storage.ports import (
     ABSENT,

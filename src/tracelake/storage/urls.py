@@ -27,8 +27,7 @@ from tracelake import limits
 from tracelake._errors import NotFoundError, StorageError, UsageError
 from tracelake.storage.buckets import BUCKET_SCHEMES, BucketObjectStore, connect, failed, list_pages
 from tracelake.storage.failures import OBSTORE_ERRORS, obstore_text
-from tracelake.storage.local import FileObjectStore
-from tracelake.storage.memory import MemoryKeyValueStore, MemoryObjectStore
+from tracelake.storage.local import FileObjectStore, MemoryKeyValueStore, MemoryObjectStore
 from tracelake.storage.object_records import BucketKeyValueStore
 from tracelake.storage.ports import KeyValueStore, ObjectStore, encode_text
 from tracelake.storage.sqlite import SqliteKeyValueStore

@@ -8,15 +8,15 @@ from tests.archive import test_cleaning
 from tests.archive.test_cleaning import url
 from tests.mutants.mutation import Mutation, assert_caught, drop, rewrite, rule_of
 from tests.storage.servers.postgres import PostgresServer
-from tracelake.archive import disk_usage
+from tracelake.archive import store
 from tracelake.tracking.database import TrackingDatabase
 
 
 @pytest.mark.parametrize(
     "broken",
     [
-        Mutation("the cleaning is patient", disk_usage._clean_postgres, rewrite("True", "False")),
-        Mutation("others are not", disk_usage._clean_postgres, drop("_()")),
+        Mutation("the cleaning is patient", store._clean_postgres, rewrite("True", "False")),
+        Mutation("others are not", store._clean_postgres, drop("_()")),
     ],
     ids=rule_of,
 )

@@ -7,7 +7,7 @@ import pytest
 from tests.mutants.mutation import Mutation, assert_caught, rewrite
 from tests.pipeline import test_maintaining
 from tests.pipeline.test_maintaining import later
-from tracelake.pipeline.maintenance import MaintenanceScheduler
+from tracelake.pipeline.context import MaintenanceScheduler
 
 IN_TURN = Mutation(
     "no transaction waits for maintenance", MaintenanceScheduler.after_commit, rewrite("_ or _", "True")
