@@ -49,7 +49,6 @@ SMALL_OR_SINGLE = {
         "a group of commands, which the application registers",
     ),
     "demo/agent.py": "the agent that the demo runs, readable alone",
-    "doctor/doctor.py": "the entry of the package",
     "durations.py": "a pure concept of four packages",
     "hot/index.py": "the index of uncommitted spans, large enough for a file",
     **dict.fromkeys(

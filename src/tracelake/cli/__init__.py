@@ -24,7 +24,6 @@ from tracelake.cli import (
     maintenance,
     pipeline,
     query,
-    retention,
     serve,
     transactions,
     versions,
@@ -71,7 +70,6 @@ app.add_typer(query.app)
 app.add_typer(serve.app)
 app.add_typer(maintenance.app)
 app.add_typer(archive.app)
-app.add_typer(retention.app)
 app.add_typer(versions.app)
 app.add_typer(datasets.app)
 app.add_typer(keys.app)

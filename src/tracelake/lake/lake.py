@@ -9,26 +9,12 @@ from datetime import datetime
 from functools import cached_property, partialmethod
 from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
+from tracelake import results
 from tracelake._errors import UsageError
 from tracelake._settings import find_lake, find_metadata, find_text, find_vectors
 from tracelake.context import LakeContext
 from tracelake.limits import BUCKETS_DEFAULT, BUCKETS_MAX, SEARCH_HITS_DEFAULT
 from tracelake.location import LakeConfig, Location, create_lake, open_location, shown
-from tracelake.results import (
-    BackupReport,
-    BranchInfo,
-    CommitInfo,
-    EntryChange,
-    ErasureReport,
-    InboxInfo,
-    IndexInfo,
-    IngestReport,
-    ReplicaInfo,
-    TableInfo,
-    Trace,
-    VerifyReport,
-    public_names,
-)
 from tracelake.search.vectors import IndexSettings, requested_vectors
 from tracelake.storage import ObjectStore
 from tracelake.tasks.runners import OnProgress, TaskRunner, silent
@@ -95,7 +81,7 @@ class Lake:
         """Return the place of the lake, without a password."""
         return f"Lake({self.place!r})"
 
-    __dir__ = partialmethod(public_names, "config", "hot", "inbox", "objects", "place", "select")
+    __dir__ = partialmethod(results.public_names, "config", "hot", "inbox", "objects", "place", "select")
 
     def __enter__(self) -> Lake:
         """Return the lake."""
@@ -253,7 +239,7 @@ class Lake:
         session: str | None = None,
         user: str | None = None,
         where: str | None = None,
-    ) -> ErasureReport:
+    ) -> results.ErasureReport:
         """Erase whole traces from every commit, and return the report. See `Erasures.erase`."""
         return self.erasures.erase(trace=trace, session=session, user=user, where=where)
 
@@ -266,7 +252,7 @@ class Lake:
         conf: Mapping[str, str] | None = None,
         runner: TaskRunner | None = None,
         progress: OnProgress | None = None,
-    ) -> IngestReport:
+    ) -> results.IngestReport:
         """Ingest OTLP files into the tables, each span once.
 
         An unfinished earlier run is completed first. The report's `bad` lists files, and parts of files, that cannot be
@@ -323,13 +309,13 @@ class Lake:
         chosen = self._opened.lasting_runner(runner, master, conf)
         return inbox_pipeline(self._opened, chosen, replica, watch)
 
-    def replicas(self) -> list[ReplicaInfo]:
+    def replicas(self) -> list[results.ReplicaInfo]:
         """Return the pipeline replicas of the lake by name, including replicas that were cut off."""
         from tracelake.lake.sources import describe_replicas
 
         return describe_replicas(self._opened)
 
-    def inbox(self) -> InboxInfo:
+    def inbox(self) -> results.InboxInfo:
         """Return the pending input in the servers' inbox."""
         from tracelake.tracking.ingest_queue import inbox_info
 
@@ -340,7 +326,7 @@ class Lake:
         RefNotFoundError if `at` names no commit."""
         return self._opened.view(at).table(name)
 
-    def tables(self, at: str = "main") -> list[TableInfo]:
+    def tables(self, at: str = "main") -> list[results.TableInfo]:
         """Return all tables as of a commit."""
         return self._opened.read(at, lambda view: view.tables())
 
@@ -429,7 +415,7 @@ class Lake:
 
         return WorkspaceLake(self._opened, self.hot, workspace)
 
-    def trace(self, trace_id: str, at: str = "main", *, tiers: bool = False) -> Trace:
+    def trace(self, trace_id: str, at: str = "main", *, tiers: bool = False) -> results.Trace:
         """Return all spans of a trace, by its id or a unique prefix of at least 6 hex digits. At `main` the spans come
         from the hot tier and the tables.
 
@@ -444,13 +430,13 @@ class Lake:
             return self.hot.trace(trace_id, tiers=tiers)
         return self._opened.read(at, lambda view: view.trace(trace_id))
 
-    def index(self, at: str = "main") -> IndexInfo | None:
+    def index(self, at: str = "main") -> results.IndexInfo | None:
         """Return the state of the full-text index and its maximum number of parts; None if there is no index."""
         from tracelake.tables.view import describe_index
 
         return describe_index(self._opened.objects, self._opened.entries_at(at))
 
-    def verify(self, progress: OnProgress | None = None) -> VerifyReport:
+    def verify(self, progress: OnProgress | None = None) -> results.VerifyReport:
         """Read and cross-check everything: commits, journal, parts, index, and tables against one another."""
         from tracelake.lake.backup import Verifier
 
@@ -458,7 +444,9 @@ class Lake:
         verifier = Verifier(opened.key_value, opened.singly(), opened.config.buckets, opened.view)
         return verifier.run(progress or silent)
 
-    def backup(self, directory: str | os.PathLike[str], progress: OnProgress | None = None) -> BackupReport:
+    def backup(
+        self, directory: str | os.PathLike[str], progress: OnProgress | None = None
+    ) -> results.BackupReport:
         """Copy the lake into an empty directory, and verify the copy. Readers and writers may continue.
 
         The copy is a lake with SQLite databases. It contains everything that was acknowledged before the call.
@@ -563,7 +551,7 @@ class Lake:
         self._opened.repository.branch(name)
         return Branch(name, self._opened.repository)
 
-    def branches(self) -> list[BranchInfo]:
+    def branches(self) -> list[results.BranchInfo]:
         """Return all branches: `main` first, the others by name."""
         return describe.branches(self._opened.repository)
 
@@ -598,12 +586,14 @@ class Lake:
             source, message, prefer=prefer, committer=committer, request_id=request_id
         )
 
-    def log(self, ref: str = MAIN, limit: int | None = None) -> list[CommitInfo]:
+    def log(self, ref: str = MAIN, limit: int | None = None) -> list[results.CommitInfo]:
         """Return commits, newest first, without expired ones. The parents of a commit are the nearest kept ones."""
         head = self._opened.commit_of(ref)
         return [] if head is None else describe.log(self._opened.repository, head, limit)
 
-    def diff(self, before: str | None, after: str = MAIN, limit: int | None = None) -> list[EntryChange]:
+    def diff(
+        self, before: str | None, after: str = MAIN, limit: int | None = None
+    ) -> list[results.EntryChange]:
         """Return the entries that differ between two commits, by path, at most `limit`.
 
         `before` defaults to the first parent of `after`. Raises RefNotFoundError if a reference names no commit.

@@ -32,10 +32,9 @@ from tracelake.server.app import OtlpDoor, create_app
 from tracelake.server.archive import ArchiveService
 from tracelake.server.connections import Connection, Handshakes, Renewal, Tls
 from tracelake.server.guard import LOCAL_HOSTS, Allowed
-from tracelake.server.heap_trim import HeapTrimmer
 from tracelake.server.http_policy import HttpLocations, allowed_host, allowed_origin
 from tracelake.server.otlp_grpc import OtlpGrpcServer
-from tracelake.server.pipeline_process import PipelineHost, PipelineProcess, PipelineThread
+from tracelake.server.pipeline_process import HeapTrimmer, PipelineHost, PipelineProcess, PipelineThread
 from tracelake.storage.local import raise_limit
 from tracelake.tasks.backoff import FailureLog, PeriodicThread
 from tracelake.tracking.ingest_queue import Inbox, RequestGroups, TrackingDoor

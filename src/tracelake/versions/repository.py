@@ -13,58 +13,15 @@ from typing import Final, TypedDict, Unpack
 
 from msgspec.structs import replace
 
-from tracelake._errors import (
-    CommitExpiredError,
-    ConflictError,
-    DamageError,
-    ExpiredError,
-    LimitError,
-    NothingToCommitError,
-    RefNotFoundError,
-    TracelakeError,
-    UsageError,
-)
+from tracelake import _errors
 from tracelake.limits import CHANGE_SET_ENTRIES_MAX, COMMIT_REQUEST_MAX_BYTES, CONDITIONAL_WRITE_TRIES_MAX
 from tracelake.storage import Entry, KeyValueStore, ObjectStore
 from tracelake.storage.ports import check_path, encode_key
-from tracelake.versions import tree
+from tracelake.versions import model, protocol, tree
 from tracelake.versions.branch_store import MAIN, BranchSnapshot, new_token, scope
 from tracelake.versions.commits import Commits, Staging, busy, read_branch
 from tracelake.versions.committer import BRANCH_ANSWERS_KEPT, COMMIT_PATIENCE_POLLS, Committer
-from tracelake.versions.model import (
-    AFTER,
-    TRANSACTION,
-    Answer,
-    BranchRecord,
-    Change,
-    ChangeSet,
-    CherryPick,
-    MergeRequest,
-    PathChanges,
-    Reference,
-    Request,
-    RequestKind,
-    Revert,
-    SealedRequest,
-    check_name,
-    content_id,
-    from_bytes,
-    shown,
-    to_bytes,
-)
-from tracelake.versions.protocol import (
-    NOT_FOR_EVER,
-    CommitDecision,
-    Refusal,
-    RequestState,
-    decide,
-    dropped,
-    excerpt,
-    known_tokens,
-    state_of,
-    token_after,
-    took,
-)
+from tracelake.versions.protocol import decide
 from tracelake.versions.tree import CHANGES_INLINE_MAX, ContentStore, id_of
 
 _REQUESTS_TOLD_MAX: Final = 10
@@ -86,39 +43,43 @@ class About(TypedDict, total=False):
     """Idempotency key: a commit with this id is made once. Empty for a new commit."""
 
 
-def make_request(operation: RequestKind, about: About, *, allow_empty: bool = False) -> Request:
+def make_request(operation: model.RequestKind, about: About, *, allow_empty: bool = False) -> model.Request:
     """Return a user's request. Raises UsageError for invalid fields, and LimitError for too much content."""
     request_id = about.get("request_id", "")
     if not isinstance(request_id, str) or request_id.startswith(_OF_TRANSACTIONS):
-        raise UsageError(
+        raise _errors.UsageError(
             f"the id of a request must be a text that does not begin with {_OF_TRANSACTIONS!r}, which is "
-            f"reserved for pipelines; {shown(request_id)} is not valid."
+            f"reserved for pipelines; {model.shown(request_id)} is not valid."
         )
     encode_key("the id of a request", request_id)
     metadata = about.get("metadata", {})
     if not isinstance(metadata, Mapping):
-        raise UsageError(f"the metadata of a commit must map texts to texts; {shown(metadata)} does not.")
-    for key in (TRANSACTION, AFTER):
+        raise _errors.UsageError(
+            f"the metadata of a commit must map texts to texts; {model.shown(metadata)} does not."
+        )
+    for key in (model.TRANSACTION, model.AFTER):
         if key in metadata:
-            raise UsageError(
+            raise _errors.UsageError(
                 f"the metadata of a commit cannot have the key {key!r}, which pipelines set; rename it."
             )
     return _request(request_id, operation, about, allow_empty=allow_empty)
 
 
-def transaction_request(transaction: int, operation: RequestKind, about: About) -> Request:
+def transaction_request(transaction: int, operation: model.RequestKind, about: About) -> model.Request:
     """Return the request of a transaction; its id is the same in every replica.
 
     Its answer need not be recorded, because the history names its transactions.
     """
-    metadata = {**about.get("metadata", {}), TRANSACTION: str(transaction)}
+    metadata = {**about.get("metadata", {}), model.TRANSACTION: str(transaction)}
     request_id = f"{_OF_TRANSACTIONS}{transaction}"
     request = _request(request_id, operation, {**about, "metadata": metadata}, allow_empty=True)
     return replace(request, remembered=False)
 
 
-def _request(request_id: str, operation: RequestKind, about: About, *, allow_empty: bool) -> Request:
-    request = Request(
+def _request(
+    request_id: str, operation: model.RequestKind, about: About, *, allow_empty: bool
+) -> model.Request:
+    request = model.Request(
         id=request_id or uuid.uuid4().hex,
         operation=operation,
         message=about.get("message", ""),
@@ -128,15 +89,15 @@ def _request(request_id: str, operation: RequestKind, about: About, *, allow_emp
         allow_empty=allow_empty,
         remembered=bool(request_id),
     )
-    record = BranchRecord(sealed=(SealedRequest(request),))
-    data = to_bytes(record)
+    record = model.BranchRecord(sealed=(model.SealedRequest(request),))
+    data = model.to_bytes(record)
     # The encoded request that helpers read must equal what the caller passed.
-    if from_bytes(BranchRecord, data, "the commit") != record:
-        raise UsageError(
-            f"committer and message of a commit must be texts; {shown(about)} is something else."
+    if model.from_bytes(model.BranchRecord, data, "the commit") != record:
+        raise _errors.UsageError(
+            f"committer and message of a commit must be texts; {model.shown(about)} is something else."
         )
     if (size := len(data)) > COMMIT_REQUEST_MAX_BYTES:
-        raise LimitError(
+        raise _errors.LimitError(
             f"the commit has {size} bytes of message, metadata and paths, more than COMMIT_REQUEST_MAX_BYTES = "
             f"{COMMIT_REQUEST_MAX_BYTES}; shorten them."
         )
@@ -152,36 +113,36 @@ def _time(created_at: str) -> str:
     except (TypeError, ValueError):
         is_moment = False
     if not is_moment:
-        raise UsageError(
-            f"a commit cannot have the time {shown(created_at)}: write it as 2026-01-01T00:00:00+00:00."
+        raise _errors.UsageError(
+            f"a commit cannot have the time {model.shown(created_at)}: write it as 2026-01-01T00:00:00+00:00."
         )
     return created_at
 
 
-def commit_of(branch: str, answer: Answer) -> str:
+def commit_of(branch: str, answer: model.Answer) -> str:
     """Return the commit of an answer. Raises the error that describes the refusal if the request was refused."""
     if answer.refusal:
         raise _refused(branch, answer)
     return answer.commit
 
 
-def _refused(branch: str, answer: Answer) -> TracelakeError:
+def _refused(branch: str, answer: model.Answer) -> _errors.TracelakeError:
     detail = " ".join(answer.detail)
-    if answer.refusal == Refusal.CONFLICT:
-        return ConflictError(branch, answer.detail)
-    if answer.refusal == Refusal.NOTHING:
-        return NothingToCommitError(branch, answer.commit)
-    if answer.refusal == Refusal.GONE:
-        return RefNotFoundError(f"branch {branch} was deleted; nothing was committed.")
-    others: dict[str, tuple[type[TracelakeError], str]] = {
-        Refusal.EXPIRED: (
-            ExpiredError,
+    if answer.refusal == protocol.Refusal.CONFLICT:
+        return _errors.ConflictError(branch, answer.detail)
+    if answer.refusal == protocol.Refusal.NOTHING:
+        return _errors.NothingToCommitError(branch, answer.commit)
+    if answer.refusal == protocol.Refusal.GONE:
+        return _errors.RefNotFoundError(f"branch {branch} was deleted; nothing was committed.")
+    others: dict[str, tuple[type[_errors.TracelakeError], str]] = {
+        protocol.Refusal.EXPIRED: (
+            _errors.ExpiredError,
             f"{detail} Garbage collection ran twice since it was written: write it again, then commit.",
         ),
-        Refusal.UNREACHABLE: (RefNotFoundError, f"{detail} any more."),
-        Refusal.DROPPED: (UsageError, f"the request was taken off the list: {detail}."),
+        protocol.Refusal.UNREACHABLE: (_errors.RefNotFoundError, f"{detail} any more."),
+        protocol.Refusal.DROPPED: (_errors.UsageError, f"the request was taken off the list: {detail}."),
     }
-    kind, why = others.get(answer.refusal, (DamageError, detail))
+    kind, why = others.get(answer.refusal, (_errors.DamageError, detail))
     return kind(f"branch {branch}: nothing was committed: {why}")
 
 
@@ -217,11 +178,11 @@ class Repository(Commits):
 
     # Branches
 
-    def branches(self) -> dict[str, BranchRecord]:
+    def branches(self) -> dict[str, model.BranchRecord]:
         """Return the record of each branch by name; `main` always exists."""
-        return {MAIN: BranchRecord()} | {name: at.record for name, at in self._records.all().items()}
+        return {MAIN: model.BranchRecord()} | {name: at.record for name, at in self._records.all().items()}
 
-    def branch(self, name: str = MAIN) -> BranchRecord:
+    def branch(self, name: str = MAIN) -> model.BranchRecord:
         """Return the record of a branch. Raises RefNotFoundError if it does not exist."""
         return read_branch(self._records, name).record
 
@@ -231,17 +192,19 @@ class Repository(Commits):
 
         Raises UsageError if the name is invalid or in use, and RefNotFoundError if the commit does not exist.
         """
-        check_name(name, "branch")
+        model.check_name(name, "branch")
         encode_key("the id of a request", request_id)
-        made_by = f"-{content_id(request_id.encode())[:16]}" if request_id else ""
+        made_by = f"-{model.content_id(request_id.encode())[:16]}" if request_id else ""
         if made_by and self._records.read(name).record.id.endswith(made_by):
             return
         self.commit(commit_id)
         if self._tagged(name) is not None:
-            raise UsageError(f"{name!r} is a tag; choose another name for the branch.")
-        record = BranchRecord(f"{uuid.uuid4().hex}{made_by}", commit_id, new_token())
+            raise _errors.UsageError(f"{name!r} is a tag; choose another name for the branch.")
+        record = model.BranchRecord(f"{uuid.uuid4().hex}{made_by}", commit_id, new_token())
         if not self._names.give(name, record, commit_id):
-            raise UsageError(f"branch {name!r} already exists; choose another name, or delete it first.")
+            raise _errors.UsageError(
+                f"branch {name!r} already exists; choose another name, or delete it first."
+            )
 
     def delete_branch(self, name: str, *, force: bool = False) -> None:
         """Delete a branch; its commits stay until garbage collection finds them unreachable.
@@ -251,18 +214,20 @@ class Repository(Commits):
         for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
             at = read_branch(self._records, name)
             if name == MAIN:
-                raise UsageError("branch main cannot be deleted: pipelines commit to it.")
+                raise _errors.UsageError("branch main cannot be deleted: pipelines commit to it.")
             if at.record.protected:
-                raise UsageError(
+                raise _errors.UsageError(
                     f"branch {name} is protected; run `tracelake branch protect --off {name}` first."
                 )
             if at.record.sealed and not force:
                 self._committer.finish(name, at)
                 continue
             if not force and self._records.has_staged(at.record.staging):
-                raise UsageError(f"branch {name} has staged entries; commit or discard them, or force it.")
+                raise _errors.UsageError(
+                    f"branch {name} has staged entries; commit or discard them, or force it."
+                )
             if self._records.delete(name, at):
-                for token in known_tokens(at.record):
+                for token in protocol.known_tokens(at.record):
                     self._records.unstage(token)
                 self._records.withdraw_all(scope(name, at.record))
                 return
@@ -288,7 +253,7 @@ class Repository(Commits):
         """
         return self._records.epoch().number
 
-    def stage(self, entries: Mapping[str, Reference | None], branch: str = MAIN) -> None:
+    def stage(self, entries: Mapping[str, model.Reference | None], branch: str = MAIN) -> None:
         """Stage entries on a branch for the next commit of staged entries; None stages a removal.
 
         Raises RefNotFoundError if the branch does not exist, UsageError for an invalid path, and ExpiredError if a
@@ -297,13 +262,13 @@ class Repository(Commits):
         self.refuse_protected(branch)
         self._staging.stage(branch, entries)
 
-    def staged(self, branch: str = MAIN) -> PathChanges:
+    def staged(self, branch: str = MAIN) -> model.PathChanges:
         """Return the staged, uncommitted entries of a branch in order of path, without damaged ones."""
         return tuple(self._staging.staged(branch)[0].items())
 
     def staged_or_damaged(
         self, branch: str = MAIN
-    ) -> tuple[dict[str, Reference | None], dict[str, DamageError]]:
+    ) -> tuple[dict[str, model.Reference | None], dict[str, _errors.DamageError]]:
         """Return the staged, uncommitted entries of a branch, and the errors of damaged ones, each by path."""
         return self._staging.staged(branch)
 
@@ -322,11 +287,11 @@ class Repository(Commits):
 
     def uncommitted(
         self, branch: str = MAIN, start: str = "", stop: str | None = None
-    ) -> dict[str, Reference]:
+    ) -> dict[str, model.Reference]:
         """Return the entries of a branch including staged ones, by path, in order; start <= path < stop."""
         return self._staging.scan(branch, start, stop)
 
-    def find_uncommitted(self, branch: str, paths: Sequence[str]) -> dict[str, Reference]:
+    def find_uncommitted(self, branch: str, paths: Sequence[str]) -> dict[str, model.Reference]:
         """Return the references at these paths on a branch, including staged ones; omit paths without one."""
         return self._staging.find(branch, paths)
 
@@ -346,10 +311,10 @@ class Repository(Commits):
         Raises NothingToCommitError if they change nothing, unless `allow_empty`.
         """
         self.refuse_protected(branch)
-        return self._submit(branch, Change(staged=True), about, allow_empty=allow_empty)
+        return self._submit(branch, model.Change(staged=True), about, allow_empty=allow_empty)
 
     def commit_entries(
-        self, entries: Mapping[str, Reference | None], branch: str = MAIN, **about: Unpack[About]
+        self, entries: Mapping[str, model.Reference | None], branch: str = MAIN, **about: Unpack[About]
     ) -> str:
         """Commit changes to these entries; return the commit's id.
 
@@ -358,13 +323,13 @@ class Repository(Commits):
         """
         try:
             return self._submit(branch, self._change_to(entries), about)
-        except NothingToCommitError as nothing:
+        except _errors.NothingToCommitError as nothing:
             return nothing.head
 
     def commit_transaction(
         self,
         transaction: int,
-        entries: Mapping[str, Reference],
+        entries: Mapping[str, model.Reference],
         branch: str = MAIN,
         **about: Unpack[About],
     ) -> str:
@@ -373,12 +338,14 @@ class Repository(Commits):
         Repeated calls, also from several replicas, give one commit.
         """
         at, decision = self._read_and_decide(transaction, branch)
-        if decision is CommitDecision.THERE:
+        if decision is protocol.CommitDecision.THERE:
             return self.commit_of(transaction, at.record.head)
-        assert decision is CommitDecision.BUILD, f"transaction {transaction} is ahead of branch {branch}"
+        assert decision is protocol.CommitDecision.BUILD, (
+            f"transaction {transaction} is ahead of branch {branch}"
+        )
         request = transaction_request(transaction, self._change_to(entries), about)
         answer = self._committer.submit(branch, request, at)
-        if answer.refusal in NOT_FOR_EVER:  # It may be old, and the object readable again.
+        if answer.refusal in protocol.NOT_FOR_EVER:  # It may be old, and the object readable again.
             answer = self._committer.submit(branch, replace(request, id=f"{request.id}-{new_token()}"))
         if answer.refusal == Refusal.EXPIRED:
             at, decision = self._read_and_decide(transaction, branch)
@@ -401,8 +368,8 @@ class Repository(Commits):
         NothingToCommitError if the branch already contains the commit.
         """
         if not isinstance(prefer, str) or prefer not in ("", "source", "dest"):
-            raise UsageError(f"a merge can prefer `source` or `dest`, not {shown(prefer)}.")
-        return self._submit(branch, MergeRequest(source, prefer), about)
+            raise _errors.UsageError(f"a merge can prefer `source` or `dest`, not {model.shown(prefer)}.")
+        return self._submit(branch, model.MergeRequest(source, prefer), about)
 
     def revert(self, commit_id: str, branch: str = MAIN, *, parent: int = 0, **about: Unpack[About]) -> str:
         """Make a commit that undoes a commit's changes against one of its parents; return its id.
@@ -412,7 +379,7 @@ class Repository(Commits):
         """
         self.refuse_protected(branch)
         self._check_parent(commit_id, parent)
-        return self._submit(branch, Revert(commit_id, parent), about)
+        return self._submit(branch, model.Revert(commit_id, parent), about)
 
     def cherry_pick(
         self, commit_id: str, branch: str = MAIN, *, parent: int = 0, **about: Unpack[About]
@@ -424,7 +391,7 @@ class Repository(Commits):
         """
         self.refuse_protected(branch)
         self._check_parent(commit_id, parent)
-        return self._submit(branch, CherryPick(commit_id, parent), about)
+        return self._submit(branch, model.CherryPick(commit_id, parent), about)
 
     def committed(self, request_id: str, branch: str = MAIN) -> str | None:
         """Return the commit of an earlier request with this id, or None. If the commit has begun, finish it first.
@@ -432,11 +399,13 @@ class Repository(Commits):
         Raises the error of a refused request, unless the request may be submitted again.
         """
         at = read_branch(self._records, branch)
-        while state_of(at.record, request_id) is RequestState.SEALED:
+        while protocol.state_of(at.record, request_id) is protocol.RequestState.SEALED:
             at = self._committer.finish(branch, at)
         answers = (answer for answer in at.record.done if answer.request == request_id)
         answer = next(answers, None) or self._records.answer(scope(branch, at.record), request_id)
-        return None if answer is None or answer.refusal in NOT_FOR_EVER else commit_of(branch, answer)
+        return (
+            None if answer is None or answer.refusal in protocol.NOT_FOR_EVER else commit_of(branch, answer)
+        )
 
     def drop_request(self, request_id: str, branch: str = MAIN, why: str = "by hand") -> None:
         """Cancel a pending commit request that cannot be built; its client receives `why`.
@@ -448,72 +417,79 @@ class Repository(Commits):
             at = read_branch(self._records, branch)
             ids = [item.request.id for item in at.record.sealed]
             if request_id not in ids:
-                for entries in carried if took(at.record, request_id) else ():
+                for entries in carried if protocol.took(at.record, request_id) else ():
                     self._records.take_away(entries)
                 waiting = f"these wait: {', '.join(ids[:_REQUESTS_TOLD_MAX])}" if ids else "none waits there"
-                raise UsageError(
-                    f"branch {branch} has no request {shown(request_id)} on its list; {waiting}."
+                raise _errors.UsageError(
+                    f"branch {branch} has no request {model.shown(request_id)} on its list; {waiting}."
                 )
-            record = dropped(at.record, request_id, excerpt(str(why)))
+            record = protocol.dropped(at.record, request_id, protocol.excerpt(str(why)))
             index = ids.index(request_id)
             if token := at.record.sealed[index].token:
-                to = token_after(at.record, index + 1)
+                to = protocol.token_after(at.record, index + 1)
                 carried.append(self._records.restage(token, to))
             if self._records.swap(
-                branch, at, record, lambda there: state_of(there, request_id) is RequestState.DONE
+                branch,
+                at,
+                record,
+                lambda there: protocol.state_of(there, request_id) is protocol.RequestState.DONE,
             )[0]:
                 return
         raise busy(branch)
 
-    def _submit(self, branch: str, operation: RequestKind, about: About, *, allow_empty: bool = False) -> str:
+    def _submit(
+        self, branch: str, operation: model.RequestKind, about: About, *, allow_empty: bool = False
+    ) -> str:
         request = make_request(operation, about, allow_empty=allow_empty)
         return commit_of(branch, self._committer.submit(branch, request))
 
-    def _change_to(self, entries: Mapping[str, Reference | None]) -> Change:
+    def _change_to(self, entries: Mapping[str, model.Reference | None]) -> model.Change:
         """Return a change to these entries. Many entries are written as objects, which the change names."""
         for path in entries:
             check_path(path)
         changes = tree.latest(entries.items())
         if len(changes) <= CHANGES_INLINE_MAX:
-            return Change(changes, forward=True)
+            return model.Change(changes, forward=True)
         epoch = self.epoch()
         sets = [
-            ChangeSet(changes[start : start + CHANGE_SET_ENTRIES_MAX], uuid.uuid4().hex, epoch)
+            model.ChangeSet(changes[start : start + CHANGE_SET_ENTRIES_MAX], uuid.uuid4().hex, epoch)
             for start in range(0, len(changes), CHANGE_SET_ENTRIES_MAX)
         ]
         records = {id_of(changes): changes for changes in sets}
         self._contents.write(records)
-        return Change(objects=tuple(records), forward=True)
+        return model.Change(objects=tuple(records), forward=True)
 
     def _check_parent(self, commit_id: str, number: int) -> None:
         """Raise UsageError if a commit has no parent of this number. The first commit has an empty parent, number 0."""
         parents = self.commit(commit_id).parents
         count = max(1, len(parents))
         if type(number) is not int or not 0 <= number < count:
-            raise UsageError(
-                f"commit {commit_id[:12]} has no parent {shown(number)}; they count from 0 to {count - 1}."
+            raise _errors.UsageError(
+                f"commit {commit_id[:12]} has no parent {model.shown(number)}; they count from 0 to {count - 1}."
             )
         self.check_readable(parents[number] if parents else "")
 
-    def _read_and_decide(self, transaction: int, branch: str) -> tuple[BranchSnapshot, CommitDecision]:
+    def _read_and_decide(
+        self, transaction: int, branch: str
+    ) -> tuple[BranchSnapshot, protocol.CommitDecision]:
         for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
             at = self._records.read(branch)
             try:
-                while at.record.sealed and self._decide(transaction, at) is CommitDecision.AHEAD:
+                while at.record.sealed and self._decide(transaction, at) is protocol.CommitDecision.AHEAD:
                     at = self._committer.finish(branch, at)
                 return at, self._decide(transaction, at)
-            except CommitExpiredError:
+            except _errors.CommitExpiredError:
                 continue  # The head has moved since it was read, and the commit has expired.
         raise busy(branch)
 
-    def _decide(self, transaction: int, at: BranchSnapshot) -> CommitDecision:
+    def _decide(self, transaction: int, at: BranchSnapshot) -> protocol.CommitDecision:
         head = at.record.head
         return decide(transaction, self.transaction_of(head) if head else None)
 
     def refuse_protected(self, branch: str) -> None:
         """Raise UsageError if a branch accepts no direct commits, and RefNotFoundError if it does not exist."""
         if read_branch(self._records, branch).record.protected:
-            raise UsageError(
+            raise _errors.UsageError(
                 f"branch {branch} is protected: it accepts only merges, pipelines and table writers. Commit "
                 "to another branch and merge it."
             )
