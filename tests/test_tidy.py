@@ -39,7 +39,6 @@ SMALL_OR_SINGLE = {
                     "lake",
                     "maintenance",
                     "query",
-                    "retention",
                     "serve",
                     "transactions",
                     "versions",

@@ -31,64 +31,26 @@ from typing import Final, TypeVar
 
 from msgspec.structs import replace
 
-from tracelake._errors import (
-    CommitExpiredError,
-    ContentionError,
-    DamageError,
-    ExpiredError,
-    LimitError,
-    NotFoundError,
-    RefNotFoundError,
-    UsageError,
-)
+from tracelake import _errors
 from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX, NAME_QUOTED_MAX_CHARS, STAGED_PATH_MAX_BYTES
 from tracelake.results import ExpiredCommits
 from tracelake.storage import ABSENT, Done, Entry, KeyValueStore, settle
 from tracelake.storage.ports import check_path
-from tracelake.versions import history
+from tracelake.versions import branch_store, history, model
 from tracelake.versions import tree as ranges
-from tracelake.versions.branch_store import (
-    BRANCHES,
-    MAIN,
-    TAGS,
-    BranchRecords,
-    BranchSnapshot,
-    Layers,
-    Under,
-    new_token,
-    stacked,
-)
 from tracelake.versions.expiry import Ancestry, GapRecords
 from tracelake.versions.history import ReadCommit, their_changes
-from tracelake.versions.model import (
-    CERTAIN,
-    COMMIT_ID,
-    EPOCH_UNSET,
-    TRANSACTION,
-    BranchRecord,
-    Change,
-    Commit,
-    FileAt,
-    Reference,
-    Tag,
-    check_name,
-    from_bytes,
-    is_name,
-    parse,
-    shown,
-    to_bytes,
-)
 from tracelake.versions.protocol import Theirs, is_collectable, is_fresh, known_tokens, pending_tokens
 from tracelake.versions.tree import ContentStore, Difference, Tree, file_path
 
-NameT = TypeVar("NameT", BranchRecord, Tag)
+NameT = TypeVar("NameT", model.BranchRecord, model.Tag)
 
 
 class RefClaims:
     """Gives branch and tag names to commits, and deletes expired claims."""
 
     def __init__(
-        self, key_value: KeyValueStore, records: BranchRecords, reaches: Callable[[str], bool]
+        self, key_value: KeyValueStore, records: branch_store.BranchRecords, reaches: Callable[[str], bool]
     ) -> None:
         """Keep names in these stores. `reaches` reports whether a branch or tag reaches a commit."""
         self._key_value = key_value
@@ -98,14 +60,18 @@ class RefClaims:
     def give(self, name: str, record: NameT, commit: str) -> bool:
         """Write the record of a branch or tag, which names a commit; return False if a branch or tag has the name
         already."""
-        partition, other = (BRANCHES, TAGS) if isinstance(record, BranchRecord) else (TAGS, BRANCHES)
-        value = to_bytes(record)
+        partition, other = (
+            (branch_store.BRANCHES, branch_store.TAGS)
+            if isinstance(record, model.BranchRecord)
+            else (branch_store.TAGS, branch_store.BRANCHES)
+        )
+        value = model.to_bytes(record)
         for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
             claim = replace(record, claimed=self._records.epoch().number)
             if not self._clear(partition, name):
                 there = self._key_value.get(partition, name)
                 return there is not None and there.value == value  # Our own write, which arrived late.
-            outcome = self._key_value.set_if(partition, name, to_bytes(claim), ABSENT)
+            outcome = self._key_value.set_if(partition, name, model.to_bytes(claim), ABSENT)
             claimed = settle(self._key_value, partition, name, outcome, is_mine=lambda _: False)
             if not isinstance(claimed, Done):
                 continue
@@ -116,7 +82,7 @@ class RefClaims:
                 self._key_value.delete_if(partition, name, claimed.version)
                 if not is_free:
                     return False
-                raise RefNotFoundError(
+                raise _errors.RefNotFoundError(
                     f"no branch or tag reaches commit {commit[:12]} any more, so garbage collection may "
                     "delete it."
                 )
@@ -124,16 +90,16 @@ class RefClaims:
             is_mine = _is(value)
             if isinstance(settle(self._key_value, partition, name, outcome, is_mine=is_mine), Done):
                 return True
-        raise ContentionError(
+        raise _errors.ContentionError(
             f"{name!r}: other calls were creating this name at the same time. Nothing was changed; try again."
         )
 
     def end_claims(self, newest: int) -> None:
         """Delete claims from two epochs ago. Their claimants were killed, or will claim again."""
-        for partition in (BRANCHES, TAGS):
+        for partition in (branch_store.BRANCHES, branch_store.TAGS):
             for entry in self._key_value.scan(partition):
                 claimed = _claimed(partition, entry)
-                if claimed != CERTAIN and is_collectable(claimed, newest):
+                if claimed != model.CERTAIN and is_collectable(claimed, newest):
                     self._key_value.delete_if(partition, entry.key, entry.version)
 
     def _clear(self, partition: str, name: str) -> bool:
@@ -142,11 +108,11 @@ class RefClaims:
             entry = self._key_value.get(partition, name)
             if entry is None:
                 return True
-            if _claimed(partition, entry) == CERTAIN:
+            if _claimed(partition, entry) == model.CERTAIN:
                 return False
             outcome = self._key_value.delete_if(partition, name, entry.version)
             settle(self._key_value, partition, name, outcome, is_mine=lambda _: False)
-        raise ContentionError(
+        raise _errors.ContentionError(
             f"{name!r}: other calls were creating this name at the same time. Nothing was changed; try again."
         )
 
@@ -156,9 +122,9 @@ def _is(value: bytes) -> Callable[[Entry], bool]:
 
 
 def _claimed(partition: str, entry: Entry) -> int:
-    if partition == TAGS:
-        return from_bytes(Tag, entry.value, f"tag {entry.key}").claimed
-    return from_bytes(BranchRecord, entry.value, f"branch {entry.key}").claimed
+    if partition == branch_store.TAGS:
+        return model.from_bytes(model.Tag, entry.value, f"tag {entry.key}").claimed
+    return model.from_bytes(model.BranchRecord, entry.value, f"branch {entry.key}").claimed
 
 
 class Commits:
@@ -167,23 +133,23 @@ class Commits:
     def __init__(self, key_value: KeyValueStore, contents: ContentStore) -> None:
         self._key_value = key_value
         self._contents = contents
-        self._records = BranchRecords(key_value, contents.has_commits)
+        self._records = branch_store.BranchRecords(key_value, contents.has_commits)
         self._names = RefClaims(key_value, self._records, self.reaches)
         self._gaps = GapRecords(key_value)
 
     # By id
 
-    def commit(self, commit_id: str) -> Commit:
+    def commit(self, commit_id: str) -> model.Commit:
         """Return one commit."""
         with self._reading(commit_id):
-            return self._contents.read(Commit, commit_id)
+            return self._contents.read(model.Commit, commit_id)
 
     @contextmanager
     def _reading(self, commit_id: str) -> Iterator[None]:
         """Raise CommitExpiredError instead of DamageError inside the `with` block if the commit has expired."""
         try:
             yield
-        except DamageError:
+        except _errors.DamageError:
             self.check_readable(commit_id)
             raise
 
@@ -194,9 +160,9 @@ class Commits:
 
     def ancestry(self, read: ReadCommit | None = None) -> Ancestry:
         """Return the commits for one walk through the history, which skips expired ones."""
-        return Ancestry(read or partial(self._contents.read, Commit), self._records, self._gaps)
+        return Ancestry(read or partial(self._contents.read, model.Commit), self._records, self._gaps)
 
-    def log(self, commit_id: str) -> Iterator[tuple[str, Commit]]:
+    def log(self, commit_id: str) -> Iterator[tuple[str, model.Commit]]:
         """Yield (id, commit) from this commit back to the oldest, along first parents, without expired commits. The
         parents are the nearest kept ones."""
         with self._reading(commit_id):
@@ -207,14 +173,14 @@ class Commits:
         epoch = self._records.epoch()
         return ExpiredCommits(epoch.expired, epoch.oldest, epoch.oldest_at) if epoch.expired else None
 
-    def entries(self, commit_id: str, start: str = "", stop: str | None = None) -> dict[str, Reference]:
+    def entries(self, commit_id: str, start: str = "", stop: str | None = None) -> dict[str, model.Reference]:
         """Return the entries of a commit by path, in order; only paths with start <= path < stop."""
         with self._reading(commit_id):
             return dict(self.scan(commit_id, start, stop))
 
     def scan(
         self, commit_id: str, start: str = "", stop: str | None = None
-    ) -> Iterator[tuple[str, Reference]]:
+    ) -> Iterator[tuple[str, model.Reference]]:
         """Yield the result of `entries` range by range, because the entries may not fit into memory."""
         tree = Tree(self._contents.read)
         return ranges.scan(tree.ranges(commit_id), tree.range, start, stop)
@@ -225,7 +191,7 @@ class Commits:
         with self._reading(commit_id):
             return ranges.count(tree.ranges(commit_id), tree.range, start, stop)
 
-    def find(self, commit_id: str, paths: Sequence[str]) -> dict[str, Reference]:
+    def find(self, commit_id: str, paths: Sequence[str]) -> dict[str, model.Reference]:
         """Return the references at these paths in a commit; paths without one are omitted."""
         tree = Tree(self._contents.read)
         with self._reading(commit_id):
@@ -260,26 +226,26 @@ class Commits:
         """
         try:
             return self.ancestry().commit_of(transaction, head)
-        except ExpiredError as error:
-            raise ExpiredError(
+        except _errors.ExpiredError as error:
+            raise _errors.ExpiredError(
                 f"the commit of transaction {transaction} has expired{self._oldest()}"
             ) from error
 
     # By name
 
-    def head(self, branch: str = MAIN) -> str | None:
+    def head(self, branch: str = branch_store.MAIN) -> str | None:
         """Return the id of the branch's newest commit; None if the branch is empty or does not exist."""
         return self._records.read(branch).record.head or None
 
     def resolve(self, ref: str) -> str:
         """Return the commit id of a reference (see `model`). Raises RefNotFoundError if no commit matches."""
-        wanted = parse(ref)
+        wanted = model.parse(ref)
         commit_id = self._resolve_name(wanted.name)
         if not wanted.back and wanted.transaction is None and wanted.time is None:
             return commit_id
         for steps, (ancestor, commit) in enumerate(self.log(commit_id)):
             if wanted.transaction is not None:
-                matches = commit.metadata.get(TRANSACTION) == str(wanted.transaction)
+                matches = commit.metadata.get(model.TRANSACTION) == str(wanted.transaction)
             elif wanted.time is not None:
                 matches = datetime.fromisoformat(commit.created_at) <= wanted.time
             else:
@@ -288,13 +254,13 @@ class Commits:
                 return ancestor
         raise self._missing_commit(f"no commit {ref!r}: the history of {wanted.name} does not contain it")
 
-    def _missing_commit(self, message: str) -> RefNotFoundError:
+    def _missing_commit(self, message: str) -> _errors.RefNotFoundError:
         """Return the error for a commit that does not exist, or has expired."""
         oldest = self._oldest()
         return (
-            CommitExpiredError(f"{message}, or it has expired{oldest}")
+            _errors.CommitExpiredError(f"{message}, or it has expired{oldest}")
             if oldest
-            else RefNotFoundError(f"{message}.")
+            else _errors.RefNotFoundError(f"{message}.")
         )
 
     def _oldest(self) -> str:
@@ -308,17 +274,23 @@ class Commits:
             return head
         if (tagged := self._tagged(name)) is not None:
             return tagged
-        if COMMIT_ID.fullmatch(name):
+        if model.COMMIT_ID.fullmatch(name):
             ids = [
                 each for each in self._contents.find(name, at_most=2) if self.ancestry().nearest(each) == each
             ]
             if len(ids) == 1:
                 return ids[0]
             if ids:
-                raise RefNotFoundError(f"several commits begin with {name}; give more digits.")
-        hint = "the lake is empty; ingest traces first" if name == MAIN else "see `tracelake log`"
+                raise _errors.RefNotFoundError(f"several commits begin with {name}; give more digits.")
+        hint = (
+            "the lake is empty; ingest traces first" if name == branch_store.MAIN else "see `tracelake log`"
+        )
         missing = f"no branch, tag or commit {name!r}: {hint}"
-        raise self._missing_commit(missing) if COMMIT_ID.fullmatch(name) else RefNotFoundError(f"{missing}.")
+        raise (
+            self._missing_commit(missing)
+            if model.COMMIT_ID.fullmatch(name)
+            else _errors.RefNotFoundError(f"{missing}.")
+        )
 
     def tags(self) -> dict[str, str]:
         """Return the commit id of each tag, by name."""
@@ -330,11 +302,13 @@ class Commits:
         Raises UsageError if the name is invalid or names a branch or another commit, and RefNotFoundError if no
         branch or tag leads to the commit.
         """
-        check_name(name, "tag")
-        if not self._records.read(name).is_absent or name == MAIN:
-            raise UsageError(f"{name!r} is a branch; choose another name for the tag.")
-        if not self._names.give(name, Tag(commit_id), commit_id) and self._tagged(name) != commit_id:
-            raise UsageError(f"tag {name!r} already names another commit or a branch; delete that first.")
+        model.check_name(name, "tag")
+        if not self._records.read(name).is_absent or name == branch_store.MAIN:
+            raise _errors.UsageError(f"{name!r} is a branch; choose another name for the tag.")
+        if not self._names.give(name, model.Tag(commit_id), commit_id) and self._tagged(name) != commit_id:
+            raise _errors.UsageError(
+                f"tag {name!r} already names another commit or a branch; delete that first."
+            )
 
     def reaches(self, commit_id: str) -> bool:
         """Return whether a branch or tag leads to a commit. If none does, none ever will again.
@@ -346,12 +320,12 @@ class Commits:
         if commit_id in heads:
             return True
         read = self.ancestry().commit
-        damage: DamageError | None = None
+        damage: _errors.DamageError | None = None
         for head in heads:
             try:
                 if history.contains(head, commit_id, read):
                     return True
-            except DamageError as error:
+            except _errors.DamageError as error:
                 damage = error
         if damage is not None:
             with self._reading(commit_id):
@@ -368,16 +342,16 @@ class Commits:
 
     def delete_tag(self, name: str) -> None:
         """Delete a tag; its commit stays. Raises RefNotFoundError if the tag does not exist."""
-        entry = self._key_value.get(TAGS, name) if is_name(name) else None
+        entry = self._key_value.get(branch_store.TAGS, name) if model.is_name(name) else None
         if entry is None or self._tagged(name) is None:
-            raise RefNotFoundError(f"no tag {shown(name)}.")
-        outcome = self._key_value.delete_if(TAGS, name, entry.version)
-        settle(self._key_value, TAGS, name, outcome, is_mine=lambda _: False)
+            raise _errors.RefNotFoundError(f"no tag {model.shown(name)}.")
+        outcome = self._key_value.delete_if(branch_store.TAGS, name, entry.version)
+        settle(self._key_value, branch_store.TAGS, name, outcome, is_mine=lambda _: False)
 
     def _tagged(self, name: str) -> str | None:
-        entry = self._key_value.get(TAGS, name)
-        tag = None if entry is None else from_bytes(Tag, entry.value, f"tag {entry.key}")
-        return None if tag is None or tag.claimed != CERTAIN else tag.commit
+        entry = self._key_value.get(branch_store.TAGS, name)
+        tag = None if entry is None else model.from_bytes(model.Tag, entry.value, f"tag {entry.key}")
+        return None if tag is None or tag.claimed != model.CERTAIN else tag.commit
 
 
 STAGING_READ_TRIES_MAX: Final = 10
@@ -390,12 +364,12 @@ FoundT = TypeVar("FoundT")
 class Staging:
     """Writes and reads uncommitted entries."""
 
-    def __init__(self, records: BranchRecords, commits: Commits, contents: ContentStore) -> None:
+    def __init__(self, records: branch_store.BranchRecords, commits: Commits, contents: ContentStore) -> None:
         self._records = records
         self._contents = contents
         self._commits = commits
 
-    def stage(self, branch: str, entries: Mapping[str, Reference | None]) -> None:
+    def stage(self, branch: str, entries: Mapping[str, model.Reference | None]) -> None:
         """Stage entries for the next commit of staged entries, or the one after it.
 
         Files of expired epochs are copied into the current one. Raises ExpiredError if such a file no longer exists.
@@ -403,7 +377,7 @@ class Staging:
         for path in entries:
             check_path(path)
             if len(path.encode()) > STAGED_PATH_MAX_BYTES:
-                raise LimitError(
+                raise _errors.LimitError(
                     f"path {path[:NAME_QUOTED_MAX_CHARS]!r}… is longer than STAGED_PATH_MAX_BYTES = "
                     f"{STAGED_PATH_MAX_BYTES}; shorten it."
                 )
@@ -415,13 +389,13 @@ class Staging:
                 continue
             in_vain += 1
             if in_vain == CONDITIONAL_WRITE_TRIES_MAX:
-                raise ContentionError(
+                raise _errors.ContentionError(
                     f"branch {branch}: {CONDITIONAL_WRITE_TRIES_MAX} commits or garbage collections in a row "
                     "interfered. Stage again; one of the commits may contain the entries."
                 )
             at_once = max(1, at_once // 2)  # Smaller batches finish before the next commit comes between.
 
-    def _stage(self, branch: str, entries: Mapping[str, Reference | None]) -> bool:
+    def _stage(self, branch: str, entries: Mapping[str, model.Reference | None]) -> bool:
         """Stage entries under the branch's current token; return False if a commit or garbage collection interfered, so
         that the caller must stage again."""
         at = self._with_token(branch).record
@@ -445,7 +419,7 @@ class Staging:
         if not token:
             return 0
         for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
-            record = replace(at.record, staging=new_token())
+            record = replace(at.record, staging=branch_store.new_token())
             _, at = self._records.swap(branch, at, record, is_mine=lambda _: False)
             if at.record.staging != token:
                 break
@@ -465,8 +439,8 @@ class Staging:
         there = {path for each in self.staged(branch) for path in each}
         for path in paths:
             if path not in there:
-                raise NotFoundError(
-                    f"nothing is staged under {shown(path)} on branch {branch}; `tracelake status` shows what is."
+                raise _errors.NotFoundError(
+                    f"nothing is staged under {model.shown(path)} on branch {branch}; `tracelake status` shows what is."
                 )
         for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
             token = read_branch(self._records, branch).record.staging
@@ -476,17 +450,17 @@ class Staging:
                 return
         raise busy(branch)
 
-    def staged(self, branch: str) -> tuple[dict[str, Reference | None], dict[str, DamageError]]:
+    def staged(self, branch: str) -> tuple[dict[str, model.Reference | None], dict[str, _errors.DamageError]]:
         """Return the uncommitted entries in order of path, including those of sealed requests, and the errors of
         unreadable ones."""
         standing = self._looked(branch, lambda record: _merged(self._waiting(record)))
         return {path: standing.readable[path][0] for path in sorted(standing.readable)}, standing.damaged
 
-    def find(self, branch: str, paths: Sequence[str]) -> dict[str, Reference]:
+    def find(self, branch: str, paths: Sequence[str]) -> dict[str, model.Reference]:
         """Return the references at some paths, including staged entries. A staged file that garbage collection may have
         deleted is returned only if it exists."""
 
-        def look(record: BranchRecord) -> dict[str, Reference | None]:
+        def look(record: model.BranchRecord) -> dict[str, model.Reference | None]:
             committed = self._commits.find(record.head, paths) if record.head else {}
             standing = _merged(self._waiting(record))
             _check(standing, paths)
@@ -503,7 +477,7 @@ class Staging:
         collected.
         """
 
-        def look(record: BranchRecord) -> dict[str, Reference | None]:
+        def look(record: model.BranchRecord) -> dict[str, model.Reference | None]:
             waiting = self._waiting(record)
             late = {path for under in waiting[:-1] for path in under.readable}
             standing = _merged(waiting)
@@ -518,7 +492,7 @@ class Staging:
         if doubtful:
             self.stage(branch, doubtful)
 
-    def scan(self, branch: str, start: str = "", stop: str | None = None) -> dict[str, Reference]:
+    def scan(self, branch: str, start: str = "", stop: str | None = None) -> dict[str, model.Reference]:
         """Return the branch's entries including staged ones, by path, in order; start <= path < stop.
 
         The record is read again afterwards, so the result is the state at one moment. If commits keep intervening,
@@ -527,7 +501,7 @@ class Staging:
         """
         return self._looked(branch, lambda record: self._through(record, start, stop))
 
-    def _looked(self, branch: str, look: Callable[[BranchRecord], FoundT]) -> FoundT:
+    def _looked(self, branch: str, look: Callable[[model.BranchRecord], FoundT]) -> FoundT:
         """Call `look` with the branch record until the record, read again, is unchanged or still knows the tokens that
         `look` used; return its result."""
         for _ in range(STAGING_READ_TRIES_MAX):
@@ -538,12 +512,14 @@ class Staging:
                 return result
         if pending_tokens(at.record) <= known_tokens(now.record):
             return result
-        raise ContentionError(
+        raise _errors.ContentionError(
             f"branch {branch}: {STAGING_READ_TRIES_MAX} reads in a row failed, because of too many commits. "
             "Read again, or read a commit."
         )
 
-    def _through(self, record: BranchRecord, start: str, stop: str | None) -> dict[str, Reference]:
+    def _through(
+        self, record: model.BranchRecord, start: str, stop: str | None
+    ) -> dict[str, model.Reference]:
         committed = self._commits.entries(record.head, start, stop) if record.head else {}
         standing = _merged(self._waiting(record, start, stop, with_requests=True))
         standing.check()
@@ -551,81 +527,92 @@ class Staging:
         return {path: reference for path in sorted(entries) if (reference := entries[path]) is not None}
 
     def _waiting(
-        self, record: BranchRecord, start: str = "", stop: str | None = None, *, with_requests: bool = False
-    ) -> list[Under]:
+        self,
+        record: model.BranchRecord,
+        start: str = "",
+        stop: str | None = None,
+        *,
+        with_requests: bool = False,
+    ) -> list[branch_store.Under]:
         """Return the entries under each token of pending commits, oldest first; the last is the current staging token.
 
         With `with_requests`, include the explicit changes of sealed requests, in order.
         """
-        waiting: list[Under] = []
+        waiting: list[branch_store.Under] = []
         for sealed in record.sealed:
             if sealed.token:
                 waiting.append(self._records.under(sealed.token, start, stop))
-            if with_requests and isinstance(sealed.request.operation, Change):
+            if with_requests and isinstance(sealed.request.operation, model.Change):
                 entries = sealed.request.operation.entries
                 inside = (each for each in entries if each[0] >= start and (stop is None or each[0] < stop))
-                waiting.append(Under({path: (reference,) for path, reference in inside}))
+                waiting.append(branch_store.Under({path: (reference,) for path, reference in inside}))
         return [*waiting, self._records.under(record.staging, start, stop)]
 
     def _standing(
-        self, record: BranchRecord, layers: Mapping[str, Layers], paths: Iterable[str]
-    ) -> dict[str, Reference | None]:
+        self, record: model.BranchRecord, layers: Mapping[str, branch_store.Layers], paths: Iterable[str]
+    ) -> dict[str, model.Reference | None]:
         """Return the newest layer of each path whose file exists. A lower layer may be the one that was
         acknowledged."""
-        standing: dict[str, Reference | None] = {}
+        standing: dict[str, model.Reference | None] = {}
         waiting = {path: layers[path] for path in paths if path in layers}
         while waiting:
             old = [
                 top
                 for top, *_ in waiting.values()
-                if isinstance(top, FileAt) and not is_fresh(top, record.epoch)
+                if isinstance(top, model.FileAt) and not is_fresh(top, record.epoch)
             ]
             there = self._contents.present(old)
-            below: dict[str, Layers] = {}
+            below: dict[str, branch_store.Layers] = {}
             for path, (top, *earlier) in waiting.items():
-                if not isinstance(top, FileAt) or is_fresh(top, record.epoch) or file_path(top) in there:
+                if (
+                    not isinstance(top, model.FileAt)
+                    or is_fresh(top, record.epoch)
+                    or file_path(top) in there
+                ):
                     standing[path] = top
                 elif earlier:
                     below[path] = tuple(earlier)
             waiting = below
         return standing
 
-    def _fresh(self, entries: Mapping[str, Reference | None], epoch: int) -> dict[str, Reference | None]:
+    def _fresh(
+        self, entries: Mapping[str, model.Reference | None], epoch: int
+    ) -> dict[str, model.Reference | None]:
         """Return the entries with files that may be published at an epoch; older files are copied into it."""
         old = {
             path: reference
             for path, reference in entries.items()
-            if isinstance(reference, FileAt) and not is_fresh(reference, epoch)
+            if isinstance(reference, model.FileAt) and not is_fresh(reference, epoch)
         }
         renewed = self._contents.renew(old.values(), epoch)
         for file in old.values():
             if file_path(file) not in renewed:
-                raise ExpiredError(
+                raise _errors.ExpiredError(
                     f"{file_path(file)} is missing: garbage collection ran twice since it was written. Some "
                     "entries were not staged; write it again, then stage it."
                 )
         return {**entries, **{path: renewed[file_path(file)] for path, file in old.items()}}
 
-    def _with_token(self, branch: str) -> BranchSnapshot:
+    def _with_token(self, branch: str) -> branch_store.BranchSnapshot:
         """Return the branch; write a staging token and an epoch into its record if they are missing."""
         for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
             at = read_branch(self._records, branch)
-            if at.record.staging and at.record.epoch != EPOCH_UNSET:
+            if at.record.staging and at.record.epoch != model.EPOCH_UNSET:
                 return at
             # Read the epoch after the branch: a process that begins an epoch later finds the record, and
             # changes it.
-            epoch = self._records.epoch().number if at.record.epoch == EPOCH_UNSET else at.record.epoch
-            record = replace(at.record, staging=at.record.staging or new_token(), epoch=epoch)
+            epoch = self._records.epoch().number if at.record.epoch == model.EPOCH_UNSET else at.record.epoch
+            record = replace(at.record, staging=at.record.staging or branch_store.new_token(), epoch=epoch)
             self._records.swap(branch, at, record, is_mine=lambda there: bool(there.staging))
         raise busy(branch)
 
 
-def _merged(waiting: Iterable[Under]) -> Under:
+def _merged(waiting: Iterable[branch_store.Under]) -> branch_store.Under:
     """Merge the entries under several tokens, oldest first, as if they were under one."""
-    merged = Under()
+    merged = branch_store.Under()
     for each in waiting:
         for path, layers in each.readable.items():
-            merged.readable[path] = stacked((*layers, *merged.readable.get(path, ())))
+            merged.readable[path] = branch_store.stacked((*layers, *merged.readable.get(path, ())))
             merged.damaged.pop(path, None)
         for path, error in each.damaged.items():
             merged.readable.pop(path, None)
@@ -633,22 +620,26 @@ def _merged(waiting: Iterable[Under]) -> Under:
     return merged
 
 
-def _check(under: Under, paths: Collection[str]) -> None:
+def _check(under: branch_store.Under, paths: Collection[str]) -> None:
     """Raise DamageError if one of these staged entries is unreadable."""
-    Under(damaged={path: error for path, error in under.damaged.items() if path in paths}).check()
+    branch_store.Under(
+        damaged={path: error for path, error in under.damaged.items() if path in paths}
+    ).check()
 
 
-def read_branch(records: BranchRecords, branch: str) -> BranchSnapshot:
+def read_branch(records: branch_store.BranchRecords, branch: str) -> branch_store.BranchSnapshot:
     """Return a branch. Raises RefNotFoundError if it does not exist; `main` always exists."""
-    at = records.read(branch) if is_name(branch) else None
-    if at is None or (at.is_absent and branch != MAIN):
-        raise RefNotFoundError(f"no branch {shown(branch)}; `tracelake branch list` shows the existing ones.")
+    at = records.read(branch) if model.is_name(branch) else None
+    if at is None or (at.is_absent and branch != branch_store.MAIN):
+        raise _errors.RefNotFoundError(
+            f"no branch {model.shown(branch)}; `tracelake branch list` shows the existing ones."
+        )
     return at
 
 
-def busy(branch: str) -> ContentionError:
+def busy(branch: str) -> _errors.ContentionError:
     """Return the error for too many lost races."""
-    return ContentionError(
+    return _errors.ContentionError(
         f"branch {branch}: {CONDITIONAL_WRITE_TRIES_MAX} conditional writes in a row were lost to others. "
         "Nothing was changed; try again."
     )

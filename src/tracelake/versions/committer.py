@@ -20,71 +20,10 @@ from tracelake._errors import DamageError, ExpiredError, IndeterminateError, Not
 from tracelake.durations import backoff_s
 from tracelake.limits.input import MIB
 from tracelake.storage import Entry
-from tracelake.versions import history, tree
-from tracelake.versions.branch_store import (
-    MAIN,
-    BranchReader,
-    BranchRecords,
-    BranchSnapshot,
-    Layers,
-    Staged,
-    new_token,
-    scope,
-)
+from tracelake.versions import branch_store, history, model, protocol, tree
 from tracelake.versions.expiry import Ancestry
 from tracelake.versions.history import ReadCommit, their_changes
-from tracelake.versions.model import (
-    AFTER,
-    EPOCH_UNSET,
-    Announcement,
-    Answer,
-    BranchRecord,
-    Change,
-    ChangeSet,
-    CherryPick,
-    Commit,
-    FileAt,
-    IndexAt,
-    MergeRequest,
-    Metarange,
-    PathChanges,
-    Reference,
-    Request,
-    Revert,
-    SealedRequest,
-    to_bytes,
-)
-from tracelake.versions.protocol import (
-    NOT_FOR_EVER,
-    Build,
-    CommitDecision,
-    Leave,
-    Miss,
-    PutOnList,
-    Refusal,
-    RequestState,
-    Return,
-    Seek,
-    Submission,
-    Theirs,
-    Wait,
-    cut,
-    decide,
-    effective,
-    excerpt,
-    fit_texts,
-    is_fresh,
-    merged,
-    next_act,
-    requests_in,
-    seal,
-    split_answers,
-    state_of,
-    sweep,
-    token_after,
-    took,
-    transaction_of,
-)
+from tracelake.versions.protocol import cut, decide, is_fresh
 from tracelake.versions.tree import CommitTree, Content, ContentStore, ContentT, Tree, file_path, id_of
 
 _COMMIT_POLL_FIRST_S: Final = 0.0005
@@ -101,7 +40,7 @@ BRANCH_ANSWERS_KEPT: Final = 32
 """Minimum number of answers that stay in a branch record."""
 
 
-LayersOf = Callable[[str], Staged]
+LayersOf = Callable[[str], branch_store.Staged]
 """Function that returns the entries staged under a token, in order of path, each with its layers."""
 AncestryOf = Callable[[ReadCommit], Ancestry]
 """Function that returns the commits for a walk, given a function that reads commits."""
@@ -118,7 +57,7 @@ class Built:
     """
 
     head: str
-    answers: tuple[Answer, ...]
+    answers: tuple[model.Answer, ...]
     carried: str
     """The token of the refused request that ended the sweep; otherwise empty."""
     records: dict[str, Content]
@@ -129,7 +68,7 @@ class Built:
 class _RequestRefusedError(Exception):
     """Raised if a request is refused."""
 
-    def __init__(self, why: Refusal, detail: tuple[str, ...] = ()) -> None:
+    def __init__(self, why: protocol.Refusal, detail: tuple[str, ...] = ()) -> None:
         super().__init__(why)
         self.why = why
         self.detail = detail
@@ -139,12 +78,12 @@ class _RequestRefusedError(Exception):
 class _BuiltCommit:
     """The changes of a request against the head, and further parents of its commit."""
 
-    changes: PathChanges
+    changes: model.PathChanges
     parents: tuple[str, ...] = ()
 
 
 def build(
-    branch: BranchRecord,
+    branch: model.BranchRecord,
     contents: ContentStore,
     staged: LayersOf,
     reaches: Reaches,
@@ -157,7 +96,7 @@ def build(
 class _Building:
     def __init__(
         self,
-        branch: BranchRecord,
+        branch: model.BranchRecord,
         contents: ContentStore,
         staged: LayersOf,
         reaches: Reaches,
@@ -177,19 +116,19 @@ class _Building:
 
     def run(self) -> Built:
         sealed = self._branch.sealed
-        answers: list[Answer] = []
+        answers: list[model.Answer] = []
         carried = ""
         for each in sealed:
             answers.append(answer := self._answer(each, is_last=each is sealed[-1]))
-            if answer.token and answer.refusal in NOT_FOR_EVER:
+            if answer.token and answer.refusal in protocol.NOT_FOR_EVER:
                 carried = answer.token
                 break
         return Built(self._head, tuple(answers), carried, self._records, self._epoch)
 
-    def _answer(self, sealed: SealedRequest, *, is_last: bool) -> Answer:
+    def _answer(self, sealed: model.SealedRequest, *, is_last: bool) -> model.Answer:
         """Build the commit of one request, and return the answer. An error in the request becomes its answer, so that
         later requests proceed."""
-        answer = Answer(sealed.request.id, token=sealed.token, remembered=sealed.request.remembered)
+        answer = model.Answer(sealed.request.id, token=sealed.token, remembered=sealed.request.remembered)
         try:
             return self._built(sealed, answer, is_last=is_last)
         except (StorageError, OSError, MemoryError):
@@ -197,18 +136,20 @@ class _Building:
         except _RequestRefusedError as refused:
             why, detail = refused.why, refused.detail
         except DamageError as error:
-            why, detail = Refusal.DAMAGED, (excerpt(str(error)),)
+            why, detail = protocol.Refusal.DAMAGED, (protocol.excerpt(str(error)),)
         except Exception as error:  # noqa: BLE001  otherwise every helper fails, and no commit succeeds any more
-            why, detail = Refusal.FAILED, (excerpt(f"{type(error).__name__}: {error}"),)
+            why, detail = protocol.Refusal.FAILED, (protocol.excerpt(f"{type(error).__name__}: {error}"),)
         return replace(answer, commit=self._head, refusal=why, detail=detail)
 
-    def _built(self, sealed: SealedRequest, answer: Answer, *, is_last: bool) -> Answer:
-        transaction = transaction_of(sealed.request)
+    def _built(self, sealed: model.SealedRequest, answer: model.Answer, *, is_last: bool) -> model.Answer:
+        transaction = protocol.transaction_of(sealed.request)
         if transaction is not None:
             decision = decide(transaction, history.newest_transaction(self._head, self._commit))
-            if decision is CommitDecision.THERE:
+            if decision is protocol.CommitDecision.THERE:
                 return replace(answer, commit=self._commit_of(transaction))
-            assert decision is CommitDecision.BUILD, f"transaction {transaction} was sealed ahead of its time"
+            assert decision is protocol.CommitDecision.BUILD, (
+                f"transaction {transaction} was sealed ahead of its time"
+            )
         self._head, self._view = self._add(sealed.request, self._make(sealed), is_last=is_last)
         return replace(answer, commit=self._head)
 
@@ -216,35 +157,39 @@ class _Building:
         try:
             return self._ancestry(self._commit).commit_of(transaction, self._head)
         except ExpiredError as error:
-            raise _RequestRefusedError(Refusal.EXPIRED, (str(error),)) from error
+            raise _RequestRefusedError(protocol.Refusal.EXPIRED, (str(error),)) from error
 
-    def _make(self, sealed: SealedRequest) -> _BuiltCommit:
+    def _make(self, sealed: model.SealedRequest) -> _BuiltCommit:
         operation = sealed.request.operation
         built = (
             self._change(operation, sealed.token)
-            if isinstance(operation, Change)
+            if isinstance(operation, model.Change)
             else self._of_commits(operation)
         )
         if not built.changes and not built.parents and not sealed.request.allow_empty:
-            raise _RequestRefusedError(Refusal.NOTHING)
+            raise _RequestRefusedError(protocol.Refusal.NOTHING)
         return built
 
-    def _change(self, change: Change, token: str) -> _BuiltCommit:
+    def _change(self, change: model.Change, token: str) -> _BuiltCommit:
         try:
-            sets = [self._read(ChangeSet, object_id) for object_id in change.objects]
+            sets = [self._read(model.ChangeSet, object_id) for object_id in change.objects]
         except DamageError as error:
             if isinstance(error.__cause__, NotFoundError):
-                raise _RequestRefusedError(Refusal.EXPIRED, (excerpt(str(error)),)) from error
+                raise _RequestRefusedError(
+                    protocol.Refusal.EXPIRED, (protocol.excerpt(str(error)),)
+                ) from error
             raise
         listed = [entry for listed_in in sets for entry in listed_in.entries]
         staged = dict(self._staged(token) if token else ())
         newest = ((path, layers[0]) for path, layers in staged.items())
         changes = tree.latest((*newest, *listed, *change.entries))
         there = self._find([path for path, _ in changes])
-        fresh = self._fresh(effective(change, changes, there), staged)
-        return _BuiltCommit(effective(change, fresh, there))
+        fresh = self._fresh(protocol.effective(change, changes, there), staged)
+        return _BuiltCommit(protocol.effective(change, fresh, there))
 
-    def _fresh(self, changes: PathChanges, staged: Mapping[str, Layers]) -> PathChanges:
+    def _fresh(
+        self, changes: model.PathChanges, staged: Mapping[str, branch_store.Layers]
+    ) -> model.PathChanges:
         """Return changes whose files may be published: files from expired epochs are copied into the current one.
 
         If a staged file is gone, its entry was never acknowledged, and the layer below applies. Any other request
@@ -252,54 +197,56 @@ class _Building:
         """
         epoch = self._branch.epoch
         for _, reference in changes:
-            if isinstance(reference, IndexAt) and not is_fresh(reference, epoch):
+            if isinstance(reference, model.IndexAt) and not is_fresh(reference, epoch):
                 raise _RequestRefusedError(
-                    Refusal.EXPIRED, (f"{reference.manifest} may have been collected.",)
+                    protocol.Refusal.EXPIRED, (f"{reference.manifest} may have been collected.",)
                 )
         waiting = {path: (reference, *staged.get(path, ())[1:]) for path, reference in changes}
-        fresh: dict[str, Reference | None] = {}
+        fresh: dict[str, model.Reference | None] = {}
         while waiting:
             tops = [layers[0] for layers in waiting.values()]
             old = [
                 reference
                 for reference in tops
-                if isinstance(reference, FileAt) and not is_fresh(reference, epoch)
+                if isinstance(reference, model.FileAt) and not is_fresh(reference, epoch)
             ]
             renewed = self._contents.renew(old, epoch)
-            below: dict[str, Layers] = {}
+            below: dict[str, branch_store.Layers] = {}
             for path, (reference, *earlier) in waiting.items():
                 standing = reference
-                if isinstance(reference, FileAt) and not is_fresh(reference, epoch):
+                if isinstance(reference, model.FileAt) and not is_fresh(reference, epoch):
                     standing = renewed.get(file_path(reference))
                     if standing is None and path not in staged:
-                        raise _RequestRefusedError(Refusal.EXPIRED, (f"{file_path(reference)} is gone.",))
+                        raise _RequestRefusedError(
+                            protocol.Refusal.EXPIRED, (f"{file_path(reference)} is gone.",)
+                        )
                     if standing is None:
                         below |= {path: tuple(earlier)} if earlier else {}
                         continue
-                if isinstance(standing, FileAt):
+                if isinstance(standing, model.FileAt):
                     self._epoch = min(self._epoch, standing.epoch)
                 fresh[path] = standing
             waiting = below
         return tuple(sorted(fresh.items(), key=lambda change: change[0]))
 
-    def _of_commits(self, operation: MergeRequest | CherryPick | Revert) -> _BuiltCommit:
+    def _of_commits(self, operation: model.MergeRequest | model.CherryPick | model.Revert) -> _BuiltCommit:
         self._commit(operation.commit)
         if not self._reaches(operation.commit):  # Its objects may be collected at any moment.
             raise _RequestRefusedError(
-                Refusal.UNREACHABLE, (f"no branch or tag reaches {operation.commit[:12]}",)
+                protocol.Refusal.UNREACHABLE, (f"no branch or tag reaches {operation.commit[:12]}",)
             )
-        if isinstance(operation, MergeRequest):
+        if isinstance(operation, model.MergeRequest):
             return self._merge(operation)
         sides = self._parent(operation.commit, operation.parent), operation.commit
-        before, after = sides if isinstance(operation, CherryPick) else sides[::-1]
+        before, after = sides if isinstance(operation, model.CherryPick) else sides[::-1]
         read = self._ancestry(self._commit).commit
         return _BuiltCommit(self._onto_head(their_changes((before,), after, self._tree, read)))
 
-    def _merge(self, merge: MergeRequest) -> _BuiltCommit:
+    def _merge(self, merge: model.MergeRequest) -> _BuiltCommit:
         read = self._ancestry(self._commit).commit
         bases = history.merge_bases((self._head,), (merge.commit,), read)
         if merge.commit in bases:
-            raise _RequestRefusedError(Refusal.NOTHING)
+            raise _RequestRefusedError(protocol.Refusal.NOTHING)
         changes = their_changes(bases, merge.commit, self._tree, read)
         return _BuiltCommit(self._onto_head(changes, merge.prefer), (merge.commit,))
 
@@ -308,41 +255,45 @@ class _Building:
         if not parents and number == 0:
             return ""
         if not 0 <= number < len(parents):
-            raise _RequestRefusedError(Refusal.DAMAGED, (f"commit {commit_id[:12]} has no parent {number}",))
+            raise _RequestRefusedError(
+                protocol.Refusal.DAMAGED, (f"commit {commit_id[:12]} has no parent {number}",)
+            )
         if self._ancestry(self._commit).nearest(parents[number]) != parents[number]:
             raise _RequestRefusedError(
-                Refusal.UNREACHABLE,
+                protocol.Refusal.UNREACHABLE,
                 (f"the commit before {commit_id[:12]} has expired, so its change cannot be read",),
             )
         return parents[number]
 
-    def _onto_head(self, theirs: list[Theirs], prefer: str = "") -> PathChanges:
+    def _onto_head(self, theirs: list[protocol.Theirs], prefer: str = "") -> model.PathChanges:
         """Return the changes of the other side that apply to the head."""
-        changes, conflicts = merged(theirs, self._find([path for path, _, _ in theirs]), prefer)
+        changes, conflicts = protocol.merged(theirs, self._find([path for path, _, _ in theirs]), prefer)
         if conflicts:
-            raise _RequestRefusedError(Refusal.CONFLICT, fit_texts(conflict.path for conflict in conflicts))
+            raise _RequestRefusedError(
+                protocol.Refusal.CONFLICT, protocol.fit_texts(conflict.path for conflict in conflicts)
+            )
         return changes
 
-    def _add(self, request: Request, built: _BuiltCommit, *, is_last: bool) -> tuple[str, CommitTree]:
+    def _add(self, request: model.Request, built: _BuiltCommit, *, is_last: bool) -> tuple[str, CommitTree]:
         """Build the commit and its objects; return the id and the tree."""
         parents = (self._head, *built.parents) if self._head else built.parents
         has_metarange = is_last or self._view.needs_metarange(built.changes)
         metarange = self._metarange(built.changes) if has_metarange else ""
         view = (
-            CommitTree(self._read(Metarange, metarange).ranges)
+            CommitTree(self._read(model.Metarange, metarange).ranges)
             if has_metarange
             else self._view.then(built.changes)
         )
         last = history.newest_transaction(self._head, self._commit)
-        is_other = transaction_of(request) is None and last >= 0
+        is_other = protocol.transaction_of(request) is None and last >= 0
         commit_id = self._keep(
-            Commit(
+            model.Commit(
                 parents=parents,
                 metarange=metarange,
                 message=request.message,
                 committer=request.committer,
                 created_at=request.created_at,
-                metadata={**request.metadata, **({AFTER: str(last)} if is_other else {})},
+                metadata={**request.metadata, **({model.AFTER: str(last)} if is_other else {})},
                 request=request.id,
                 changes=None if has_metarange else built.changes,
                 epoch=self._branch.epoch,
@@ -351,7 +302,7 @@ class _Building:
         )
         return commit_id, view
 
-    def _metarange(self, changes: PathChanges) -> str:
+    def _metarange(self, changes: model.PathChanges) -> str:
         """Return the id of a metarange with the head's entries after these changes; add its objects to those to
         write."""
         if not changes and not self._view.commits and self._head:
@@ -359,18 +310,18 @@ class _Building:
         refs, new = self._tree.changed(self._view, changes, self._branch.epoch)
         for new_range in new:
             self._keep(new_range)
-        return self._keep(Metarange(refs, self._branch.epoch))
+        return self._keep(model.Metarange(refs, self._branch.epoch))
 
     def _keep(self, record: Content) -> str:
         record_id = id_of(record)
         self._records[record_id] = record
         return record_id
 
-    def _find(self, paths: Sequence[str]) -> dict[str, Reference]:
+    def _find(self, paths: Sequence[str]) -> dict[str, model.Reference]:
         return self._tree.find(self._view, paths)
 
-    def _commit(self, commit_id: str) -> Commit:
-        return self._read(Commit, commit_id)
+    def _commit(self, commit_id: str) -> model.Commit:
+        return self._read(model.Commit, commit_id)
 
     def _read(self, kind: type[ContentT], record_id: str) -> ContentT:
         record = self._records.get(record_id)
@@ -382,7 +333,7 @@ class Committer:
 
     def __init__(
         self,
-        records: BranchRecords,
+        records: branch_store.BranchRecords,
         contents: ContentStore,
         reaches: Reaches,
         ancestry: AncestryOf,
@@ -405,67 +356,71 @@ class Committer:
         self._reaches = reaches
         self._ancestry = ancestry
         self._patience_polls = patience_polls
-        self._branch_reader = BranchReader(records)
+        self._branch_reader = branch_store.BranchReader(records)
         self._look_s = 0.0
         """Moving average of the time that a read of the branch takes."""
         self._sealing = threading.Lock()
         self._answers_retained = answers_retained
 
-    def submit(self, branch: str, request: Request, at: BranchSnapshot | None = None) -> Answer:
+    def submit(
+        self, branch: str, request: model.Request, at: branch_store.BranchSnapshot | None = None
+    ) -> model.Answer:
         """Commit a request, or find that another committer has; return the answer."""
         with self._branch_reader.joined():
             return self._carry_out(branch, request, at)
 
-    def _carry_out(self, branch: str, request: Request, at: BranchSnapshot | None) -> Answer:
+    def _carry_out(
+        self, branch: str, request: model.Request, at: branch_store.BranchSnapshot | None
+    ) -> model.Answer:
         at = at or self._branch_reader.queue(branch)
-        here = scope(branch, at.record)
-        submission = Submission(request.id, here, since=at.record.head)
+        here = branch_store.scope(branch, at.record)
+        submission = protocol.Submission(request.id, here, since=at.record.head)
         has_sought = False
         try:
             while True:
                 submission = submission.after_read(at.record)
-                act = next_act(
+                act = protocol.next_act(
                     submission,
                     at.record,
-                    scope(branch, at.record),
-                    is_there=not at.is_absent or branch == MAIN,
+                    branch_store.scope(branch, at.record),
+                    is_there=not at.is_absent or branch == branch_store.MAIN,
                     has_sought=has_sought,
                     patience_polls=self._patience_polls,
                 )
-                has_sought = isinstance(act, Seek)
+                has_sought = isinstance(act, protocol.Seek)
                 match act:
-                    case Return(answer):
+                    case protocol.Return(answer):
                         return answer
-                    case Leave():
+                    case protocol.Leave():
                         self._records.withdraw(here, [request.id])  # It may be later than the deletion.
-                        return Answer(request.id, refusal=Refusal.GONE)
-                    case Miss():
+                        return model.Answer(request.id, refusal=protocol.Refusal.GONE)
+                    case protocol.Miss():
                         raise _lost(branch, request)
-                    case Seek():
+                    case protocol.Seek():
                         answered = self._find_answer(
                             branch, at, request, submission.since if submission.is_visible else None
                         )
                         if answered is not None:
                             return answered
                         submission = submission.after_search(at.record)
-                    case Wait(looks):
+                    case protocol.Wait(looks):
                         head = at.record.head
                         looked, at = self._wait(branch, at, submission.looks, looks)
                         submission = submission.waited(looked, head_moved=at.record.head != head)
-                    case Build():
+                    case protocol.Build():
                         at = self.finish(branch, at)
-                    case PutOnList():
+                    case protocol.PutOnList():
                         was_sealed, at = self._seal(branch, at, request, is_announced=submission.is_announced)
                         if not was_sealed and not submission.is_announced:
                             submission = submission.announced()
-                            self._records.announce(here, Announcement(request, submission.since))
+                            self._records.announce(here, model.Announcement(request, submission.since))
                         submission = submission.put_on_list(was_sealed=was_sealed)
         except BaseException as error:
             self._end_in_error(branch, request, submission, error)
             raise
 
     def _end_in_error(
-        self, branch: str, request: Request, submission: Submission, error: BaseException
+        self, branch: str, request: model.Request, submission: protocol.Submission, error: BaseException
     ) -> None:
         """Handle an error of `submit`: withdraw the announcement, and raise IndeterminateError if a helper may still
         commit the request."""
@@ -474,7 +429,7 @@ class Committer:
         if isinstance(error, StorageError) and may_be_committed(submission, error):
             raise _unknown(branch, request, error) from error
 
-    def finish(self, branch: str, at: BranchSnapshot) -> BranchSnapshot:
+    def finish(self, branch: str, at: branch_store.BranchSnapshot) -> branch_store.BranchSnapshot:
         """Build the sealed requests and publish them, or find that another committer has; return the branch
         afterwards.
 
@@ -482,7 +437,7 @@ class Committer:
         """
         try:
             built = build(
-                sweep(at.record), self._contents, self._records.layers, self._reaches, self._ancestry
+                protocol.sweep(at.record), self._contents, self._records.layers, self._reaches, self._ancestry
             )
         except DamageError:
             now = self._branch_reader.read(branch)
@@ -492,12 +447,12 @@ class Committer:
         self._contents.write(built.records)
         count = len(built.answers)
         began = replace(at.record, sealed=at.record.sealed[:count])
-        stay, leave = split_answers(began.done, built.answers, self._answers_retained)
-        self._let_go(scope(branch, began), leave)
+        stay, leave = protocol.split_answers(began.done, built.answers, self._answers_retained)
+        self._let_go(branch_store.scope(branch, began), leave)
         carried: list[list[Entry]] = []
         while (record := cut(at.record, replace(began, epoch=built.epoch), built.head, stay)) is not None:
             if built.carried:
-                to = token_after(at.record, count)
+                to = protocol.token_after(at.record, count)
                 carried.append(self._records.restage(built.carried, to))
             announced, stale = self._announced(branch, at)
             record = self._with(record, announced, at_least=0)
@@ -505,7 +460,9 @@ class Committer:
                 branch,
                 at,
                 record,
-                is_mine=lambda there: state_of(there, built.answers[0].request) is RequestState.DONE,
+                is_mine=lambda there: (
+                    protocol.state_of(there, built.answers[0].request) is protocol.RequestState.DONE
+                ),
             )
             if published:
                 self._branch_reader.wake(branch)
@@ -514,14 +471,14 @@ class Committer:
                 for answer in leave:
                     self._records.unstage(answer.token)
                 break  # If the swap failed, more requests were sealed; the built commits stay valid.
-        if took(at.record, built.answers[-1].request):  # Another helper did, and saw more entries.
+        if protocol.took(at.record, built.answers[-1].request):  # Another helper did, and saw more entries.
             for entries in carried:
                 self._records.take_away(entries)
         return at
 
     def _seal(
-        self, branch: str, at: BranchSnapshot, request: Request, *, is_announced: bool
-    ) -> tuple[bool, BranchSnapshot]:
+        self, branch: str, at: branch_store.BranchSnapshot, request: model.Request, *, is_announced: bool
+    ) -> tuple[bool, branch_store.BranchSnapshot]:
         """Write a record that seals a request and all announced ones; return whether it was stored, and the current
         branch."""
         if at.record.sealed and not is_announced:
@@ -532,48 +489,59 @@ class Committer:
             now = self._branch_reader.read(branch)
             return self._seal_now(branch, at, request) if now.version == at.version else (False, now)
 
-    def _seal_now(self, branch: str, at: BranchSnapshot, request: Request) -> tuple[bool, BranchSnapshot]:
+    def _seal_now(
+        self, branch: str, at: branch_store.BranchSnapshot, request: model.Request
+    ) -> tuple[bool, branch_store.BranchSnapshot]:
         announced, stale = self._announced(branch, at)
         waiting = [request, *(other for other in announced if other.id != request.id)]
         record = self._with(at.record, waiting)
-        if len(to_bytes(record)) > _BRANCH_SEALED_MAX_BYTES and at.record.sealed:
+        if len(model.to_bytes(record)) > _BRANCH_SEALED_MAX_BYTES and at.record.sealed:
             return False, self.finish(branch, at)
         sealed, now = self._records.swap(
-            branch, at, record, is_mine=lambda there: state_of(there, request.id) is not RequestState.UNKNOWN
+            branch,
+            at,
+            record,
+            is_mine=lambda there: protocol.state_of(there, request.id) is not protocol.RequestState.UNKNOWN,
         )
         if sealed:
             self._branch_reader.wake(branch)
             self._forget(branch, stale, announced, now.record)
         return sealed, now
 
-    def _with(self, before: BranchRecord, waiting: list[Request], at_least: int = 1) -> BranchRecord:
+    def _with(
+        self, before: model.BranchRecord, waiting: list[model.Request], at_least: int = 1
+    ) -> model.BranchRecord:
         """Return a record with as many requests sealed as fit, but at least the first `at_least`."""
-        token = new_token()
+        token = branch_store.new_token()
         # Read after the branch: a process that begins an epoch later finds the record and changes it.
-        epoch = self._records.epoch().number if before.epoch == EPOCH_UNSET else before.epoch
-        record = seal(before, waiting, token, epoch)
-        while len(to_bytes(record)) > _BRANCH_SEALED_MAX_BYTES and len(waiting) > at_least:
+        epoch = self._records.epoch().number if before.epoch == model.EPOCH_UNSET else before.epoch
+        record = protocol.seal(before, waiting, token, epoch)
+        while len(model.to_bytes(record)) > _BRANCH_SEALED_MAX_BYTES and len(waiting) > at_least:
             waiting = waiting[: len(waiting) // 2]
-            record = seal(before, waiting, token, epoch)
+            record = protocol.seal(before, waiting, token, epoch)
         return record
 
-    def _forget(self, branch: str, stale: list[str], announced: list[Request], record: BranchRecord) -> None:
+    def _forget(
+        self, branch: str, stale: list[str], announced: list[model.Request], record: model.BranchRecord
+    ) -> None:
         """Delete announcements that the current record makes unnecessary."""
-        in_record = requests_in(record)
+        in_record = protocol.requests_in(record)
         over = [*stale, *(request.id for request in announced if request.id in in_record)]
         if over:
-            self._records.withdraw(scope(branch, record), over)
+            self._records.withdraw(branch_store.scope(branch, record), over)
 
-    def _announced(self, branch: str, at: BranchSnapshot) -> tuple[list[Request], list[str]]:
+    def _announced(
+        self, branch: str, at: branch_store.BranchSnapshot
+    ) -> tuple[list[model.Request], list[str]]:
         """Return the announced requests to seal, and the ids of stale announcements.
 
         An announcement is stale if its committer was killed, if a committer that was killed sealed the request, or if
         it was written after the request was answered.
         """
-        in_record = requests_in(at.record)
-        wanted: list[Request] = []
+        in_record = protocol.requests_in(at.record)
+        wanted: list[model.Request] = []
         stale: list[str] = []
-        for announcement in self._records.announced(scope(branch, at.record)):
+        for announcement in self._records.announced(branch_store.scope(branch, at.record)):
             other = announcement.request
             try:
                 is_wanted = (
@@ -586,15 +554,21 @@ class Committer:
         return wanted, stale
 
     def _find_answer(
-        self, branch: str, at: BranchSnapshot, request: Request, since: str | None
-    ) -> Answer | None:
+        self, branch: str, at: branch_store.BranchSnapshot, request: model.Request, since: str | None
+    ) -> model.Answer | None:
         """Return the answer to our own request. Without `since`, the request was not yet submitted by this call, so
         only an earlier call can have left an answer."""
         if since is not None:
             return self._answered(branch, at, request, since)
-        return self._records.answer(scope(branch, at.record), request.id) if request.remembered else None
+        return (
+            self._records.answer(branch_store.scope(branch, at.record), request.id)
+            if request.remembered
+            else None
+        )
 
-    def _answered(self, branch: str, at: BranchSnapshot, request: Request, since: str) -> Answer | None:
+    def _answered(
+        self, branch: str, at: branch_store.BranchSnapshot, request: model.Request, since: str
+    ) -> model.Answer | None:
         """Return the answer to a request that was in the record and has left it.
 
         A commit after `since` with the request's id is the answer. Refusals, and answers to requests that may be
@@ -612,21 +586,23 @@ class Committer:
                 if commit_id == since:
                     break
                 if commit.request == request.id:
-                    return Answer(request.id, commit_id)
+                    return model.Answer(request.id, commit_id)
             else:
                 # The branch was deleted and created again, unless `since` has expired.
                 if since and not ancestry.may_be_expired(since):
-                    return Answer(request.id, refusal=Refusal.GONE)
-        return self._records.answer(scope(branch, at.record), request.id)
+                    return model.Answer(request.id, refusal=protocol.Refusal.GONE)
+        return self._records.answer(branch_store.scope(branch, at.record), request.id)
 
-    def _let_go(self, here: str, leave: tuple[Answer, ...]) -> None:
+    def _let_go(self, here: str, leave: tuple[model.Answer, ...]) -> None:
         """Record the answers that leave the branch record, if the history does not contain them or a repeated request
         may look them up."""
         for answer in leave:
             if answer.refusal or answer.remembered:
                 self._records.record_answer(here, answer)
 
-    def _wait(self, branch: str, at: BranchSnapshot, looks: int, most: int) -> tuple[int, BranchSnapshot]:
+    def _wait(
+        self, branch: str, at: branch_store.BranchSnapshot, looks: int, most: int
+    ) -> tuple[int, branch_store.BranchSnapshot]:
         """Poll with growing pauses until the record changes, at most `most` times; return the number of polls and the
         branch.
 
@@ -645,18 +621,18 @@ class Committer:
                 return looked, now
         return most, now
 
-    def _commit(self, commit_id: str) -> Commit:
-        return self._contents.read(Commit, commit_id)
+    def _commit(self, commit_id: str) -> model.Commit:
+        return self._contents.read(model.Commit, commit_id)
 
 
-def may_be_committed(submission: Submission, error: StorageError) -> bool:
+def may_be_committed(submission: protocol.Submission, error: StorageError) -> bool:
     """Return whether a request may be committed although the call fails, because helpers finish listed requests."""
     if isinstance(error, ExpiredError):
         return False  # The request was sealed, and has been refused since.
     return submission.is_visible or isinstance(error, IndeterminateError)
 
 
-def _lost(branch: str, request: Request) -> ExpiredError:
+def _lost(branch: str, request: model.Request) -> ExpiredError:
     return ExpiredError(
         f"branch {branch}: request {request.id} was sealed, but has neither a commit nor an answer. If this "
         "process was paused during two garbage collections, the request was refused: submit it again. "
@@ -664,7 +640,7 @@ def _lost(branch: str, request: Request) -> ExpiredError:
     )
 
 
-def _unknown(branch: str, request: Request, error: StorageError) -> IndeterminateError:
+def _unknown(branch: str, request: model.Request, error: StorageError) -> IndeterminateError:
     """Return the error for a request with an unknown outcome, which the caller must query."""
     again = (
         f"Submit it again with the same request id, {request.id} (`--request-id`, `request_id=`, or the "

@@ -34,31 +34,11 @@ from msgspec.structs import replace
 from tracelake._errors import ContentionError, DamageError, ExpiredError, NotFoundError
 from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX
 from tracelake.storage import ABSENT, Done, Entry, Expected, KeyValueStore, ObjectStore, delete_all, settle
-from tracelake.versions import history
+from tracelake.versions import history, model, protocol
 from tracelake.versions.branch_store import COLLECTOR, BranchRecords
 from tracelake.versions.history import ReadCommit
-from tracelake.versions.model import (
-    EPOCH_UNSET,
-    INDEX_MERGER,
-    TRANSACTION,
-    Commit,
-    Epoch,
-    Expiry,
-    Gap,
-    from_bytes,
-    is_routine,
-    seconds_of,
-    to_bytes,
-)
-from tracelake.versions.protocol import (
-    AncestorStep,
-    HistoryCommit,
-    HistoryRule,
-    is_collectable,
-    is_wider,
-    new_gaps,
-    retained_commits,
-)
+from tracelake.versions.model import is_routine
+from tracelake.versions.protocol import retained_commits
 from tracelake.versions.tree import ContentStore, path_of
 
 GAPS: Final = "gaps"
@@ -72,25 +52,29 @@ class GapRecords:
     def __init__(self, key_value: KeyValueStore) -> None:
         self._key_value = key_value
 
-    def gap(self, commit_id: str) -> Gap | None:
+    def gap(self, commit_id: str) -> model.Gap | None:
         """Return the gap that begins at a commit; None if there is none."""
         entry = self._key_value.get(GAPS, commit_id)
         return None if entry is None else _gap(entry)
 
-    def all(self) -> dict[str, Gap]:
+    def all(self) -> dict[str, model.Gap]:
         """Return all gaps by their newest commit."""
         return {entry.key: _gap(entry) for entry in self._key_value.scan(GAPS)}
 
-    def expiry(self, key: str) -> Expiry:
+    def expiry(self, key: str) -> model.Expiry:
         """Return a decided expiry; an empty one if another collector has carried it out."""
         entry = self._key_value.get(COLLECTOR, key) if key else None
-        return Expiry({}) if entry is None else from_bytes(Expiry, entry.value, f"the expiry {key}")
+        return (
+            model.Expiry({})
+            if entry is None
+            else model.from_bytes(model.Expiry, entry.value, f"the expiry {key}")
+        )
 
-    def propose(self, key: str, expiry: Expiry) -> None:
+    def propose(self, key: str, expiry: model.Expiry) -> None:
         """Write an expiry under a new key; it exists on return. It takes effect when the epoch's record names the
         key."""
         for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
-            outcome = self._key_value.set_if(COLLECTOR, key, to_bytes(expiry), ABSENT)
+            outcome = self._key_value.set_if(COLLECTOR, key, model.to_bytes(expiry), ABSENT)
             settled = settle(self._key_value, COLLECTOR, key, outcome, is_mine=lambda _: True)
             if isinstance(settled, Done) or settled.current is not None:  # No other process uses the key.
                 return
@@ -104,9 +88,11 @@ class GapRecords:
         """Delete an expiry that is carried out, or that never took effect."""
         self._key_value.erase(COLLECTOR, key)
 
-    def widen(self, commit_id: str, gap: Gap) -> None:
+    def widen(self, commit_id: str, gap: model.Gap) -> None:
         """Write a gap, unless its record has the same or a later state already. A slow collector may write late."""
-        self._change(commit_id, lambda there: gap if there is None or is_wider(gap, there) else there)
+        self._change(
+            commit_id, lambda there: gap if there is None or protocol.is_wider(gap, there) else there
+        )
 
     def set_unused(self, commit_id: str, epoch: int) -> None:
         """Record the epoch in which no kept commit led to the gap any more; EPOCH_UNSET if one does."""
@@ -118,7 +104,7 @@ class GapRecords:
         if entry is not None:
             self._key_value.delete_if(GAPS, commit_id, entry.version)
 
-    def _change(self, commit_id: str, change: Callable[[Gap | None], Gap | None]) -> None:
+    def _change(self, commit_id: str, change: Callable[[model.Gap | None], model.Gap | None]) -> None:
         for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
             entry = self._key_value.get(GAPS, commit_id)
             there = None if entry is None else _gap(entry)
@@ -126,7 +112,7 @@ class GapRecords:
             if wanted is None or wanted == there:
                 return
             expected: Expected = ABSENT if entry is None else entry.version
-            outcome = self._key_value.set_if(GAPS, commit_id, to_bytes(wanted), expected)
+            outcome = self._key_value.set_if(GAPS, commit_id, model.to_bytes(wanted), expected)
             if isinstance(settle(self._key_value, GAPS, commit_id, outcome, is_mine=lambda _: False), Done):
                 return
         raise ContentionError(
@@ -134,8 +120,8 @@ class GapRecords:
         )
 
 
-def _gap(entry: Entry) -> Gap:
-    return from_bytes(Gap, entry.value, f"the gap {entry.key}")
+def _gap(entry: Entry) -> model.Gap:
+    return model.from_bytes(model.Gap, entry.value, f"the gap {entry.key}")
 
 
 class Ancestry:
@@ -153,7 +139,7 @@ class Ancestry:
         self._child_of: dict[str, str] = {}
         """The commit from which the walk came to another."""
 
-    def commit(self, commit_id: str) -> Commit:
+    def commit(self, commit_id: str) -> model.Commit:
         """Return a commit, with expired parents replaced."""
         commit = self._read(commit_id)
         parents = tuple(self.nearest(parent, commit_id, commit.generation) for parent in commit.parents)
@@ -170,7 +156,7 @@ class Ancestry:
         while commit_id:
             is_missing = False
             try:
-                if seconds_of(self._read(commit_id).created_at) > self.epoch.horizon_s:
+                if model.seconds_of(self._read(commit_id).created_at) > self.epoch.horizon_s:
                     break
             except DamageError:
                 is_missing = True
@@ -184,12 +170,12 @@ class Ancestry:
         return commit_id
 
     @cached_property
-    def epoch(self) -> Epoch:
+    def epoch(self) -> model.Epoch:
         """The newest epoch when the walk began."""
         return self._records.epoch()
 
     @cached_property
-    def _pending(self) -> Expiry:
+    def _pending(self) -> model.Expiry:
         return self.gaps.expiry(self.epoch.expiring)
 
     def commit_of(self, transaction: int, head: str) -> str:
@@ -212,16 +198,16 @@ class Ancestry:
         if not self.epoch.expired:
             return False
         try:
-            return seconds_of(self._read(commit_id).created_at) <= self.epoch.horizon_s
+            return model.seconds_of(self._read(commit_id).created_at) <= self.epoch.horizon_s
         except DamageError:
             return True
 
-    def find_gap(self, commit_id: str) -> Gap | None:
+    def find_gap(self, commit_id: str) -> model.Gap | None:
         """Return the gap that begins at a commit, or None."""
         # A gap that a collection has just decided may have no record yet.
         return self._pending.gaps.get(commit_id) or self.gaps.gap(commit_id)
 
-    def _gap_around(self, commit_id: str, generation: int) -> Gap | None:
+    def _gap_around(self, commit_id: str, generation: int) -> model.Gap | None:
         """Return the gap that the walk is in, if the commit has expired since the walk read it. The gap begins at the
         commit, or at one from which the walk came here."""
         gaps = self.gaps.all() | self._pending.gaps if commit_id else {}
@@ -280,15 +266,15 @@ class CommitFacts:
     has_entries: bool
 
     @classmethod
-    def of(cls, commit: Commit) -> CommitFacts:
+    def of(cls, commit: model.Commit) -> CommitFacts:
         """Return the facts about a commit."""
         return cls(
             commit.parents,
-            seconds_of(commit.created_at),
+            model.seconds_of(commit.created_at),
             commit.generation,
             is_routine(commit),
-            TRANSACTION in commit.metadata,
-            commit.committer == INDEX_MERGER,
+            model.TRANSACTION in commit.metadata,
+            commit.committer == model.INDEX_MERGER,
             commit.changes is None,
         )
 
@@ -297,7 +283,7 @@ class CommitFacts:
 class ExpiredHistory:
     """The result of one run."""
 
-    gaps: dict[str, Gap] = field(default_factory=dict)
+    gaps: dict[str, model.Gap] = field(default_factory=dict)
     """All gaps, by their newest commit."""
     commits: list[str] = field(default_factory=list)
     """The commits that expired in this run, or would in a dry run."""
@@ -321,7 +307,9 @@ class HistoryExpirer:
         self._objects = objects
         self.read_names = names
 
-    def run(self, rule: HistoryRule, commits: ReadSteps, newest: int, *, dry_run: bool) -> ExpiredHistory:
+    def run(
+        self, rule: protocol.HistoryRule, commits: ReadSteps, newest: int, *, dry_run: bool
+    ) -> ExpiredHistory:
         """Expire the commits that the rule does not keep; with `dry_run`, only find them.
 
         Raises DamageError, and expires no more, if a reachable commit is unreadable.
@@ -346,7 +334,7 @@ class HistoryExpirer:
             retained = retained_commits(
                 time.time(), graph, names.heads | names.pinned, names.references, rule, names.main
             )
-            gaps_to_write, expired = new_gaps(graph, retained, GAPS_AT_ONCE)
+            gaps_to_write, expired = protocol.new_gaps(graph, retained, GAPS_AT_ONCE)
             if not gaps_to_write:
                 if not dry_run:
                     self._age_unused(graph, result.gaps, newest)
@@ -366,16 +354,16 @@ class HistoryExpirer:
 
     def _decide(
         self,
-        epoch: Epoch,
-        gaps_to_write: dict[str, Gap],
+        epoch: model.Epoch,
+        gaps_to_write: dict[str, model.Gap],
         expired: Collection[str],
-        graph: Mapping[str, HistoryCommit],
+        graph: Mapping[str, protocol.HistoryCommit],
         retained: Collection[str],
         head: str,
     ) -> bool:
         """Put the gaps into effect and carry them out, unless a name was given since the epoch was read."""
         key = f"{EXPIRY}{epoch.number:06d}-{uuid.uuid4().hex}"
-        self.gaps.propose(key, Expiry(gaps_to_write))
+        self.gaps.propose(key, model.Expiry(gaps_to_write))
         oldest = oldest_on_line(graph, retained, head)
         horizon_s = max((graph[each].created_s for each in expired), default=0.0)
         after = replace(
@@ -402,17 +390,17 @@ class HistoryExpirer:
             expired = ()  # Another collector has carried it out.
         elif expired is None:
             expired = [each for commit_id, gap in gaps.items() for each in self._inside(commit_id, gap)]
-        delete_all(self._objects, [path_of(Commit, commit_id) for commit_id in expired])
+        delete_all(self._objects, [path_of(model.Commit, commit_id) for commit_id in expired])
         self.records.advance(lambda epoch: replace(epoch, expiring="") if epoch.expiring == key else epoch)
         self.gaps.withdraw(key)
 
-    def _inside(self, commit_id: str, gap: Gap) -> list[str]:
+    def _inside(self, commit_id: str, gap: model.Gap) -> list[str]:
         """Return the commits in a gap whose objects still exist."""
         inside: list[str] = []
         at = commit_id
         while at and at != gap.below:
             try:
-                commit = self._contents.read(Commit, at)
+                commit = self._contents.read(model.Commit, at)
                 if commit.generation <= gap.generation:
                     break  # Below the gap: another collector has widened a gap on the way.
                 inside.append(at)
@@ -423,11 +411,11 @@ class HistoryExpirer:
         return inside
 
     def _graph(
-        self, commits: ReadSteps, gaps: Mapping[str, Gap]
-    ) -> tuple[CommitNames, dict[str, HistoryCommit]]:
+        self, commits: ReadSteps, gaps: Mapping[str, model.Gap]
+    ) -> tuple[CommitNames, dict[str, protocol.HistoryCommit]]:
         """Return the names, and all commits that they lead to. Raises DamageError if one is unreadable."""
         names = self.read_names()
-        graph: dict[str, HistoryCommit] = {}
+        graph: dict[str, protocol.HistoryCommit] = {}
         optional = names.references | names.pinned
         todo = set(names.heads | optional) - {""}
         while todo:
@@ -440,7 +428,7 @@ class HistoryExpirer:
                         continue  # The request will be refused; an example names a commit of another lake.
                     raise facts
                 steps = tuple(step_over(parent, gaps) for parent in facts.parents)
-                graph[commit_id] = HistoryCommit(
+                graph[commit_id] = protocol.HistoryCommit(
                     steps,
                     facts.created_s,
                     facts.generation,
@@ -453,7 +441,9 @@ class HistoryExpirer:
             todo = behind - graph.keys()
         return names, graph
 
-    def _age_unused(self, graph: Mapping[str, HistoryCommit], gaps: Mapping[str, Gap], newest: int) -> None:
+    def _age_unused(
+        self, graph: Mapping[str, protocol.HistoryCommit], gaps: Mapping[str, model.Gap], newest: int
+    ) -> None:
         """Delete gaps that no kept commit has led to for two epochs, and expiries that never took effect."""
         used: set[str] = set()
         for commit in graph.values():
@@ -465,27 +455,27 @@ class HistoryExpirer:
         for commit_id, gap in gaps.items():
             if commit_id in used:
                 if gap.unused_since >= 0:  # A name moved while an earlier collection read the names.
-                    self.gaps.set_unused(commit_id, EPOCH_UNSET)
+                    self.gaps.set_unused(commit_id, model.EPOCH_UNSET)
                 continue
             if gap.unused_since < 0:
                 self.gaps.set_unused(commit_id, newest)
-            elif is_collectable(gap.unused_since, newest):
+            elif protocol.is_collectable(gap.unused_since, newest):
                 self.gaps.forget(commit_id)
         for key in self.gaps.proposals():
             number = key.removeprefix(EXPIRY).partition("-")[0]
-            if number.isdecimal() and is_collectable(int(number), newest):
+            if number.isdecimal() and protocol.is_collectable(int(number), newest):
                 self.gaps.withdraw(key)
 
 
-def step_over(parent: str, gaps: Mapping[str, Gap]) -> AncestorStep:
+def step_over(parent: str, gaps: Mapping[str, model.Gap]) -> protocol.AncestorStep:
     """Return the step to a parent, or across the gap that begins there."""
     at, hidden = parent, 0
     while at in gaps:
         at, hidden = gaps[at].below, hidden + gaps[at].commits
-    return AncestorStep(parent, at, hidden)
+    return protocol.AncestorStep(parent, at, hidden)
 
 
-def oldest_on_line(graph: Mapping[str, HistoryCommit], retained: Collection[str], head: str) -> str:
+def oldest_on_line(graph: Mapping[str, protocol.HistoryCommit], retained: Collection[str], head: str) -> str:
     """Return the last kept commit on the line of first parents of a head; empty without one."""
     at, oldest = head, ""
     while at in graph:

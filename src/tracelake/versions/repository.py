@@ -347,11 +347,9 @@ class Repository(Commits):
         answer = self._committer.submit(branch, request, at)
         if answer.refusal in protocol.NOT_FOR_EVER:  # It may be old, and the object readable again.
             answer = self._committer.submit(branch, replace(request, id=f"{request.id}-{new_token()}"))
-        if answer.refusal == Refusal.EXPIRED:
+        if answer.refusal == protocol.Refusal.EXPIRED:
             at, decision = self._read_and_decide(transaction, branch)
-            if (
-                decision is CommitDecision.THERE
-            ):  # Another replica committed it; that commit may have expired.
+            if decision is protocol.CommitDecision.THERE:  # Another replica's commit, which may have expired.
                 return self.commit_of(transaction, at.record.head)
         return commit_of(branch, answer)
 
