@@ -23,7 +23,7 @@ from tracelake.storage import Entry
 from tracelake.versions import branch_store, history, model, protocol, tree
 from tracelake.versions.expiry import Ancestry
 from tracelake.versions.history import ReadCommit, their_changes
-from tracelake.versions.protocol import cut, decide, is_fresh
+from tracelake.versions.protocol import cut, decide, is_fresh, seal, split_answers
 from tracelake.versions.tree import CommitTree, Content, ContentStore, ContentT, Tree, file_path, id_of
 
 _COMMIT_POLL_FIRST_S: Final = 0.0005
@@ -447,7 +447,7 @@ class Committer:
         self._contents.write(built.records)
         count = len(built.answers)
         began = replace(at.record, sealed=at.record.sealed[:count])
-        stay, leave = protocol.split_answers(began.done, built.answers, self._answers_retained)
+        stay, leave = split_answers(began.done, built.answers, self._answers_retained)
         self._let_go(branch_store.scope(branch, began), leave)
         carried: list[list[Entry]] = []
         while (record := cut(at.record, replace(began, epoch=built.epoch), built.head, stay)) is not None:
@@ -515,10 +515,10 @@ class Committer:
         token = branch_store.new_token()
         # Read after the branch: a process that begins an epoch later finds the record and changes it.
         epoch = self._records.epoch().number if before.epoch == model.EPOCH_UNSET else before.epoch
-        record = protocol.seal(before, waiting, token, epoch)
+        record = seal(before, waiting, token, epoch)
         while len(model.to_bytes(record)) > _BRANCH_SEALED_MAX_BYTES and len(waiting) > at_least:
             waiting = waiting[: len(waiting) // 2]
-            record = protocol.seal(before, waiting, token, epoch)
+            record = seal(before, waiting, token, epoch)
         return record
 
     def _forget(
