@@ -14,8 +14,8 @@ from tracelake.journal.model import Step
 from tracelake.journal.protocol import Appended, StateRead
 from tracelake.journal.store import Journal
 from tracelake.lake import sources
-from tracelake.otlp.decode import InputDigest
 from tracelake.otlp.conventions import PriceTable
+from tracelake.otlp.decode import InputDigest
 from tracelake.pipeline import driver, replay, staging
 from tracelake.pipeline.decode_task import InputShare, ReadTask, ShareReceipt, StagedSlice
 from tracelake.pipeline.driver import Pipeline
