@@ -24,7 +24,7 @@ from tests.versions.collected_world import World
 from tracelake import Lake
 from tracelake._errors import DamageError
 from tracelake.journal.model import QuarantineRecord
-from tracelake.lake.sources import QuarantineActions
+from tracelake.pipeline.quarantine_actions import QuarantineActions
 from tracelake.search.vectors import PLAIN
 from tracelake.tasks.runners import InProcess
 from tracelake.versions.gc import BEHIND

@@ -26,10 +26,9 @@ from tests.simulation.sources import Drops
 from tracelake._errors import UsageError
 from tracelake.journal.quarantine import QuarantineStore
 from tracelake.journal.store import IngestedFiles
-from tracelake.lake import sources
 from tracelake.otlp.decode import InputDigest
 from tracelake.otlp.framing import Payload, Reading
-from tracelake.pipeline import kafka_client
+from tracelake.pipeline import kafka_client, quarantine_actions
 from tracelake.pipeline.decode_task import InputShare
 from tracelake.pipeline.driver import Pipeline
 from tracelake.pipeline.kafka_client import is_range, name_of
@@ -217,7 +216,9 @@ class KafkaScenario(PipelineScenario):
             TopicOutputs(process.key_value, process.objects, BUCKETS).add(
                 OUTPUT, f"kafka://{SERVERS}/{OUT}", upper
             )
-        decides = sources.QuarantineActions("main", process.key_value, process.objects, BUCKETS, PLAIN)
+        decides = quarantine_actions.QuarantineActions(
+            "main", process.key_value, process.objects, BUCKETS, PLAIN
+        )
         decides._pipeline = self._pipeline(process)
         for _ in range(4):
             process.sleep(10 * PAUSE_S)

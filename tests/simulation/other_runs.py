@@ -13,10 +13,9 @@ from tracelake._errors import SourceChangedError, UsageError
 from tracelake.journal.model import Step
 from tracelake.journal.protocol import Appended, StateRead
 from tracelake.journal.store import Journal
-from tracelake.lake import sources
 from tracelake.otlp.conventions import PriceTable
 from tracelake.otlp.decode import InputDigest
-from tracelake.pipeline import driver, replay, staging
+from tracelake.pipeline import driver, quarantine_actions, replay, staging
 from tracelake.pipeline.decode_task import InputShare, ReadTask, ShareReceipt, StagedSlice
 from tracelake.pipeline.driver import Pipeline
 from tracelake.pipeline.sources.base import Input
@@ -157,7 +156,9 @@ class ReleasesScenario(PipelineScenario):
     def _help(self, process: Process) -> None:
         """If the new release refuses, release inputs to be taken again; finish inputs that have rows with the old
         one."""
-        decides = sources.QuarantineActions("main", process.key_value, process.objects, BUCKETS, PLAIN)
+        decides = quarantine_actions.QuarantineActions(
+            "main", process.key_value, process.objects, BUCKETS, PLAIN
+        )
         decides._pipeline = pipeline = self._pipeline(process)
         while not process.notes.get("over"):
             process.sleep(5)

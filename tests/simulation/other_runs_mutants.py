@@ -12,9 +12,9 @@ from tests.simulation.other_runs import ReleasesScenario, ReshardedScenario
 from tests.simulation.torn_journal import TornJournalScenario
 from tracelake.journal import store
 from tracelake.journal.protocol import _start, advance
-from tracelake.lake.sources import QuarantineActions
 from tracelake.pipeline import decode_task
 from tracelake.pipeline.driver import _DriverRun
+from tracelake.pipeline.quarantine_actions import QuarantineActions
 from tracelake.testing import Faults, Scenario
 
 KILLS: Final = Faults(kills=3)

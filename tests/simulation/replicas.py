@@ -15,8 +15,8 @@ from typing import TypeVar, cast
 from tests.simulation.scenarios import require
 from tracelake._errors import NotFoundError
 from tracelake.journal.quarantine import QuarantineStore
-from tracelake.lake import sources
 from tracelake.otlp.decode import InputDigest
+from tracelake.pipeline import quarantine_actions
 from tracelake.pipeline.decode_task import InputShare, ReadReceipt, ReadTask, ShareReceipt, StagedSlice
 from tracelake.pipeline.driver import Pipeline
 from tracelake.pipeline.merge_task import ShapeReceipt, TransactionMergeTask
@@ -174,7 +174,7 @@ class PipelineScenario(Scenario):
 
     def stand_ins(self, run: Run) -> Sequence[StandIn]:
         """Let the reader of quarantine decisions read its inputs without threads."""
-        return [*super().stand_ins(run), (sources, "ThreadPoolExecutor", lambda _: InTurn())]
+        return [*super().stand_ins(run), (quarantine_actions, "ThreadPoolExecutor", lambda _: InTurn())]
 
     def rows(self) -> str:
         """Return the rows of all segments, each a character."""

@@ -17,10 +17,10 @@ from tests.simulation.setting_aside import SettingAsideScenario
 from tracelake._errors import UsageError
 from tracelake.journal.quarantine import QuarantineStore
 from tracelake.journal.store import Journal, check_transactions, trim
-from tracelake.lake.sources import QuarantineActions
 from tracelake.pipeline.driver import Pipeline
 from tracelake.pipeline.outputs.builtin import SET_ASIDE
 from tracelake.pipeline.publish import Outputs
+from tracelake.pipeline.quarantine_actions import QuarantineActions
 from tracelake.pipeline.sources.base import Input
 from tracelake.pipeline.sources.server_inputs import INBOX
 from tracelake.search.vectors import PLAIN
