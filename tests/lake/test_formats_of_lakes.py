@@ -117,7 +117,7 @@ def check_old_parts(folder: Path) -> None:
         lake.merge("main", into="old")
         assert lake.sql(costs, at="old").to_pylist() == mixed
         assert branch.head != before
-        with mock.patch.dict(os.environ, TRACELAKE_WINDOW="none"):  # old parts are a window of their own
+        with mock.patch.dict(os.environ, TRACELAKE_WINDOW="none"):  # else old parts stay as they are
             lake.maintenance.compact(runner=InProcess())
         assert lake.sql(costs).to_pylist() == mixed
         assert lake.sql(costs, at=before).to_pylist()[0]["n"] == 3

@@ -14,11 +14,10 @@ from tests.search.build_inputs import BUILD, INDEX, agents, finalize_build, inde
 from tracelake.search import build
 from tracelake.search.analyzers import ENGLISH
 from tracelake.search.build import build_part
-from tracelake.search.documents import COLUMNS, document_text, documents
+from tracelake.search.documents import COLUMNS, RawHit, document_text, documents
 from tracelake.search.finalize import read_parts
 from tracelake.search.part_cache import unpack
 from tracelake.search.query_values import number_terms, path_term, term_of
-from tracelake.search.raw_hits import RawHit
 from tracelake.search.searcher import Searcher
 from tracelake.search.verify import verify_parts
 from tracelake.storage.local import MemoryObjectStore

@@ -11,13 +11,13 @@ import pytest
 
 from tests.search.build_inputs import INDEX, agents, finalize_build, index_of, plain_rows, span, table
 from tracelake.search.build import build_part
-from tracelake.search.documents import document_text
-from tracelake.search.model import Manifest
-from tracelake.search.raw_hits import (
+from tracelake.search.documents import (
     SEARCH_RANKED_FIRST_HITS,
     SEARCH_RANKED_STEP_HITS,
     RawHit,
+    document_text,
 )
+from tracelake.search.model import Manifest
 from tracelake.search.searcher import Searcher, Sort
 from tracelake.storage.local import MemoryObjectStore
 

@@ -20,10 +20,10 @@ from tracelake._errors import QueryError
 from tracelake.limits import ASSESSED_TRACES_MAX, INHERITED_SPANS_MAX
 from tracelake.otlp.conventions import EVALUATION_NAME, evaluations
 from tracelake.search.analyzers import lowered
+from tracelake.search.documents import AnyHit, RawHit, raw_hit
 from tracelake.search.query_compiler import only_of
 from tracelake.search.query_parser import Text
 from tracelake.search.query_values import path_term, term_of
-from tracelake.search.raw_hits import AnyHit, RawHit, raw_hit
 
 QUERIES_CACHED_MAX: Final = 64
 _TIES_FIRST: Final = 16

@@ -21,6 +21,7 @@ from tracelake.limits import SEARCH_HITS_DEFAULT
 from tracelake.search import query_compiler
 from tracelake.search.analyzers import ANALYZERS, ENGLISH, Analyzer, hint_of, of_fingerprint
 from tracelake.search.build import UnpublishedPart
+from tracelake.search.documents import SEARCH_RANKED_BEYOND_HITS, AnyHit, RawHit, ranked_as_far_as, raw_hit
 from tracelake.search.facets import FacetCounts, OneWorkspace, RawFacet, check, completions, count, only
 from tracelake.search.inheritance import Assessments, Inheritance
 from tracelake.search.lookups import Lookups, RowsWhere
@@ -28,7 +29,6 @@ from tracelake.search.model import BUILD_ANEW, Manifest, RowSelection
 from tracelake.search.open_index import OpenedIndex, OpenIndex
 from tracelake.search.part_cache import classify_error, retry_after_reopen
 from tracelake.search.prefilter import MayMatch, latest_start, may_match, newest_after, only_after, only_until
-from tracelake.search.raw_hits import SEARCH_RANKED_BEYOND_HITS, AnyHit, RawHit, ranked_as_far_as, raw_hit
 from tracelake.search.results import PartsAsked
 from tracelake.search.semantic_search import (
     NO_VECTORS,

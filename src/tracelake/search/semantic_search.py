@@ -21,6 +21,7 @@ from tracelake import limits
 from tracelake._errors import QueryError
 from tracelake.search import query_parser
 from tracelake.search.analyzers import Analyzer
+from tracelake.search.documents import RawHit, raw_hit
 from tracelake.search.facets import FacetCounts, Only, RawFacet, check, count, only
 from tracelake.search.inheritance import Assessments, Inheritance
 from tracelake.search.lookups import Lookups, RowsWhere
@@ -28,7 +29,6 @@ from tracelake.search.model import NOBODY, RowIds
 from tracelake.search.open_index import OpenedIndex
 from tracelake.search.part_cache import classify_error
 from tracelake.search.query_compiler import compiled, only_of, tree
-from tracelake.search.raw_hits import RawHit, raw_hit
 from tracelake.search.similar import SPAN, TextsOf, alike_in
 from tracelake.search.vector_index import Doubles, VectorBlock, nearest, vector_of
 from tracelake.search.vectors import HOW, VectorSettings, call, load_embedder

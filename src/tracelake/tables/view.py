@@ -25,14 +25,13 @@ from tracelake.otlp.schema import SPANS
 from tracelake.results import IndexInfo, Row, TableInfo, Trace
 from tracelake.search.analyzers import Analyzer, of_fingerprint
 from tracelake.search.build import WithUnpublished, no_index
-from tracelake.search.documents import texts_to_show
+from tracelake.search.documents import RawHit, texts_to_show
 from tracelake.search.facets import RawFacet
 from tracelake.search.finalize import read_manifest, read_parts
 from tracelake.search.inheritance import Assessments
 from tracelake.search.model import BUILD_ANEW, Manifest, RowIds, manifest_path
 from tracelake.search.open_index import OpenIndex
 from tracelake.search.part_cache import ceiling as parts_ceiling
-from tracelake.search.raw_hits import RawHit
 from tracelake.search.results import Facet, FacetValue, Hit, SearchResults, highlight
 from tracelake.search.searcher import Searcher, SearchRequest, Sort, check_request, hint, make_request
 from tracelake.search.vectors import VectorSettings

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.mutants.mutation import Mutation, assert_caught, rewrite
 from tests.search import test_scores
 from tests.search.test_scores import many
-from tracelake.search.raw_hits import ranked_as_far_as
+from tracelake.search.documents import ranked_as_far_as
 from tracelake.search.searcher import Searcher
 
 
