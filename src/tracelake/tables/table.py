@@ -91,7 +91,9 @@ class Table:
 
     def __dir__(self) -> list[str]:
         """Return the names for users of a table."""
-        return public_names(self, "about", "bucket_sql", "check", "content_hash", "lookup", "scan", "splits")
+        return public_names(
+            self, "about", "bucket_sql", "check", "content_hash", "lookup", "of_query", "scan", "splits"
+        )
 
     def _repr_html_(self) -> str:
         """Return the number of rows, and the columns with their types, for a notebook."""
