@@ -311,7 +311,7 @@ def test_inputs_of_a_transaction_are_bounded(lake: Lake, monkeypatch: pytest.Mon
     """A transaction's inputs are bounded by number and by the size of the journal's record; the rest waits for the
     next."""
     monkeypatch.setattr("tracelake.pipeline.decode_task.TRANSACTION_INPUTS_MAX", 4)
-    monkeypatch.setattr("tracelake.pipeline.input_queue.STEP_RECORD_MAX_BYTES", 360)
+    monkeypatch.setattr("tracelake.pipeline.input_queue.STEP_RECORD_MAX_BYTES", 390)
     fill(lake, 9, poison=9)
     report = lake.pipeline(runner=InProcess()).run_once()
     assert report is not None
