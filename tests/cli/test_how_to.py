@@ -10,6 +10,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -187,8 +188,17 @@ def test_a_small_lake(cli: RunCli, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert len(page.run(numbers=False)) == 2
 
 
-def test_files(cli: RunCli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """Return a folder whose path is short enough for the columns of the page."""
+    with tempfile.TemporaryDirectory(prefix="a") as folder:
+        yield Path(folder)
+
+
+def test_files(cli: RunCli, short_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The page on files ingests new and known ones, and reports files that cannot be read."""
+    tmp_path = short_path
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TRACELAKE_LAKE", str(tmp_path / "lake"))
     tracelake.init(tmp_path / "lake", buckets=2).close()
     (tmp_path / "traces").mkdir()

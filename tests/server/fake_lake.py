@@ -23,7 +23,7 @@ from tracelake.results import InboxInfo, IndexInfo, ReplicaInfo, Row, TableInfo,
 from tracelake.search.results import Hit, SearchResults
 from tracelake.search.searcher import Sort
 from tracelake.search.semantic_search import Mode
-from tracelake.tables.builtin import TRACES, TRACES_ADDED
+from tracelake.tables.builtin import TRACES, TRACES_ADDED, TRACKED
 
 OTLP_NUMBERS = (
     "flags",
@@ -111,6 +111,8 @@ class FakeLake(Lake):
         with duckdb.connect() as connection:
             connection.register("traces", of_traces)
             connection.register("spans", pa.Table.from_pylist(spans, schema=pa.schema(columns)))
+            for name, schema in TRACKED.items():
+                connection.register(name, pa.Table.from_batches([], schema))
             return [connection.sql(query).to_arrow_table() for query in queries]
 
     def traces_matching(self, query: str, limit: int) -> MatchingTraces:
