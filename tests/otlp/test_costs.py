@@ -10,7 +10,7 @@ from unittest import mock
 import pytest
 
 from tests.otlp.test_columns import MEMBERS, attributes, row_of
-from tracelake.otlp import conventions
+from tracelake.otlp import conventions, prices
 from tracelake.pipeline.publish import TRANSFORM
 
 
@@ -95,14 +95,12 @@ def test_costs_by_the_price_table() -> None:
     check_prices()
     with (
         mock.patch.object(conventions, "_RELEASE", re.compile("never")),
-        mock.patch.object(conventions, "prices_of", conventions.prices_of.__wrapped__),
+        mock.patch.object(prices, "prices_of", prices.prices_of.__wrapped__),
         pytest.raises(AssertionError),
     ):
         check_prices()
     with (
-        mock.patch.object(
-            conventions, "price_at", lambda model, _: next(iter(conventions.prices_of(model)), None)
-        ),
+        mock.patch.object(prices, "price_at", lambda model, _: next(iter(prices.prices_of(model)), None)),
         pytest.raises(AssertionError),
     ):
         check_prices()
@@ -117,4 +115,4 @@ def test_a_stated_cost_wins() -> None:
 
 def test_the_price_table_is_part_of_the_transformation() -> None:
     """Another price table is another transformation, because costs are stored."""
-    assert TRANSFORM.endswith(conventions.table_fingerprint())
+    assert TRANSFORM.endswith(prices.table_fingerprint())

@@ -13,8 +13,8 @@ from tracelake._errors import SourceChangedError, UsageError
 from tracelake.journal.model import Step
 from tracelake.journal.protocol import Appended, StateRead
 from tracelake.journal.store import Journal
-from tracelake.otlp.conventions import PriceTable
 from tracelake.otlp.decode import InputDigest
+from tracelake.otlp.prices import PriceTable
 from tracelake.pipeline import driver, quarantine_actions, replay, staging
 from tracelake.pipeline.decode_task import InputShare, ReadTask, ShareReceipt, StagedSlice
 from tracelake.pipeline.driver import Pipeline

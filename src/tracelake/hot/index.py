@@ -27,7 +27,7 @@ from tracelake.batching import batches
 from tracelake.context import LakeContext
 from tracelake.hot.rows import decoded
 from tracelake.limits.input import MIB
-from tracelake.otlp.conventions import SHIPPED, PriceTable
+from tracelake.otlp.prices import SHIPPED, PriceTable
 from tracelake.otlp.schema import SPANS
 from tracelake.search.analyzers import Analyzer
 from tracelake.search.build import FIRST_UNPUBLISHED, UnpublishedPart, write_unpublished

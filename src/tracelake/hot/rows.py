@@ -29,9 +29,9 @@ from tracelake._errors import BackPressureError, DamageError, InputError, LimitE
 from tracelake.batching import batches
 from tracelake.context import LakeContext
 from tracelake.otlp.columns import SpanColumns, of_workspace
-from tracelake.otlp.conventions import SHIPPED, PriceTable
 from tracelake.otlp.parse import rows_bytes
 from tracelake.otlp.partition import add_rows, rows_of
+from tracelake.otlp.prices import SHIPPED, PriceTable
 from tracelake.otlp.schema import SPANS, TRANSACTION_FIELD
 from tracelake.tables import upsert_rule
 from tracelake.tables.builtin import SPAN_COLUMNS, TABLE_TRACES, aggregate_sql

@@ -37,9 +37,9 @@ from tracelake.hot.rows import HotList, HotLists, add_part, holds_span, latest_v
 from tracelake.hot.search import BothTiersSearch, HotSearch
 from tracelake.limits.input import MIB
 from tracelake.otlp.columns import SpanColumns, of_workspace
-from tracelake.otlp.conventions import SHIPPED, PriceTable
 from tracelake.otlp.parse import rows_bytes
 from tracelake.otlp.partition import rows_of
+from tracelake.otlp.prices import SHIPPED, PriceTable
 from tracelake.otlp.schema import SPANS, TRANSACTION_FIELD
 from tracelake.results import InboxInfo, Row, Trace, is_server_side
 from tracelake.search.results import SearchResults

@@ -17,7 +17,7 @@ import msgspec
 from tracelake._errors import ContentionError, DamageError, LimitError, NotFoundError, UsageError
 from tracelake.formats import decode, encode
 from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX, NAME_QUOTED_MAX_CHARS, PRICES_MAX
-from tracelake.otlp.conventions import SHIPPED, Price, PriceTable
+from tracelake.otlp.prices import SHIPPED, Price, PriceTable
 from tracelake.storage import ABSENT, Done, Entry, KeyValueStore, settle
 
 PARTITION: Final = "prices"

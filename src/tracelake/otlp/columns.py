@@ -18,7 +18,7 @@ from opentelemetry.proto.common.v1.common_pb2 import EntityRef
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
 from tracelake.limits import OTLP_TEXT_MAX_BYTES, SPANS_EXPANDED_MAX_BYTES
-from tracelake.otlp import conventions, messages
+from tracelake.otlp import conventions, messages, prices
 from tracelake.otlp.conventions import SERVICE, WORKSPACE, WORKSPACE_DEFAULT
 from tracelake.otlp.json_messages import Message
 from tracelake.otlp.parse import ROW_BYTES, Dialect
@@ -471,7 +471,7 @@ class SpanChecks:
 class SpanColumns(SpanChecks):
     """Collector of spans that returns them as record batches of schema SPANS. It holds `rows` spans."""
 
-    def __init__(self, table: conventions.PriceTable = conventions.SHIPPED) -> None:
+    def __init__(self, table: prices.PriceTable = prices.SHIPPED) -> None:
         """Create a collector that computes costs by a price table."""
         super().__init__()
         self._prices = table
@@ -490,7 +490,7 @@ class SpanColumns(SpanChecks):
         for column, values in (plain | _read_unchecked(plain, spans)).items():
             self._plain[column] += values
         derived = derive_columns(attributes, events)
-        conventions.fill(derived, plain["start_ns"], self._prices)
+        prices.fill(derived, plain["start_ns"], self._prices)
         for column in conventions.COLUMNS:
             self._plain[column] += derived.get(column) or [None] * len(spans)
         self._attributes.extend(attributes)

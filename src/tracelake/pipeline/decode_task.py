@@ -27,9 +27,10 @@ from tracelake.journal.model import CHECKSUM_MODULUS, DELETIONS, ReadRange, Sour
 from tracelake.limits import PROBLEM_MAX_CHARS, PROBLEMS_MAX, STORED_EXPANDS, TRANSACTION_INPUTS_MAX
 from tracelake.limits.input import MIB
 from tracelake.otlp.columns import SpanColumns
-from tracelake.otlp.conventions import SHIPPED, PriceTable, with_experiment
+from tracelake.otlp.conventions import with_experiment
 from tracelake.otlp.decode import InputDigest, decode_json, decode_protobuf, incomplete_reason
 from tracelake.otlp.framing import Payload, Reading
+from tracelake.otlp.prices import SHIPPED, PriceTable
 from tracelake.pipeline.sources import deletions
 from tracelake.pipeline.sources.base import Input
 from tracelake.pipeline.sources.files import experiment_of

@@ -34,7 +34,7 @@ from tracelake.journal.model import QuarantinedInput, QuarantineRecord, Seal, St
 from tracelake.journal.protocol import Appended
 from tracelake.journal.store import Journal
 from tracelake.limits import TRANSACTION_STEPS_MAX
-from tracelake.otlp.conventions import PriceTable
+from tracelake.otlp.prices import PriceTable
 from tracelake.pipeline.batch_sizing import BatchSizer
 from tracelake.pipeline.context import MaintenanceScheduler, PipelineContext
 from tracelake.pipeline.input_failures import Guarded, InputFaultError, RetryPolicy

@@ -20,7 +20,7 @@ from tracelake.journal.model import DELETIONS, QuarantinedInput, ReadRange, Step
 from tracelake.journal.quarantine import QuarantineListing, next_offer, on_unread
 from tracelake.limits import TRANSACTION_TRIES_MAX, UNREAD_INPUT_MAX_S
 from tracelake.limits.input import MIB
-from tracelake.otlp.conventions import SHIPPED, PriceTable
+from tracelake.otlp.prices import SHIPPED, PriceTable
 from tracelake.pipeline.context import PipelineContext
 from tracelake.pipeline.input_failures import (
     ASIDE_REASON_MAX_CHARS,

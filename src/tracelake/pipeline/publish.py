@@ -28,7 +28,7 @@ from tracelake.journal.quarantine import (
     quarantined_inputs,
 )
 from tracelake.journal.store import Journal, repairable
-from tracelake.otlp.conventions import table_fingerprint
+from tracelake.otlp.prices import table_fingerprint
 from tracelake.pipeline.decode_task import StagedSlice
 from tracelake.pipeline.input_failures import ASIDE_REASON_MAX_CHARS
 from tracelake.pipeline.merge_task import (

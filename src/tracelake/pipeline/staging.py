@@ -21,7 +21,7 @@ from tracelake import limits
 from tracelake._errors import TracelakeError
 from tracelake.journal.model import ReadRange, Recorded, RecordedRange, Sources, Step, compress, inputs_of
 from tracelake.journal.protocol import compare
-from tracelake.otlp.conventions import SHIPPED, PriceTable
+from tracelake.otlp.prices import SHIPPED, PriceTable
 from tracelake.otlp.schema import SPANS
 from tracelake.pipeline.decode_task import (
     STAGED_PIECE_MAX_BYTES,

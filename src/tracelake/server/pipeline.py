@@ -24,7 +24,7 @@ from tracelake._errors import BackPressureError, UsageError
 from tracelake.journal.protocol import ClientRequest
 from tracelake.lake.explicit_transactions import ClientTransactionInfo
 from tracelake.lake.lake import Lake
-from tracelake.otlp.conventions import price_table
+from tracelake.otlp.prices import price_table
 from tracelake.server import routes
 from tracelake.server.audit import tell_object
 from tracelake.server.http_policy import RequestLake, may_send
