@@ -6,9 +6,10 @@ from itertools import product
 
 import pytest
 
-from tracelake.erasure.model import Mask, MaskEntry
 from tracelake.erasure.protocol import (
     ErasureStep,
+    Mask,
+    MaskEntry,
     Observation,
     next_step,
     with_entry,

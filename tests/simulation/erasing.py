@@ -25,7 +25,7 @@ from tests.simulation.replicas import BUCKETS
 from tests.simulation.scenarios import require
 from tests.simulation.versions import Before
 from tracelake._errors import ContentionError, DamageError, ExpiredError, NotFoundError, UsageError
-from tracelake.erasure.model import ErasureRecord
+from tracelake.erasure.protocol import ErasureRecord
 from tracelake.erasure.store import FOLDER, ErasureStore
 from tracelake.indexing.build import IndexBuilder, IndexedRows, IndexRebuild
 from tracelake.indexing.redaction import IndexRedactor

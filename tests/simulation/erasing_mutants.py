@@ -7,8 +7,7 @@ from typing import Final
 
 from tests.simulation.erasing import ErasingScenario
 from tests.simulation.mutants import Mutant
-from tracelake.erasure.model import Mask
-from tracelake.erasure.protocol import ErasureStep, Observation, next_step, without_entry
+from tracelake.erasure.protocol import ErasureStep, Mask, Observation, next_step, without_entry
 from tracelake.erasure.store import NOTHING_MASKED
 from tracelake.shards import protocol
 from tracelake.shards.model import BatchRef, ShardState

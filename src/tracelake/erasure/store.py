@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tracelake._errors import ContentionError, NotFoundError
-from tracelake.erasure.model import (
+from tracelake.erasure.protocol import (
     ErasureRecord,
     Mask,
     MaskEntry,
@@ -19,8 +19,11 @@ from tracelake.erasure.model import (
     mask_of,
     to_bytes,
     trace_ids_of,
+    with_entry,
+    with_late_spans,
+    without_entry,
+    without_expired,
 )
-from tracelake.erasure.protocol import with_entry, with_late_spans, without_entry, without_expired
 from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX
 from tracelake.storage import ABSENT, Done, KeyValueStore, ObjectStore, delete_all, settle
 

@@ -38,8 +38,7 @@ from tracelake.archive.service import open_archive
 from tracelake.context import LakeContext
 from tracelake.datasets.files import files_of_traces
 from tracelake.datasets.runs import traces_of
-from tracelake.erasure.model import Criterion, ErasureRecord
-from tracelake.erasure.protocol import ErasureStep, Observation, next_step
+from tracelake.erasure.protocol import Criterion, ErasureRecord, ErasureStep, Observation, next_step
 from tracelake.erasure.store import FOLDER
 from tracelake.hot.tier import HotTier
 from tracelake.indexing.redaction import IndexRedactor

@@ -19,7 +19,7 @@ from pydantic import Field
 from tracelake import limits
 from tracelake._errors import QueryError, TracelakeError, UsageError
 from tracelake.access.keys import ALL_WORKSPACES
-from tracelake.erasure.model import Criterion
+from tracelake.erasure.protocol import Criterion
 from tracelake.lake.lake import Lake
 from tracelake.server import routes
 from tracelake.server.archive import BY_REQUEST, Archiving, Result, Tell, answer_operation

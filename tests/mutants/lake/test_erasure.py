@@ -13,8 +13,7 @@ from msgspec.structs import replace
 from tests.erasure import test_protocol
 from tests.lake import conftest, test_erasure, test_erasure_races
 from tracelake import Lake, TracelakeError
-from tracelake.erasure.model import Mask
-from tracelake.erasure.protocol import ErasureStep, Observation, next_step, without_entry
+from tracelake.erasure.protocol import ErasureStep, Mask, Observation, next_step, without_entry
 from tracelake.erasure.store import ErasureStore
 from tracelake.indexing.redaction import IndexRedactor
 from tracelake.lake import erasure
