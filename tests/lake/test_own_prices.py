@@ -16,7 +16,7 @@ from tests.server.client import Client
 from tracelake._errors import DamageError, LimitError, NotFoundError, UsageError
 from tracelake.journal import prices as own
 from tracelake.journal.prices import PARTITION, Prices
-from tracelake.otlp import conventions, prices
+from tracelake.otlp import prices
 from tracelake.otlp.prices import SHIPPED, PriceTable
 from tracelake.pipeline.publish import Outputs
 from tracelake.server.app import create_app
@@ -79,7 +79,7 @@ def test_choice_of_a_price() -> None:
     for name in ("_day", "_fits", "_names_of"):
         wrong = {"_day": date.min, "_fits": True, "_names_of": ["gpt-4o"]}[name]
         with (
-            mock.patch.object(conventions, name, lambda *_, wrong=wrong: wrong),
+            mock.patch.object(prices, name, lambda *_, wrong=wrong: wrong),
             mock.patch.object(prices, "prices_of", prices.prices_of.__wrapped__),
             pytest.raises(AssertionError),
         ):

@@ -10,7 +10,7 @@ from unittest import mock
 import pytest
 
 from tests.otlp.test_columns import MEMBERS, attributes, row_of
-from tracelake.otlp import conventions, prices
+from tracelake.otlp import prices
 from tracelake.pipeline.publish import TRANSFORM
 
 
@@ -94,7 +94,7 @@ def test_costs_by_the_price_table() -> None:
     """The price of the model on that day counts, without the name of its release; cached input has its own price."""
     check_prices()
     with (
-        mock.patch.object(conventions, "_RELEASE", re.compile("never")),
+        mock.patch.object(prices, "_RELEASE", re.compile("never")),
         mock.patch.object(prices, "prices_of", prices.prices_of.__wrapped__),
         pytest.raises(AssertionError),
     ):
