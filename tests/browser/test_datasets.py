@@ -99,7 +99,7 @@ def test_from_a_failing_conversation_to_compared_runs(page: Page, site: Site) ->
     page.click("text=Save as a new version")
     page.select_option('select[name="from"]', index=0)
     page.click("button >> text=Compare")
-    expect(page.locator(".change.changed ins").first).to_have_text("You")
+    expect(page.locator(".change.changed ins").first).to_have_text("You are on NW-118, Friday,")
 
     answers = dict(QUESTIONS)
     dataset = site.lake.datasets["airline"]
