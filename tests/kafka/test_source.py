@@ -321,6 +321,7 @@ def test_a_long_aborted_stretch_is_passed_over(
             "transactional.id": uuid.uuid4().hex,
             "batch.size": 1,
             "log_level": 0,
+            "transaction.timeout.ms": 900_000,  # else a busy broker aborts it on the way
         }
     )
     producer.init_transactions(HANG_S)
