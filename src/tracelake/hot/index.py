@@ -290,7 +290,8 @@ class HotIndex:
         stored = sorted(uncommitted.of_traces(passed.parts), key=lambda part: (part.sequence, part.trace_id))
         # The budget is per search, because each one builds such a part.
         most_bytes = limits.UNCOMMITTED_PART_ROWS_MAX_BYTES
-        part = self._part(stored, passed.sizes, analyzer, covering.parts, most_bytes)
+        prices = self._opened.prices.table()
+        part = self._part(stored, passed.sizes, analyzer, prices, covering.parts, most_bytes)
         part = replace(
             part, problems=part.problems + passed.problems, large=part.large | passed.large, is_sifted=True
         )
@@ -396,7 +397,8 @@ class HotIndex:
             wanted,
             {**self._texts.sizes, **{each: size for part in before for each, size in part.sizes.items()}},
         )
-        parts = _useful(before, sizes.keys(), analyzer, self._opened.prices.table())
+        prices = self._opened.prices.table()  # once, so that all parts have the same
+        parts = _useful(before, sizes.keys(), analyzer, prices)
         there = set[int]().union(*(part.sizes for part in parts))
         later = 0
         new = {each: size for each, size in sizes.items() if each not in there}
@@ -410,7 +412,7 @@ class HotIndex:
                 later += len(step)
             else:
                 rows = {each: new[each] for each in step}
-                parts.append(self._part(uncommitted.parts(rows), rows, analyzer, parts))
+                parts.append(self._part(uncommitted.parts(rows), rows, analyzer, prices, parts))
         return Coverage(_in_order(parts), len(wanted) - len(sizes) + later, later=later)
 
     def _part(
@@ -418,12 +420,12 @@ class HotIndex:
         stored: Sequence[StoredPart],
         sizes: Mapping[int, int],
         analyzer: Analyzer,
+        prices: PriceTable,
         other_parts: Iterable[HotPart],
         most_bytes: float = math.inf,
     ) -> HotPart:
         """Build a part of these rows, within `most_bytes` and the memory that the parts in `other_parts` leave."""
         held_bytes = sum(part.index.rows.nbytes for part in other_parts if part.index is not None)
-        prices = self._opened.prices.table()
         read = decoded(stored, min(most_bytes, limits.UNCOMMITTED_ROWS_MAX_BYTES - held_bytes), prices)
         ids = [next(self._row_ids) for _ in range(len(read.rows))]
         rows = read.rows.append_column(ROW_ID, pa.array(ids, ROW_ID.type))

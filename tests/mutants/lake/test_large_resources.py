@@ -85,7 +85,7 @@ from tracelake.tracking.store import TrackingStore
             Mutation(
                 "each of them has so much room",
                 HotIndex.sifted,
-                rewrite("_1(_2, _3, _4, _5, _)", "_1(_2, _3, _4, _5)"),
+                rewrite("_1(_2, _3, _4, _5, _6, _)", "_1(_2, _3, _4, _5, _6)"),
             ),
             test_large_resources.check_sifted_room,
         ),
