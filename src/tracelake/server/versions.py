@@ -347,12 +347,7 @@ def revert_page(lake: RequestLake, request: Request, ref: Name, branch: Name = M
 @pages.post("/versions/revert")
 def submit_revert(lake: RequestLake, request: Request, fields: FormFields) -> Response:
     """Revert a commit, and show the branch. After an error, show the changes again with the reason."""
-    ref, branch = fields.get("ref", ""), fields.get("branch") or MAIN
-    try:
-        lake.branch(branch).revert(ref, fields.get("message") or None, committer=author_of(request))
-    except TracelakeError as error:
-        return _commit_page(lake, request, "revert", ref, branch, error)
-    return _to_versions(branch)
+    return _submit_commit(lake, request, "revert", fields)
 
 
 @pages.get("/versions/cherry-pick")
@@ -364,12 +359,20 @@ def cherry_pick_page(lake: RequestLake, request: Request, ref: Name, branch: Nam
 @pages.post("/versions/cherry-pick")
 def submit_cherry_pick(lake: RequestLake, request: Request, fields: FormFields) -> Response:
     """Apply a commit to another branch, and show it. After an error, show the changes again with the reason."""
-    ref, branch = fields.get("ref", ""), fields.get("branch") or MAIN
+    return _submit_commit(lake, request, "cherry-pick", fields)
+
+
+def _submit_commit(
+    lake: Lake, request: Request, action: Literal["revert", "cherry-pick"], fields: Mapping[str, str]
+) -> Response:
+    ref, name = fields.get("ref", ""), fields.get("branch") or MAIN
     try:
-        lake.branch(branch).cherry_pick(ref, fields.get("message") or None, committer=author_of(request))
+        branch = lake.branch(name)
+        change = branch.revert if action == "revert" else branch.cherry_pick
+        change(ref, fields.get("message") or None, committer=author_of(request))
     except TracelakeError as error:
-        return _commit_page(lake, request, "cherry-pick", ref, branch, error)
-    return _to_versions(branch)
+        return _commit_page(lake, request, action, ref, name, error)
+    return _to_versions(name)
 
 
 def _commit_page(
