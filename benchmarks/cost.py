@@ -27,10 +27,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Event, Lock, Thread
 from typing import Any, Final
@@ -46,7 +46,8 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks.door_servers import cpu_s, tree
+from benchmarks.door_figures import share
+from benchmarks.door_servers import cpu_s, tree, written_bytes
 
 TRACE_SPANS: Final = 10
 TEXT_CHARS: Final = 1_900
@@ -177,7 +178,7 @@ class Meter:
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
-        self._cpu, self._written = self._cpu_by_kind(), self._written_bytes()
+        self._cpu, self._written = self._cpu_by_kind(), written_bytes(self._pid)
         self._peak, self._end = 0.0, Event()
         self._thread = Thread(target=self._watch, daemon=True)
         self._thread.start()
@@ -188,23 +189,16 @@ class Meter:
         self._thread.join()
         used = self._cpu_by_kind()
         cost.cpu_us = {kind: (used[kind] - self._cpu[kind]) / cost.spans * 1e6 for kind in sorted(used)}
-        cost.written_bytes = (self._written_bytes() - self._written) / cost.spans
+        cost.written_bytes = (written_bytes(self._pid) - self._written) / cost.spans
         cost.memory_mib = self._peak
         return cost
 
-    def _cpu_by_kind(self) -> Counter[str]:
-        used = Counter[str]()
+    def _cpu_by_kind(self) -> defaultdict[str, float]:
+        used = defaultdict[str, float](float)
         for process in tree(self._pid):
             with suppress(psutil.Error):
-                used[_kind(process, self._pid)] += sum(process.cpu_times()[:4])  # type: ignore[assignment]
+                used[_kind(process, self._pid)] += sum(process.cpu_times()[:4])
         return used
-
-    def _written_bytes(self) -> int:
-        total = 0
-        for process in tree(self._pid):
-            with suppress(psutil.Error):
-                total += process.io_counters().write_bytes
-        return total
 
     def _watch(self) -> None:
         while not self._end.wait(1.0):
@@ -219,7 +213,7 @@ def _kind(process: psutil.Process, root: int) -> str:
     if process.name() == "java":
         return "JVM"
     command = " ".join(process.cmdline())
-    if "pipeline_child" in command:
+    if "pipeline_process" in command:
         return "pipeline"
     if "pyspark" in command:
         return "workers"
@@ -363,7 +357,7 @@ def steady(maker: SpanMaker, load: Load, folder: Path, delay_s: float | None) ->
     cost = Cost("steady" if delay_s is None else f"steady, {delay_s:g} s", count, 0)
     cost.raw_bytes = sum(len(body) for body, _ in requests) // count
     with serving(lake, delay_s) as (pid, url):
-        _send(url, [maker.request(load.spans) for _ in range(20)], replace_rate(load, 50.0))
+        _send(url, [maker.request(load.spans) for _ in range(20)], replace(load, rate=50.0))
         settle(pid, url)
         before, meter, commits = _sizes(lake), Meter(pid), _commits(url)
         found, answers_s = _send(url, requests, load)
@@ -371,14 +365,9 @@ def steady(maker: SpanMaker, load: Load, folder: Path, delay_s: float | None) ->
         cost.kept_bytes = kept(lake, before, count)
         meter.into(cost)
         cost.commits = _commits(url) - commits
-        cost.found_p50_s, cost.found_p99_s = _share(found, 0.5), _share(found, 0.99)
-        cost.details["answer_p99_ms"] = (_share(answers_s, 0.99) or 0.0) * 1e3
+        cost.found_p50_s, cost.found_p99_s = share(found, 0.5), share(found, 0.99)
+        cost.details["answer_p99_ms"] = share(answers_s, 0.99) * 1e3
     return cost
-
-
-def replace_rate(load: Load, rate: float) -> Load:
-    """Return a load with another rate."""
-    return Load(rate, load.seconds, load.spans, load.senders)
 
 
 @contextmanager
@@ -465,10 +454,6 @@ def _find(url: str, samples: Sequence[tuple[str, float]], senders: Sequence[Thre
             else:
                 time.sleep(0.05)
     return found
-
-
-def _share(values: Sequence[float], part: float) -> float | None:
-    return sorted(values)[min(len(values) - 1, int(len(values) * part))] if values else None
 
 
 def table_of(kind: str, costs: Sequence[Cost]) -> Table:

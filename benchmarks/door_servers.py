@@ -88,7 +88,7 @@ class Contestant:
 
     def written_bytes(self) -> int:
         """Return what all of them have given to the disk."""
-        return sum(map(_written_bytes, [*self.pids(), *self.stores]))
+        return sum(map(written_bytes, [*self.pids(), *self.stores]))
 
     def stored_bytes(self) -> int:
         """Return the size of all files that they keep."""
@@ -132,7 +132,8 @@ def jvm_cpu_s(pid: int) -> float:
     return total
 
 
-def _written_bytes(pid: int) -> int:
+def written_bytes(pid: int) -> int:
+    """Return the bytes that a process and those below it gave to the disk."""
     total = 0
     for process in tree(pid):
         with suppress(psutil.Error):
