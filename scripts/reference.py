@@ -403,7 +403,8 @@ def _calls(owner: str, members: Iterable[Any], is_complete: bool) -> list[str]:
         call = _signature if is_complete else _short_call
         text = call(function, is_property=is_property, is_method=bool(owner))
         effect = _first_sentence(function)
-        rows.append(f"| `{text}` | {effect} |" if is_complete else f"- `{text}`: {effect}")
+        short = f"{re.split('; ' if is_property else '[:;] ', effect)[0].rstrip('.')}."
+        rows.append(f"| `{text}` | {effect} |" if is_complete else f"- `{text}`: {short}")
     head = ["| call | effect |", "|---|---|"] if is_complete else []
     return [*head, *rows, ""] if rows else []
 
