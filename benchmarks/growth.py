@@ -31,8 +31,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tracelake.shards.model import Batch, Part
-from tracelake.shards.partitioning import by_bucket
-from tracelake.shards.parts import write_part
+from tracelake.shards.parts import by_bucket, write_part
 from tracelake.shards.rows import RETRACTIONS, ROW_ID, retractions_by_bucket, with_row_ids
 from tracelake.shards.shard import SHARDS_PARTITION, Shard
 from tracelake.storage import open_key_value, open_objects

@@ -17,13 +17,12 @@ FLOORS: Final[tuple[dict[str, str], ...]] = (
     },
     {
         "scratch": "temporary directories, deleted also after a crash",
-        "durations": "`30d` as nanoseconds, pauses between retries; pure",
     },
     {
         "formats": "JSON encoding of the lake's records, with format versions",
         "_settings": "environment variables and `tracelake.toml`",
         "otlp": "lossless conversion between OTLP and rows; pure",
-        "tasks": "task runners (Spark, in process), Java, backoff",
+        "tasks": "task runners (Spark, in process), Java, backoff and periodic threads",
     },
     {"storage": "object stores, key-value stores, and their backends"},
     {

@@ -48,7 +48,6 @@ SMALL_OR_SINGLE = {
         "a group of commands, which the application registers",
     ),
     "demo/agent.py": "the agent that the demo runs, readable alone",
-    "durations.py": "a pure concept of four packages",
     "hot/index.py": "the index of uncommitted spans, large enough for a file",
     **dict.fromkeys(
         [f"limits/{name}.py" for name in ("pipeline", "search", "server", "storage", "tracking")],

@@ -34,7 +34,7 @@ BANNED_CLASSES = {
     "rooms",
 }
 NOUNS_IN_ING = {
-    *("framing", "pruning", "staging", "testing", "parsing", "partitioning", "batching", "batch_sizing"),
+    *("framing", "pruning", "staging", "testing", "parsing", "batching", "batch_sizing"),
     *("tracking", "key_ring"),
 }
 """Modules in -ing whose names are nouns of the field."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import re
 import tomllib
 from collections.abc import Sequence
 from typing import Final, Literal
@@ -17,10 +18,11 @@ from pydantic_settings import (
 
 from tracelake import limits
 from tracelake._errors import UsageError
-from tracelake.durations import duration_ns
 
 SETTINGS_FILE: Final = "tracelake.toml"
 LAKE_DEFAULT: Final = "./.tracelake"
+_UNITS_NS: Final = {"m": 60 * 10**9, "h": 3600 * 10**9, "d": 86400 * 10**9}
+_DURATION: Final = re.compile(r"(0|[1-9][0-9]{0,6})([mhd])", re.ASCII)
 
 
 class Admit(BaseModel):
@@ -222,6 +224,18 @@ def find_history(age: str | None = None, daily: str | None = None) -> tuple[floa
     daily = daily if daily is not None or settings is None else settings.history_daily
     age_s = None if age in (None, "none") else duration_ns(f"{age}") / 1e9
     return age_s, 0.0 if daily in (None, "none") else duration_ns(f"{daily}") / 1e9
+
+
+def duration_ns(text: str, least: int = 1, most: int = 9_999_999) -> int:
+    """Return a duration such as `30d` in nanoseconds: a number within bounds, then m, h or d. Raises UsageError for any
+    other text."""
+    match = _DURATION.fullmatch(text)
+    if match is None or not least <= int(match[1]) <= most:
+        raise UsageError(
+            f"{text[: limits.NAME_QUOTED_MAX_CHARS]!r} is no duration: write a number from {least} to {most} and m, h "
+            "or d, such as 30d"
+        )
+    return int(match[1]) * _UNITS_NS[match[2]]
 
 
 def find_window() -> int | None:

@@ -13,6 +13,7 @@ from tracelake._settings import load_settings
 from tracelake.erasure.store import ErasureStore
 from tracelake.journal.prices import Prices
 from tracelake.location import CONFIG, Location, in_memory
+from tracelake.search.vectors import IndexSettings
 from tracelake.storage import IsolatingObjectStore, KeyValueStore, ObjectStore
 from tracelake.tasks.runners import InProcess, SizedRunner, TaskRunner
 from tracelake.tasks.spark import Spark
@@ -47,6 +48,10 @@ class LakeContext:
         self.location = location
         self.stores = location.stores
         self.config = location.config
+        self.in_memory = in_memory(self.objects.url)
+        """Whether the lake exists only in the memory of this process."""
+        self.first_index = IndexSettings(text=self.config.text, vectors=self.config.vectors)
+        """Settings of the lake's first full-text index."""
         self.repository = Repository(self.key_value, self.objects)
         self.erasures = ErasureStore(self.key_value, self.objects)
         self.prices = Prices(self.key_value)
@@ -77,11 +82,6 @@ class LakeContext:
     def objects(self) -> ObjectStore:
         """The object store."""
         return self.stores.objects
-
-    @property
-    def in_memory(self) -> bool:
-        """Whether the lake exists only in the memory of this process."""
-        return in_memory(self.objects.url)
 
     def close(self) -> None:
         """Stop Spark, if it was started, and release connections."""

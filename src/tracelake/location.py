@@ -59,11 +59,6 @@ class LakeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     format_version: int = FORMAT_VERSION
 
 
-def first_index(config: LakeConfig) -> IndexSettings:
-    """Return the settings of the lake's first full-text index."""
-    return IndexSettings(text=config.text, vectors=config.vectors)
-
-
 class _KnownLake(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Record of a lake in the metadata store, with its location at creation."""
 

@@ -7,6 +7,7 @@ import itertools
 import pytest
 
 from tracelake._errors import UsageError
+from tracelake._settings import duration_ns
 from tracelake.archive.retention import (
     ArchiveNow,
     ArchiveOutcome,
@@ -17,7 +18,6 @@ from tracelake.archive.retention import (
     parse_retention_tag,
     resolve,
 )
-from tracelake.durations import duration_ns
 
 DAY_NS = 86_400 * 10**9
 SET = (None, "1d", "7d", "30d")

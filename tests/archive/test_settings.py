@@ -20,10 +20,10 @@ from tests.patience import wait_until
 from tests.storage.servers.postgres import PostgresServer
 from tests.tracking.requests import span_numbers, trace_id
 from tracelake._errors import DamageError, UsageError
+from tracelake._settings import duration_ns
 from tracelake.archive import service as archives
 from tracelake.archive.model import ArchiveReport, ArchiveSettings, change_settings
 from tracelake.archive.store import ArchiveStore
-from tracelake.durations import duration_ns
 
 Make = Callable[..., HotLake]
 

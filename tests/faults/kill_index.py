@@ -47,12 +47,13 @@ from tracelake.search.protocol import (
     due,
     due_when_idle,
     generations,
+    has_vectors,
     parts_of_build,
     with_merged,
     without_vectors,
 )
 from tracelake.search.searcher import Searcher
-from tracelake.search.vectors import VectorSettings, has_vectors, load
+from tracelake.search.vectors import VectorSettings, load
 from tracelake.search.verify import verify_parts
 from tracelake.storage.local import FileObjectStore
 from tracelake.storage.ports import ObjectStore

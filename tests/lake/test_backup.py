@@ -22,7 +22,7 @@ from tracelake.lake import backup
 from tracelake.lake.backup import restore_backup
 from tracelake.search.model import staging_prefix
 from tracelake.storage import KeyValueStore
-from tracelake.storage.verify import Row
+from tracelake.storage.ports import Row
 from tracelake.tasks.runners import InProcess
 from tracelake.tracking.location import set_up
 

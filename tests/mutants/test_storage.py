@@ -8,14 +8,14 @@ from unittest import mock
 import pytest
 
 from tests.lake.test_verify_database import check_altered_rows, check_tracking_columns
-from tracelake.storage import verify
+from tracelake.storage import ports
 from tracelake.tracking import migrate
 
 
 def test_a_checksum_that_ignores_the_row_is_caught(tmp_path: Path) -> None:
     """If the checksum of a row does not depend on the row, altered rows are not reported."""
     with (
-        mock.patch.object(verify, "_checksum", return_value="0" * 32),
+        mock.patch.object(ports, "_checksum", return_value="0" * 32),
         pytest.raises(AssertionError),
     ):
         check_altered_rows(tmp_path)

@@ -13,10 +13,9 @@ from tests.strategies import span_facts
 from tracelake.otlp.columns import SpanColumns
 from tracelake.otlp.decode import decode_json, decode_protobuf
 from tracelake.otlp.encode import encode, to_json
-from tracelake.otlp.json_messages import Message
 from tracelake.otlp.parse import ResourceGroup, json_groups, parse_json, split_protobuf
 from tracelake.otlp.schema import SPANS, TRANSACTION_FIELD
-from tracelake.otlp.values import RefusedError
+from tracelake.otlp.values import Message, RefusedError
 
 EXAMPLES = settings(max_examples=120, deadline=None)
 

@@ -15,8 +15,7 @@ from tracelake.shards.compaction import FOLDERS, Collector
 from tracelake.shards.leases import Lease
 from tracelake.shards.lookup import Lookup
 from tracelake.shards.model import Batch, BatchRef, Part, ShardState
-from tracelake.shards.partitioning import all_of, bucket_of, by_bucket
-from tracelake.shards.parts import write_part
+from tracelake.shards.parts import all_of, bucket_of, by_bucket, write_part
 from tracelake.shards.protocol import UpperMismatch
 from tracelake.shards.rows import (
     RETRACTIONS,

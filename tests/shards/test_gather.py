@@ -16,8 +16,7 @@ from tracelake import limits
 from tracelake._errors import DamageError
 from tracelake.shards.compaction import CompactTask, MergeSources, run_compact_task
 from tracelake.shards.model import Part
-from tracelake.shards.partitioning import cut, hashes_of, key_filter, may_hold
-from tracelake.shards.parts import KEY_FILTER, write_part
+from tracelake.shards.parts import KEY_FILTER, cut, hashes_of, key_filter, may_hold, write_part
 from tracelake.shards.rows import with_row_ids
 from tracelake.storage import ObjectStore, open_objects
 

@@ -17,8 +17,7 @@ from tracelake._errors import DamageError
 from tracelake.shards import parts as footers
 from tracelake.shards.lookup import Columns, Lookup, column_cache
 from tracelake.shards.model import Part
-from tracelake.shards.partitioning import all_of, bucket_of, hashes_of, key_filter, may_hold
-from tracelake.shards.parts import write_part
+from tracelake.shards.parts import all_of, bucket_of, hashes_of, key_filter, may_hold, write_part
 from tracelake.shards.rows import GONE, RETRACTIONS, ROW_ID, first_row_id
 from tracelake.shards.shard import Snapshot
 from tracelake.storage import MemoryObjectStore

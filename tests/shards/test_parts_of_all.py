@@ -12,8 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.shards.modelled_shard import Lab
-from tracelake.shards import compaction, partitioning, rows
+from tracelake.shards import compaction, rows
 from tracelake.shards.model import Part
+from tracelake.shards.parts import all_of
 from tracelake.shards.protocol import forget
 from tracelake.shards.rows import ROW_ID
 
@@ -105,4 +106,4 @@ def test_few_rows_stay_together(tmp_path: Path) -> None:
     together.compact(0, 4)
     together.check()
     parts = [part for ref in together.shard.state().batches for part in together.shard.batch(ref).parts]
-    assert [part.bucket for part in parts] == [partitioning.all_of(3)]
+    assert [part.bucket for part in parts] == [all_of(3)]

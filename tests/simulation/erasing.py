@@ -46,7 +46,7 @@ from tracelake.search.model import Manifest, PartRef, Receipt, RowIds, part_path
 from tracelake.shards.compaction import Collector
 from tracelake.shards.leases import Lease
 from tracelake.shards.model import Batch, Part, ShardState
-from tracelake.shards.partitioning import Numbers
+from tracelake.shards.parts import Numbers
 from tracelake.shards.rows import RETRACTIONS, ROW_ID, first_row_id
 from tracelake.shards.shard import Shard
 from tracelake.storage import KeyValueStore, ObjectStore

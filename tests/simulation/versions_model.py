@@ -8,7 +8,6 @@ from tests.simulation.scenarios import require
 from tracelake.storage import Version
 from tracelake.testing import Run
 from tracelake.versions.branch_store import BranchRecords
-from tracelake.versions.history import log
 from tracelake.versions.model import (
     TRANSACTION,
     Answer,
@@ -29,7 +28,7 @@ from tracelake.versions.model import (
     content_id,
     from_bytes,
 )
-from tracelake.versions.tree import ContentT, path_of
+from tracelake.versions.tree import ContentT, log, path_of
 
 COMMIT, NOTHING, CONFLICT, FAILED, DROPPED = "", "nothing", "conflict", "failed", "dropped"
 """Results of a request."""

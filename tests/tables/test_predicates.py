@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tracelake.shards.model import Part
-from tracelake.shards.partitioning import bucket_of, ranges_of
+from tracelake.shards.parts import bucket_of, ranges_of
 from tracelake.tables.predicates import Comparison, Layout, comparisons_by_use, comparisons_in, key_text
 from tracelake.tables.scan import connection
 

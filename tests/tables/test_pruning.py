@@ -17,7 +17,7 @@ import pytest
 import tracelake
 from tracelake import UsageError
 from tracelake.shards.model import Part
-from tracelake.shards.partitioning import bucket_of, ranges_of
+from tracelake.shards.parts import bucket_of, ranges_of
 from tracelake.tables.predicates import Layout, key_text
 
 SINGLES: Final = [0.1, 0.3, 1 / 3, 16777216.0, 3.4e38, 1e-45, 1e-30, -0.0, 0.0, 5e8]

@@ -10,8 +10,7 @@ import pytest
 
 from tests.patience import HANG_S, wait_until
 from tracelake._errors import StorageError
-from tracelake.durations import backoff_s
-from tracelake.tasks.backoff import FailureLog, PeriodicThread
+from tracelake.tasks.backoff import FailureLog, PeriodicThread, backoff_s
 
 
 def test_wake_and_stop_end_a_pause() -> None:

@@ -15,7 +15,7 @@ import tracelake
 from tests.strategies import int64s, texts
 from tracelake import ExpiredError, Lake, UsageError
 from tracelake.shards.model import Part
-from tracelake.shards.partitioning import bucket_of, buckets_of
+from tracelake.shards.parts import bucket_of, buckets_of
 from tracelake.shards.rows import ROW_ID
 from tracelake.tables.predicates import key_text
 from tracelake.tables.scan import connection

@@ -222,7 +222,7 @@ def test_deeper_than_anyone_looks_is_a_conflict(monkeypatch: pytest.MonkeyPatch)
     world = World()
     crossed(world, ("p/a", 1), ("p/b", 1))
     world.write("one", "p/a", 0)
-    monkeypatch.setattr("tracelake.versions.history.MERGE_ANCESTORS_MAX", 0)
+    monkeypatch.setattr("tracelake.versions.tree.MERGE_ANCESTORS_MAX", 0)
     with pytest.raises(ConflictError) as conflict:
         world.repository.merge(world.head("one"))
     assert conflict.value.paths == ("p/a",)

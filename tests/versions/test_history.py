@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tracelake._errors import DamageError
-from tracelake.versions import history
+from tracelake.versions import tree
 from tracelake.versions.model import AFTER, TRANSACTION, Commit
 
 Graph = list[list[int]]
@@ -51,10 +51,10 @@ def test_merge_bases_are_the_best_common_ancestors(graph: Graph, data: st.DataOb
     best = {one for one in common if not any(one in ancestors(graph, other) for other in common - {one})}
     read = commits(graph).__getitem__
     ours, theirs = ([name(at) for at in side] for side in (left, right))
-    found = history.merge_bases(ours, theirs, read)
+    found = tree.merge_bases(ours, theirs, read)
     assert sorted(found) == sorted(name(one) for one in best)
-    assert history.merge_bases(theirs, ours, read) == found
-    assert history.merge_bases([""], ours, read) == ()
+    assert tree.merge_bases(theirs, ours, read) == found
+    assert tree.merge_bases([""], ours, read) == ()
 
 
 @given(graphs(), st.data())
@@ -62,9 +62,9 @@ def test_contains_is_being_an_ancestor(graph: Graph, data: st.DataObject) -> Non
     """A commit is contained if some path of parents leads to it."""
     head, commit = (data.draw(st.integers(0, len(graph) - 1)) for _ in range(2))
     read = commits(graph).__getitem__
-    assert history.contains(name(head), name(commit), read) == (commit in ancestors(graph, head))
-    assert not history.contains(name(head), "", read)
-    assert not history.contains("", name(commit), read)
+    assert tree.contains(name(head), name(commit), read) == (commit in ancestors(graph, head))
+    assert not tree.contains(name(head), "", read)
+    assert not tree.contains("", name(commit), read)
 
 
 @given(graphs())
@@ -76,8 +76,8 @@ def test_log_goes_by_first_parents(graph: Graph) -> None:
         expected.append(name(at))
         at = graph[at][0] if graph[at] else None
     read = commits(graph).__getitem__
-    assert [found for found, _ in history.log(name(len(graph) - 1), read)] == expected
-    assert list(history.log("", read)) == []
+    assert [found for found, _ in tree.log(name(len(graph) - 1), read)] == expected
+    assert list(tree.log("", read)) == []
 
 
 def test_transactions_in_a_history() -> None:
@@ -88,9 +88,9 @@ def test_transactions_in_a_history() -> None:
         for number, said in enumerate(metadata)
     }
     read = made.__getitem__
-    assert [history.newest_transaction(name(at), read) for at in range(5)] == [0, 0, 1, 1, 1]
-    assert history.newest_transaction("", read) == -1
-    assert history.commit_of(1, name(4), read) == name(2)
-    assert history.commit_of(0, name(4), read) == name(0)
+    assert [tree.newest_transaction(name(at), read) for at in range(5)] == [0, 0, 1, 1, 1]
+    assert tree.newest_transaction("", read) == -1
+    assert tree.commit_of(1, name(4), read) == name(2)
+    assert tree.commit_of(0, name(4), read) == name(0)
     with pytest.raises(DamageError, match="no commit of transaction 2 in the history of c04"):
-        history.commit_of(2, name(4), read)
+        tree.commit_of(2, name(4), read)

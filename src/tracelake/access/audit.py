@@ -25,13 +25,13 @@ import msgspec
 
 from tracelake import limits
 from tracelake._errors import DamageError, UsageError
+from tracelake._settings import duration_ns
 from tracelake.access import keys, oidc
 from tracelake.access.keys import ALL_WORKSPACES, AUDIT_VERSION, AuditKind, AuditRecord
-from tracelake.durations import duration_ns
 from tracelake.formats import decode, encode
 from tracelake.results import Finding
 from tracelake.storage import Entry, KeyValueStore
-from tracelake.storage.verify import check_records, whole_of
+from tracelake.storage.ports import check_records, whole_of
 
 AUDIT_GAP_MAX_NS: Final = 30 * 86_400 * 10**9
 """Largest time between two records that counts towards their age, because a clock that jumps ahead would age all

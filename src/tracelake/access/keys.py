@@ -22,10 +22,10 @@ from typing import ClassVar, Final, Literal, TypeAlias, get_args
 import msgspec
 
 from tracelake import _errors, limits
-from tracelake.durations import duration_ns
+from tracelake._settings import duration_ns
 from tracelake.formats import decode, encode
 from tracelake.storage import ABSENT, Conflict, Done, Entry, KeyValueStore, settle
-from tracelake.storage.verify import whole_of
+from tracelake.storage.ports import whole_of
 
 KEY_CHANGE_TRIES_MAX: Final = 20
 """Attempts to change a key while others change it."""

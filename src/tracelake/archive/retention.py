@@ -23,7 +23,7 @@ import msgspec
 from sqlalchemy import Connection, delete, select
 
 from tracelake._errors import NotFoundError, UsageError
-from tracelake.durations import duration_ns
+from tracelake._settings import duration_ns
 from tracelake.limits import NAME_QUOTED_MAX_CHARS, QUOTED_MAX_CHARS, TRACKING_NAME_MAX_CHARS
 from tracelake.tracking import schema
 from tracelake.tracking.store import TrackingStore

@@ -18,7 +18,7 @@ import pyarrow as pa
 from sqlalchemy import select
 
 from tracelake import _errors, limits
-from tracelake._settings import find_metadata
+from tracelake._settings import duration_ns, find_metadata
 from tracelake.archive import archive_pass, model
 from tracelake.archive.archive_pass import ARCHIVE_FINALIZE_TRACES
 from tracelake.archive.candidates import Candidates, Place, TraceBatch
@@ -28,7 +28,6 @@ from tracelake.archive.scheduler import Marks
 from tracelake.archive.store import ArchiveSpace, ArchiveStore, is_still_at, reclaim_disk, space
 from tracelake.batching import batches
 from tracelake.context import LakeContext
-from tracelake.durations import duration_ns
 from tracelake.limits import ARCHIVE_ROWS_MAX_BYTES, TRACE_ROWS_MAX_BYTES
 from tracelake.location import open_location
 from tracelake.storage import ObjectStore, open_objects

@@ -18,7 +18,7 @@ from tracelake.archive.store import is_still_at
 from tracelake.limits import TRACKING_NAME_MAX_CHARS
 from tracelake.results import Finding
 from tracelake.storage import ObjectStore, open_objects
-from tracelake.storage.verify import VERIFY_ALIKE_MAX
+from tracelake.storage.ports import VERIFY_ALIKE_MAX
 from tracelake.tables.builtin import TABLE_SPANS
 from tracelake.tables.scan import connection as duckdb_connection
 from tracelake.tables.upsert_rule import KEY, KEY_COLUMNS

@@ -31,7 +31,7 @@ from tracelake._settings import find_committer
 from tracelake.datasets.model import Example, from_bytes
 from tracelake.results import Finding
 from tracelake.storage import ObjectStore
-from tracelake.storage.verify import object_finding
+from tracelake.storage.ports import object_finding
 from tracelake.versions.model import Commit, FileAt
 from tracelake.versions.protocol import is_fresh
 from tracelake.versions.repository import Repository

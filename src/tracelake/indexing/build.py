@@ -40,8 +40,8 @@ from tracelake.search.finalize import (
     write_parts,
 )
 from tracelake.search.model import Manifest, PartRef, Receipt, RowIds, manifest_path, rebuild_name
-from tracelake.search.protocol import parts_of_build
-from tracelake.search.vectors import PLAIN, IndexSettings, VectorSettings, has_vectors
+from tracelake.search.protocol import has_vectors, parts_of_build
+from tracelake.search.vectors import PLAIN, IndexSettings, VectorSettings
 from tracelake.shards.leases import Lease
 from tracelake.shards.model import Part
 from tracelake.shards.rows import ROW_ID, first_row_id, rows_sql, time_sql

@@ -33,8 +33,7 @@ from tracelake.formats import decode, encode
 from tracelake.journal import model
 from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX
 from tracelake.storage import ABSENT, Done, KeyValueStore
-from tracelake.storage.ports import RECORD_NAME_KEY_BYTES
-from tracelake.storage.verify import whole_of
+from tracelake.storage.ports import RECORD_NAME_KEY_BYTES, whole_of
 
 _PATH_HASH_CHARS: Final = 16
 _CONTENT_CHARS: Final = RECORD_NAME_KEY_BYTES

@@ -51,7 +51,7 @@ from tracelake.journal.protocol import beginnings_below, floor_above, merge_step
 from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX
 from tracelake.results import Finding
 from tracelake.storage import ABSENT, Conflict, Done, Entry, Expected, KeyValueStore, settle
-from tracelake.storage.verify import check_records
+from tracelake.storage.ports import check_records
 
 _FLOOR: Final = "floor"
 _ERASED_DIGITS: Final = 3

@@ -46,9 +46,8 @@ from tracelake.results import BackupReport, Finding, VerifyReport
 from tracelake.shards.leases import Leases
 from tracelake.shards.shard import Shard
 from tracelake.shards.verify import ShardCheck, check_shards
-from tracelake.storage.ports import encode_text
+from tracelake.storage.ports import CopiedStore, Row, check_database, check_records, encode_text
 from tracelake.storage.urls import without_password
-from tracelake.storage.verify import CopiedStore, Row, check_database, check_records
 from tracelake.tables.builtin import BUILT_IN, TABLE_SPANS, BuiltInTable, entry_of
 from tracelake.tables.maintenance import check_built_in, check_keys, check_spec, user_tables
 from tracelake.tables.retention import PARTITION as RETENTION_PARTITION

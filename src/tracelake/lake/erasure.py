@@ -53,7 +53,7 @@ from tracelake.scratch import delete_directory
 from tracelake.shards.compaction import Collector
 from tracelake.shards.rows import literal
 from tracelake.storage import KeyValueStore, ObjectStore, delete_all, open_key_value, open_objects
-from tracelake.storage.verify import CopiedStore
+from tracelake.storage.ports import CopiedStore
 from tracelake.tables.builtin import BUILT_IN, TABLE_SPANS
 from tracelake.tables.redaction import TableRedactor
 from tracelake.tracking.erasure import ErasedTraces, erased_hash, scrub, scrub_sqlite

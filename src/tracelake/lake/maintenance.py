@@ -25,7 +25,6 @@ from tracelake.datasets.model import DATASETS, is_spec
 from tracelake.indexing.build import AS_BEFORE, Vectors, rebuild
 from tracelake.journal.store import Journal, trim
 from tracelake.limits import EPOCH_MIN_S, JOURNAL_TRANSACTIONS_KEPT
-from tracelake.location import first_index
 from tracelake.pipeline.publish import Outputs
 from tracelake.results import CompactReport, GcReport, IndexReport
 from tracelake.search.finalize import CollectedIndexParts as IndexCollected
@@ -189,7 +188,7 @@ class Maintenance:
             chosen,
             progress or silent,
             text,
-            first_index(self._opened.config),
+            self._opened.first_index,
             wanted,
         )
         self._opened.forget_view()

@@ -20,7 +20,6 @@ from tracelake.journal.protocol import EACH_STEP, CommitPolicy
 from tracelake.journal.quarantine import QuarantineStore
 from tracelake.journal.store import IngestedFiles
 from tracelake.limits import TRANSACTION_DELAY_S, TRANSACTION_INPUT_MAX_BYTES, TRANSACTION_ROWS_MAX
-from tracelake.location import first_index
 from tracelake.pipeline.continuous import InboxPipeline, recording_receipts
 from tracelake.pipeline.decode_task import group_inputs
 from tracelake.pipeline.driver import Pipeline
@@ -324,7 +323,7 @@ def main_pipeline(opened: LakeContext, runner: TaskRunner) -> Pipeline:
         buckets,
         runner,
         start_work=in_thread,
-        initial_index=first_index(opened.config),
+        initial_index=opened.first_index,
         added=AddedOutputs(opened.key_value, opened.objects, buckets),
     )
 
@@ -342,7 +341,7 @@ def inbox_pipeline(
         runner,
         replica=replica,
         watch=find_watch(watch),
-        first=first_index(config),
+        first=opened.first_index,
         mode=mode,
         journal_kept=settings.journal_transactions,
         # With a policy of the user, an open transaction waits, and not its input.
@@ -401,6 +400,6 @@ class Quarantine:
     def _decide(self, transaction: int, decision: QuarantineAction) -> list[SetAsideInput]:
         opened = self._opened
         actions = QuarantineActions(
-            "main", opened.key_value, opened.objects, opened.config.buckets, first_index(opened.config)
+            "main", opened.key_value, opened.objects, opened.config.buckets, opened.first_index
         )
         return [shown(suspect) for suspect in actions.decide(transaction, decision)]

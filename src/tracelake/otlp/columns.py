@@ -20,10 +20,17 @@ from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 from tracelake.limits import OTLP_TEXT_MAX_BYTES, SPANS_EXPANDED_MAX_BYTES
 from tracelake.otlp import conventions, messages, prices
 from tracelake.otlp.conventions import SERVICE, WORKSPACE, WORKSPACE_DEFAULT
-from tracelake.otlp.json_messages import Message
 from tracelake.otlp.parse import ROW_BYTES, Dialect
 from tracelake.otlp.schema import ATTRIBUTES, EVENT, KINDS, LINK, OTLP_REST, SCOPE, SPANS, STATUSES
-from tracelake.otlp.values import READABLE, Exceptions, RefusedError, mark_repeats, to_text, types_tail
+from tracelake.otlp.values import (
+    READABLE,
+    Exceptions,
+    Message,
+    RefusedError,
+    mark_repeats,
+    to_text,
+    types_tail,
+)
 
 if TYPE_CHECKING:
     Array: TypeAlias = pa.Array[Any]

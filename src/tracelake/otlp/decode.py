@@ -28,9 +28,8 @@ from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
 from tracelake import limits
 from tracelake._errors import DecodeError
-from tracelake.otlp import json_messages, parse, wire
+from tracelake.otlp import parse, values, wire
 from tracelake.otlp.columns import SpanChecks
-from tracelake.otlp.json_messages import Message
 from tracelake.otlp.parse import (
     Dialect,
     PayloadSize,
@@ -43,7 +42,7 @@ from tracelake.otlp.parse import (
     replace_bad_bytes,
     split_protobuf,
 )
-from tracelake.otlp.values import RefusedError
+from tracelake.otlp.values import Message, RefusedError
 from tracelake.otlp.wire import UnknownContainer
 from tracelake.results import Problem
 
@@ -59,8 +58,8 @@ class Decoded:
     """The first PROBLEMS_MAX notes about accepted spans that were altered."""
 
 
-_STRICT_JSON_DECODER: Final = msgspec.json.Decoder(json_messages.StrictTracesData, strict=False)
-_JSON_DECODER: Final = msgspec.json.Decoder(json_messages.TracesData, strict=False)
+_STRICT_JSON_DECODER: Final = msgspec.json.Decoder(values.StrictTracesData, strict=False)
+_JSON_DECODER: Final = msgspec.json.Decoder(values.TracesData, strict=False)
 # Measured on both real data sets: ids become hex, derived columns repeat texts, and JSON loses its syntax.
 _JSON_GROWTH: Final = 1
 _PROTOBUF_GROWTH: Final = 2

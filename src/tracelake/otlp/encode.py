@@ -22,8 +22,8 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1 import trace_pb2 as pb
 
 from tracelake.otlp import values
-from tracelake.otlp.json_messages import Message as OtlpMessage
 from tracelake.otlp.schema import KINDS, STATUSES
+from tracelake.otlp.values import Message as OtlpMessage
 from tracelake.otlp.values import double_text, exceptions_of, from_text, unmark
 from tracelake.results import Row
 

@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import msgspec
 
 from tracelake.limits import MESSAGE_PARSED_MAX_BYTES, MESSAGES_MAX, OTLP_TEXT_MAX_BYTES
-from tracelake.otlp.json_messages import Message
 from tracelake.otlp.parse import pruned
-from tracelake.otlp.values import READABLE
+from tracelake.otlp.values import READABLE, Message
 
 if TYPE_CHECKING:
     from tracelake.otlp.columns import Attributes, Children

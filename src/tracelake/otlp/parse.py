@@ -28,9 +28,14 @@ from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
 from tracelake import limits
 from tracelake._errors import DecodeError
-from tracelake.otlp import json_messages
-from tracelake.otlp.json_messages import Message
-from tracelake.otlp.values import RefusedError
+from tracelake.otlp.values import (
+    InstrumentationLibrarySpans,
+    Message,
+    RefusedError,
+    ResourceSpans,
+    ScopeSpans,
+    Span,
+)
 from tracelake.otlp.wire import (
     OLD_SCOPE_SPANS,
     OLD_SCOPE_SPANS_FIELD,
@@ -115,15 +120,15 @@ def json_groups(data: Any) -> list[ResourceGroup]:
 
 
 def _json_resource(data: Any) -> ResourceGroup:
-    scopes = [_json_scope(item, json_messages.ScopeSpans) for item in _list_of(data, "scopeSpans")]
+    scopes = [_json_scope(item, ScopeSpans) for item in _list_of(data, "scopeSpans")]
     old = _list_of(data, OLD_SCOPE_SPANS)
-    scopes += [_json_scope(item, json_messages.InstrumentationLibrarySpans) for item in old]
+    scopes += [_json_scope(item, InstrumentationLibrarySpans) for item in old]
     header = {key: value for key, value in data.items() if key not in ("scopeSpans", OLD_SCOPE_SPANS)}
-    return ResourceGroup(_convert(json_messages.ResourceSpans, header), scopes)
+    return ResourceGroup(_convert(ResourceSpans, header), scopes)
 
 
 def _json_scope(data: Any, kind: type[Message]) -> ScopeGroup:
-    spans = [_convert(json_messages.Span, item, _identity(item)) for item in _list_of(data, "spans")]
+    spans = [_convert(Span, item, _identity(item)) for item in _list_of(data, "spans")]
     header = {key: value for key, value in data.items() if key != "spans"}
     return ScopeGroup(_convert(kind, header), spans)
 

@@ -27,9 +27,9 @@ from tracelake.otlp.columns import SpanChecks, SpanColumns, derive_columns
 from tracelake.otlp.conventions import WORKSPACE
 from tracelake.otlp.decode import Decoded, decode_json, decode_protobuf
 from tracelake.otlp.framing import Format
-from tracelake.otlp.json_messages import Message
 from tracelake.otlp.parse import Dialect
 from tracelake.otlp.prices import SHIPPED, PriceTable
+from tracelake.otlp.values import Message
 from tracelake.otlp.wire import has_old_names, take_old_names
 
 _PLAIN: Final = ("span_id", "parent_span_id", "name", "kind", "status", "start_ns", "end_ns")

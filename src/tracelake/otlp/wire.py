@@ -27,7 +27,7 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 from opentelemetry.proto.trace.v1 import trace_pb2 as pb
 
 from tracelake.limits import OTLP_NESTING_MAX
-from tracelake.otlp import json_messages
+from tracelake.otlp.values import Span
 
 
 class WireError(ValueError):
@@ -218,7 +218,7 @@ _ROOT_FIELDS: Final = frozenset({"resourceSpans"})
 _RESOURCE_FIELDS: Final = frozenset({"resource", "scopeSpans", "schemaUrl", OLD_SCOPE_SPANS})
 _SCOPE_FIELDS: Final = frozenset({"scope", "instrumentationLibrary", "spans", "schemaUrl"})
 _SPAN_LISTS: Final = frozenset({"attributes", "events", "links"})
-_SPAN_FIELDS: Final = frozenset(json_messages.Span.__struct_encode_fields__)
+_SPAN_FIELDS: Final = frozenset(Span.__struct_encode_fields__)
 _SPAN_KEYS: Final = frozenset({"traceid", "spanid", "starttimeunixnano"})
 """Fields that identify an object as a span, in lower case without underscores."""
 _LENGTH_DELIMITED: Final = 2

@@ -16,7 +16,6 @@ from typing import Final
 
 from tracelake import limits
 from tracelake._errors import DamageError, StorageError, UnreadInputsError
-from tracelake.durations import backoff_s
 from tracelake.journal.protocol import EACH_STEP, CommitPolicy
 from tracelake.journal.store import IngestedFiles, Journal, PublishReceipt, PublishReceipts, trim
 from tracelake.limits import STORED_EXPANDS, TRANSACTION_INPUT_MAX_BYTES
@@ -44,7 +43,7 @@ from tracelake.search.vectors import PLAIN, IndexSettings
 from tracelake.storage import KeyValueStore, ObjectStore
 from tracelake.storage.local import is_disk_full
 from tracelake.tables.builtin import BUILT_IN
-from tracelake.tasks.backoff import Backoff, PeriodicThread
+from tracelake.tasks.backoff import Backoff, PeriodicThread, backoff_s
 from tracelake.tasks.runners import OnProgress, Progress, Stage, TaskRunner, is_warm, silent
 
 JOURNAL_TRIM_EACH: Final = 100

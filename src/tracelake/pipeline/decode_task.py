@@ -37,7 +37,7 @@ from tracelake.pipeline.sources.files import experiment_of
 from tracelake.pipeline.sources.registry import fetch_all, known_bytes, to_range
 from tracelake.results import Problem
 from tracelake.scratch import scratch_directory
-from tracelake.shards.partitioning import by_bucket, cut
+from tracelake.shards.parts import by_bucket, cut
 from tracelake.storage import ObjectStore, open_objects
 
 STAGED_PIECE_MAX_BYTES: Final = 64 * MIB

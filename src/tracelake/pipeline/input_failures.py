@@ -52,7 +52,7 @@ from tracelake.search.analyzers import ENGLISH
 from tracelake.search.finalize import clean_staging
 from tracelake.shards.shard import EMPTY
 from tracelake.storage import KeyValueStore, ObjectStore
-from tracelake.storage.verify import whole_of
+from tracelake.storage.ports import whole_of
 from tracelake.tables.builtin import BUILT_IN, TABLE_SPANS
 from tracelake.tasks.runners import TaskRunner
 

@@ -43,8 +43,7 @@ from tracelake.search.build import build_part
 from tracelake.search.vectors import VectorSettings
 from tracelake.shards.lookup import Lookup
 from tracelake.shards.model import Part
-from tracelake.shards.partitioning import Numbers, all_of, by_bucket, cut
-from tracelake.shards.parts import write_part
+from tracelake.shards.parts import Numbers, all_of, by_bucket, cut, write_part
 from tracelake.shards.rows import (
     GIVEN_UP,
     RETRACTIONS,

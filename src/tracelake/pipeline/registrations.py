@@ -28,7 +28,7 @@ from tracelake.pipeline.sources.base import to_name
 from tracelake.pipeline.sources.files import FILES, path_of
 from tracelake.pipeline.sources.registry import OWN, source_of
 from tracelake.storage import ABSENT, Conflict, Done, Entry, KeyValueStore
-from tracelake.storage.verify import whole_of
+from tracelake.storage.ports import whole_of
 
 _NAME: Final = re.compile(rf"[A-Za-z0-9._-]{{1,{NAME_MAX_CHARS}}}")
 _END: Final = "/"

@@ -37,8 +37,7 @@ from tracelake.pipeline.input_failures import Guarded, tasks_work
 from tracelake.pipeline.sources.base import Input
 from tracelake.scratch import scratch_directory
 from tracelake.shards.model import Part
-from tracelake.shards.partitioning import cut, is_all
-from tracelake.shards.parts import check_part
+from tracelake.shards.parts import check_part, cut, is_all
 from tracelake.shards.rows import conform
 from tracelake.storage import LocalFiles, ObjectStore, delete_all, open_objects
 from tracelake.tasks.runners import OnProgress, Progress, ReceiptT, Stage, TaskRunner, TaskT

@@ -29,7 +29,7 @@ from tracelake.results import Finding, SetAsideInput
 from tracelake.search.verify import IndexCheck
 from tracelake.shards.verify import ShardCheck
 from tracelake.storage import KeyValueStore, ObjectStore
-from tracelake.storage.verify import whole_of
+from tracelake.storage.ports import whole_of
 from tracelake.tables.view import INDEX_ENTRY
 from tracelake.versions.model import IndexAt
 from tracelake.versions.verify import CheckedCommit

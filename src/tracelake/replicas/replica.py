@@ -25,7 +25,7 @@ from tracelake.limits import ERROR_MAX_CHARS, REPLICA_GONE_S
 from tracelake.replicas import protocol
 from tracelake.results import Finding, ReplicaInfo
 from tracelake.storage import ABSENT, Conflict, Done, Entry, KeyValueStore
-from tracelake.storage.verify import check_records, whole_of
+from tracelake.storage.ports import check_records, whole_of
 from tracelake.tasks.backoff import PeriodicThread
 
 REPLICA_HEARTBEAT_S: Final = 3.0

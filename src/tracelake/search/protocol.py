@@ -28,7 +28,7 @@ from tracelake._errors import DamageError, UsageError
 from tracelake.batching import ONE_WINDOW, Windows, batches
 from tracelake.limits import INDEX_MERGED_MAX_BYTES, INDEX_REBUILT_PART_ROWS
 from tracelake.search.model import Manifest, PartRef, Receipt, manifest_path, part_path
-from tracelake.search.vectors import VectorSettings, has_vectors
+from tracelake.search.vectors import PartVectors, VectorSettings
 
 INDEX_NEWEST_PARTS_MAX: Final = 8
 """Parts that an index manifest lists itself."""
@@ -346,6 +346,12 @@ def to_rewrite(generations: Sequence[Generation], live: Mapping[int, int]) -> li
         if each.documents - sum(rows for t, rows in live.items() if each.lower <= t < each.upper)
         > INDEX_REWRITTEN_SHARE * each.documents
     ]
+
+
+def has_vectors(stored: PartVectors | None, wanted: VectorSettings | None) -> bool:
+    """Return whether a part has vectors of the wanted settings, or whether none are wanted. After failures, some spans
+    of such a part have no vector."""
+    return wanted is None or (stored is not None and stored.fingerprint == wanted.fingerprint)
 
 
 def without_vectors(generations: Sequence[Generation], vectors: VectorSettings | None) -> list[Generation]:

@@ -100,12 +100,6 @@ def checked_settings(source: str, dimensions: int, metric: str, version: str = "
         raise UsageError(f"these vector settings are not valid: {error}.") from error
 
 
-def has_vectors(stored: PartVectors | None, wanted: VectorSettings | None) -> bool:
-    """Return whether a part has vectors of the wanted settings, or whether none are wanted. After failures, some spans
-    of such a part have no vector."""
-    return wanted is None or (stored is not None and stored.fingerprint == wanted.fingerprint)
-
-
 class IndexSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Settings of an index: its analyzer and its vectors."""
 

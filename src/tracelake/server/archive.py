@@ -21,10 +21,10 @@ from fastapi import APIRouter, Query, Request, Response
 from pydantic import Field
 
 from tracelake import _errors, limits
+from tracelake._settings import duration_ns
 from tracelake.archive.model import DELETION_KEPT, DELETION_REMOVED, ArchiveReport
 from tracelake.archive.retention import ArchiveOutcome
 from tracelake.archive.scheduler import ARCHIVE_POLL_S, ARCHIVE_STOP_MAX_S, ArchiveLoop, Marks
-from tracelake.durations import duration_ns
 from tracelake.lake.lake import Lake
 from tracelake.server import routes
 from tracelake.server.http_policy import RequestLake, status_of

@@ -38,7 +38,6 @@ from typing import Any, Final, NoReturn, Protocol
 
 from tracelake import limits
 from tracelake._errors import TracelakeError, UsageError
-from tracelake.durations import backoff_s
 from tracelake.lake.lake import Lake
 from tracelake.lake.lake import open as open_lake
 from tracelake.limits.input import MIB
@@ -46,7 +45,7 @@ from tracelake.location import in_memory
 from tracelake.pipeline.continuous import PipelineLoop
 from tracelake.replicas.replica import default_name
 from tracelake.results import ReplicaInfo
-from tracelake.tasks.backoff import PeriodicThread
+from tracelake.tasks.backoff import PeriodicThread, backoff_s
 
 MEMORY_LOOK_S: Final = 5.0
 """Interval at which a server checks its memory."""

@@ -39,8 +39,17 @@ from tracelake.limits.input import MIB
 from tracelake.scratch import scratch_directory
 from tracelake.shards.leases import Lease, drop_expired_leases, expired_leases, leases, moment, this_machine
 from tracelake.shards.model import Batch, BatchRef, Moment, Part, Retired
-from tracelake.shards.partitioning import Numbers, is_all, may_share
-from tracelake.shards.parts import GROUP_BYTES, KEY_FILTER, PARTS, STAGED, check_part, write_part
+from tracelake.shards.parts import (
+    GROUP_BYTES,
+    KEY_FILTER,
+    PARTS,
+    STAGED,
+    Numbers,
+    check_part,
+    is_all,
+    may_share,
+    write_part,
+)
 from tracelake.shards.protocol import collectable, drop_retired, is_orphan_epoch, next_epoch
 from tracelake.shards.rows import (
     GONE,

@@ -24,15 +24,21 @@ import pyarrow.parquet as pq
 from tracelake import limits
 from tracelake._errors import DamageError, NotFoundError
 from tracelake.shards.model import Part
-from tracelake.shards.partitioning import Bits, Hashes, Numbers, hashes_of, is_all, may_hold, may_share
 from tracelake.shards.parts import (
+    Bits,
     ByteLRU,
     Footer,
+    Hashes,
+    Numbers,
     Summary,
     chunk_bounds,
     chunk_hash,
     damage,
     footers,
+    hashes_of,
+    is_all,
+    may_hold,
+    may_share,
     summaries,
 )
 from tracelake.shards.rows import (

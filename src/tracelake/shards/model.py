@@ -5,14 +5,16 @@ The state record is small and changes by compare-and-set. Everything that it nam
 
 from __future__ import annotations
 
-from typing import Final, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
 import msgspec
 
 from tracelake.formats import decode, encode
-from tracelake.shards.partitioning import Ranges
 
 FORMAT_VERSION: Final = 1
+Bound: TypeAlias = int | float | str
+Ranges: TypeAlias = dict[str, tuple[Bound, Bound]]
+"""Minimum and maximum of some columns, without nulls. Other columns may hold anything."""
 
 
 class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

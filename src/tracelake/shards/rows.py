@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from msgspec.structs import replace as changed
 
 from tracelake.shards.model import Part
-from tracelake.shards.partitioning import Numbers, buckets_of, is_all, may_share
+from tracelake.shards.parts import Numbers, buckets_of, is_all, may_share
 from tracelake.shards.shard import Snapshot
 
 ROW_ID: Final = pa.field("_row_id", pa.int64(), nullable=False)

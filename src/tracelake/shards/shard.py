@@ -25,8 +25,7 @@ from tracelake._errors import ContentionError, DamageError, ExpiredError, Indete
 from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX, WRITES_REMEMBERED
 from tracelake.limits.input import MIB
 from tracelake.shards import model, protocol
-from tracelake.shards.partitioning import lies_in
-from tracelake.shards.parts import ByteLRU
+from tracelake.shards.parts import ByteLRU, lies_in
 from tracelake.storage import (
     ABSENT,
     Done,

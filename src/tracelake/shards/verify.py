@@ -21,7 +21,7 @@ from tracelake.shards.model import Batch, BatchRef, Part
 from tracelake.shards.rows import rows_by_time
 from tracelake.shards.shard import Shard
 from tracelake.storage import KeyValueStore, ObjectStore
-from tracelake.storage.verify import check_records, object_finding
+from tracelake.storage.ports import check_records, object_finding
 
 _PARTITIONS: Final = (
     states.SHARDS_PARTITION,

@@ -26,7 +26,7 @@ from tracelake.batching import batches
 from tracelake.limits.input import MIB
 from tracelake.storage import ports
 from tracelake.storage.failures import FailureKind, of_postgres
-from tracelake.storage.verify import DatabaseCheck, check_rows, sealed_version
+from tracelake.storage.ports import DatabaseCheck, check_rows, sealed_version
 
 POSTGRES_STATEMENT_BYTES: Final = 16 * MIB
 """Records that one statement writes; a single larger one is allowed."""

@@ -39,7 +39,7 @@ from tracelake._errors import DamageError, IndeterminateError, StorageError, Usa
 from tracelake.storage import ports
 from tracelake.storage.failures import FailureKind, of_sqlite_commit
 from tracelake.storage.local import make_directory
-from tracelake.storage.verify import VERIFY_ALIKE_MAX, DatabaseCheck, Row, check_rows, sealed_version
+from tracelake.storage.ports import VERIFY_ALIKE_MAX, DatabaseCheck, Row, check_rows, sealed_version
 
 WRITE_ERRORS: Final = (
     sqlite3.SQLITE_READONLY,

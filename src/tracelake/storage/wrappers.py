@@ -43,7 +43,7 @@ from tracelake.formats import turned
 from tracelake.storage import ports
 from tracelake.storage.buckets import BucketObjectStore
 from tracelake.storage.local import OBJECTS_AT_ONCE, FileObjectStore
-from tracelake.storage.verify import DatabaseCheck, check_database
+from tracelake.storage.ports import DatabaseCheck, check_database
 
 _ResultT = TypeVar("_ResultT")
 

@@ -24,8 +24,8 @@ import pyarrow as pa
 
 from tracelake._errors import QueryError
 from tracelake.limits import QUOTED_MAX_CHARS
-from tracelake.shards.model import Part
-from tracelake.shards.partitioning import Bound, bucket_of, lies_in
+from tracelake.shards.model import Bound, Part
+from tracelake.shards.parts import bucket_of, lies_in
 from tracelake.shards.rows import GIVEN_UP
 
 _CONDITIONS_REMEMBERED_MAX: Final = 16

@@ -28,8 +28,7 @@ from msgspec.structs import replace
 from tracelake.scratch import scratch_directory
 from tracelake.shards.leases import Lease
 from tracelake.shards.model import Batch, Part, ShardState
-from tracelake.shards.partitioning import Numbers
-from tracelake.shards.parts import KEY_FILTER, write_part
+from tracelake.shards.parts import KEY_FILTER, Numbers, write_part
 from tracelake.shards.rows import RETRACTIONS, ROW_ID, first_row_id, parquet
 from tracelake.shards.shard import Shard
 from tracelake.storage import KeyValueStore, LocalFiles, ObjectStore

@@ -19,8 +19,8 @@ from typing import Final
 import msgspec
 
 from tracelake._errors import NotFoundError, QueryError, UsageError
+from tracelake._settings import duration_ns
 from tracelake.access.keys import ALL_WORKSPACES
-from tracelake.durations import duration_ns
 from tracelake.formats import decode, encode
 from tracelake.limits import NAME_QUOTED_MAX_CHARS, RETENTION_RULES_MAX
 from tracelake.otlp.conventions import EXPERIMENT

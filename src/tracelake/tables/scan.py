@@ -27,8 +27,7 @@ from tracelake.limits.input import MIB
 from tracelake.search.model import PartRef, RowIds
 from tracelake.shards.lookup import Columns, Lookup, column_cache
 from tracelake.shards.model import Part
-from tracelake.shards.partitioning import may_share
-from tracelake.shards.parts import check_part, is_checked
+from tracelake.shards.parts import check_part, is_checked, may_share
 from tracelake.shards.rows import (
     GIVEN_UP,
     GONE,

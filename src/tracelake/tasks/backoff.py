@@ -18,7 +18,6 @@ from typing import Final, Generic, Self, TypeVar
 
 from tracelake import _errors
 from tracelake._errors import DamageError, TaskError, TracelakeError
-from tracelake.durations import backoff_s
 from tracelake.limits import MAINTENANCE_TRIES, PIPELINE_PAUSE_MAX_S, PIPELINE_POLL_S
 
 MAINTENANCE_PAUSE_MAX_S: Final = 600.0
@@ -26,6 +25,11 @@ MAINTENANCE_PAUSE_MAX_S: Final = 600.0
 
 
 KeyT = TypeVar("KeyT", bound=Hashable)
+
+
+def backoff_s(first_s: float, failures: int, longest_s: float) -> float:
+    """Return the pause before a retry: doubled by each failure, up to the longest."""
+    return min(longest_s, first_s * 2.0 ** min(failures, 32))  # A larger power may be no float.
 
 
 @dataclass(frozen=True, slots=True)

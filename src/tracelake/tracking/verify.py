@@ -15,7 +15,7 @@ from tracelake.otlp.framing import segment_problem
 from tracelake.otlp.partition import COLUMNS, take_apart
 from tracelake.results import SERVER_KINDS, Finding, Problem
 from tracelake.storage import ObjectStore
-from tracelake.storage.verify import VERIFY_ALIKE_MAX
+from tracelake.storage.ports import VERIFY_ALIKE_MAX
 from tracelake.tracking import schema
 from tracelake.tracking.database import at_once, is_damage
 from tracelake.tracking.ingest_queue import PREFIX

@@ -37,8 +37,7 @@ from tracelake._errors import ExpiredError, InputError, NotFoundError, UsageErro
 from tracelake.limits import COMPARED_KEYS_MAX, PART_COPIES_MAX_BYTES
 from tracelake.limits.input import MIB
 from tracelake.shards.model import Part
-from tracelake.shards.partitioning import Numbers, buckets_of
-from tracelake.shards.parts import STAGED, part_path, write_part
+from tracelake.shards.parts import STAGED, Numbers, buckets_of, part_path, write_part
 from tracelake.shards.rows import ROW_ID, literal, lost_rows, quoted, with_relative_row_ids
 from tracelake.storage import LocalFiles, ObjectStore
 from tracelake.tables.predicates import key_text, overlap

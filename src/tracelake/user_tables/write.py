@@ -37,8 +37,7 @@ from tracelake.limits import PART_COPIES_MAX_BYTES
 from tracelake.limits.input import MIB
 from tracelake.shards.leases import Lease
 from tracelake.shards.model import Batch, Part, ShardState, Write
-from tracelake.shards.partitioning import Numbers
-from tracelake.shards.parts import write_part
+from tracelake.shards.parts import Numbers, write_part
 from tracelake.shards.protocol import may_append
 from tracelake.shards.rows import RETRACTIONS, first_row_id, relative, with_relative_row_ids
 from tracelake.shards.shard import EMPTY, Shard

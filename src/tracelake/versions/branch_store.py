@@ -31,8 +31,7 @@ from tracelake._errors import ContentionError, DamageError, IndeterminateError, 
 from tracelake.formats import decode, encode
 from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX
 from tracelake.storage import ABSENT, Done, Entry, Expected, Indeterminate, KeyValueStore, settle
-from tracelake.storage.ports import encode_text
-from tracelake.storage.verify import whole_of
+from tracelake.storage.ports import encode_text, whole_of
 from tracelake.versions import model
 
 _DAMAGED_ENTRIES_TOLD_MAX: Final = 3

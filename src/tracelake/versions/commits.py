@@ -36,12 +36,11 @@ from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX, NAME_QUOTED_MAX_CHARS,
 from tracelake.results import ExpiredCommits
 from tracelake.storage import ABSENT, Done, Entry, KeyValueStore, settle
 from tracelake.storage.ports import check_path
-from tracelake.versions import branch_store, history, model
-from tracelake.versions import tree as ranges
+from tracelake.versions import branch_store, model
+from tracelake.versions import tree as trees
 from tracelake.versions.expiry import Ancestry, GapRecords
-from tracelake.versions.history import ReadCommit, their_changes
 from tracelake.versions.protocol import Theirs, is_collectable, is_fresh, known_tokens, pending_tokens
-from tracelake.versions.tree import ContentStore, Difference, Tree, file_path
+from tracelake.versions.tree import ContentStore, Difference, ReadCommit, Tree, file_path, their_changes
 
 NameT = TypeVar("NameT", model.BranchRecord, model.Tag)
 
@@ -166,7 +165,7 @@ class Commits:
         """Yield (id, commit) from this commit back to the oldest, along first parents, without expired commits. The
         parents are the nearest kept ones."""
         with self._reading(commit_id):
-            yield from history.log(commit_id, self.ancestry().commit)
+            yield from trees.log(commit_id, self.ancestry().commit)
 
     def expired(self) -> ExpiredCommits | None:
         """Return the number of expired commits and the oldest readable one; None if none has expired."""
@@ -183,13 +182,13 @@ class Commits:
     ) -> Iterator[tuple[str, model.Reference]]:
         """Yield the result of `entries` range by range, because the entries may not fit into memory."""
         tree = Tree(self._contents.read)
-        return ranges.scan(tree.ranges(commit_id), tree.range, start, stop)
+        return trees.scan(tree.ranges(commit_id), tree.range, start, stop)
 
     def count(self, commit_id: str, start: str, stop: str) -> int:
         """Return the number of entries with start <= path < stop, without reading most of them."""
         tree = Tree(self._contents.read)
         with self._reading(commit_id):
-            return ranges.count(tree.ranges(commit_id), tree.range, start, stop)
+            return trees.count(tree.ranges(commit_id), tree.range, start, stop)
 
     def find(self, commit_id: str, paths: Sequence[str]) -> dict[str, model.Reference]:
         """Return the references at these paths in a commit; paths without one are omitted."""
@@ -203,11 +202,11 @@ class Commits:
         with self._reading(before):
             ranges_before = tree.ranges(before)
         with self._reading(after):
-            return ranges.differences(ranges_before, tree.ranges(after), tree.range)
+            return trees.differences(ranges_before, tree.ranges(after), tree.range)
 
     def merge_bases(self, ours: str, theirs: str) -> tuple[str, ...]:
         """Return the best common ancestors of two commits: none, one, or several after criss-cross merges."""
-        return history.merge_bases((ours,), (theirs,), self.ancestry().commit)
+        return trees.merge_bases((ours,), (theirs,), self.ancestry().commit)
 
     def parted(self, ours: str, theirs: str) -> list[Theirs]:
         """Return the changes of `theirs` since its merge base with `ours`, in order of path, each with the base's
@@ -217,7 +216,7 @@ class Commits:
 
     def transaction_of(self, commit_id: str) -> int:
         """Return the newest transaction that a commit contains, or -1."""
-        return history.newest_transaction(commit_id, self.commit)
+        return trees.newest_transaction(commit_id, self.commit)
 
     def commit_of(self, transaction: int, head: str) -> str:
         """Return the commit of a transaction, searching back from the commit `head`.
@@ -323,7 +322,7 @@ class Commits:
         damage: _errors.DamageError | None = None
         for head in heads:
             try:
-                if history.contains(head, commit_id, read):
+                if trees.contains(head, commit_id, read):
                     return True
             except _errors.DamageError as error:
                 damage = error

@@ -17,14 +17,23 @@ from typing import Final
 from msgspec.structs import replace
 
 from tracelake._errors import DamageError, ExpiredError, IndeterminateError, NotFoundError, StorageError
-from tracelake.durations import backoff_s
 from tracelake.limits.input import MIB
 from tracelake.storage import Entry
-from tracelake.versions import branch_store, history, model, protocol, tree
+from tracelake.tasks.backoff import backoff_s
+from tracelake.versions import branch_store, model, protocol, tree
 from tracelake.versions.expiry import Ancestry
-from tracelake.versions.history import ReadCommit, their_changes
 from tracelake.versions.protocol import cut, decide, is_fresh, seal, split_answers
-from tracelake.versions.tree import CommitTree, Content, ContentStore, ContentT, Tree, file_path, id_of
+from tracelake.versions.tree import (
+    CommitTree,
+    Content,
+    ContentStore,
+    ContentT,
+    ReadCommit,
+    Tree,
+    file_path,
+    id_of,
+    their_changes,
+)
 
 _COMMIT_POLL_FIRST_S: Final = 0.0005
 """First pause of a committer whose request another committer builds."""
@@ -144,7 +153,7 @@ class _Building:
     def _built(self, sealed: model.SealedRequest, answer: model.Answer, *, is_last: bool) -> model.Answer:
         transaction = protocol.transaction_of(sealed.request)
         if transaction is not None:
-            decision = decide(transaction, history.newest_transaction(self._head, self._commit))
+            decision = decide(transaction, tree.newest_transaction(self._head, self._commit))
             if decision is protocol.CommitDecision.THERE:
                 return replace(answer, commit=self._commit_of(transaction))
             assert decision is protocol.CommitDecision.BUILD, (
@@ -244,7 +253,7 @@ class _Building:
 
     def _merge(self, merge: model.MergeRequest) -> _BuiltCommit:
         read = self._ancestry(self._commit).commit
-        bases = history.merge_bases((self._head,), (merge.commit,), read)
+        bases = tree.merge_bases((self._head,), (merge.commit,), read)
         if merge.commit in bases:
             raise _RequestRefusedError(protocol.Refusal.NOTHING)
         changes = their_changes(bases, merge.commit, self._tree, read)
@@ -284,7 +293,7 @@ class _Building:
             if has_metarange
             else self._view.then(built.changes)
         )
-        last = history.newest_transaction(self._head, self._commit)
+        last = tree.newest_transaction(self._head, self._commit)
         is_other = protocol.transaction_of(request) is None and last >= 0
         commit_id = self._keep(
             model.Commit(
@@ -582,7 +591,7 @@ class Committer:
             return None
         if since != head:
             ancestry = self._ancestry(self._commit)
-            for commit_id, commit in history.log(head, ancestry.commit):
+            for commit_id, commit in tree.log(head, ancestry.commit):
                 if commit_id == since:
                     break
                 if commit.request == request.id:

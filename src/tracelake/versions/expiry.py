@@ -34,12 +34,11 @@ from msgspec.structs import replace
 from tracelake._errors import ContentionError, DamageError, ExpiredError, NotFoundError
 from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX
 from tracelake.storage import ABSENT, Done, Entry, Expected, KeyValueStore, ObjectStore, delete_all, settle
-from tracelake.versions import history, model, protocol
+from tracelake.versions import model, protocol, tree
 from tracelake.versions.branch_store import COLLECTOR, BranchRecords
-from tracelake.versions.history import ReadCommit
 from tracelake.versions.model import is_routine
 from tracelake.versions.protocol import retained_commits
-from tracelake.versions.tree import ContentStore, path_of
+from tracelake.versions.tree import ContentStore, ReadCommit, path_of
 
 GAPS: Final = "gaps"
 EXPIRY: Final = "expiry-"
@@ -184,7 +183,7 @@ class Ancestry:
         Raises ExpiredError if it has expired, and DamageError if the history has no such commit.
         """
         try:
-            return history.commit_of(transaction, head, self.commit)
+            return tree.commit_of(transaction, head, self.commit)
         except DamageError as error:
             is_missing = error.__cause__ is None or isinstance(error.__cause__, NotFoundError)
             self._look_again()

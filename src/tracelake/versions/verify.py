@@ -14,7 +14,7 @@ from typing import TypeVar
 from tracelake._errors import CommitExpiredError, DamageError
 from tracelake.results import Finding
 from tracelake.storage import Entry, KeyValueStore, ObjectStore
-from tracelake.storage.verify import check_records, object_finding, whole_records
+from tracelake.storage.ports import check_records, object_finding, whole_records
 from tracelake.versions import branch_store, model
 from tracelake.versions.protocol import pending_tokens
 from tracelake.versions.repository import Repository

@@ -11,7 +11,7 @@ import pytest
 from tests.mutants.mutation import Mutation, assert_caught, rewrite, rule_of
 from tests.shards import test_gather
 from tracelake.shards.compaction import MergeSources, _group_bytes, _in_order
-from tracelake.shards.partitioning import _halved, cut
+from tracelake.shards.parts import _halved, cut
 
 
 @pytest.mark.parametrize(

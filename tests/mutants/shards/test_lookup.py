@@ -10,7 +10,7 @@ from tests.shards import test_lookup
 from tracelake.shards import lookup
 from tracelake.shards import parts as footers
 from tracelake.shards.lookup import Lookup
-from tracelake.shards.partitioning import key_filter, may_hold
+from tracelake.shards.parts import key_filter, may_hold
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,13 @@ import pytest
 
 from tests.mutants.mutation import Mutation, assert_caught, rewrite, rule_of
 from tests.shards import test_parts_of_all
-from tracelake.shards import compaction, partitioning, rows
+from tracelake.shards import compaction, parts, rows
 from tracelake.shards.compaction import CompactTask
 from tracelake.shards.shard import Snapshot
 
 BROKEN = [
-    Mutation("all retract of each, and each of all", partitioning.may_share, rewrite("_1 or _ or _", "_1")),
-    Mutation("who reads a bucket reads parts of all", partitioning.lies_in, rewrite("_ or _1", "_1")),
+    Mutation("all retract of each, and each of all", parts.may_share, rewrite("_1 or _ or _", "_1")),
+    Mutation("who reads a bucket reads parts of all", parts.lies_in, rewrite("_ or _1", "_1")),
     Mutation("and of them the rows of that bucket", rows._of_buckets, rewrite("if _: ...", "if True: ...")),
     Mutation("narrowed stays narrowed", Snapshot.for_buckets, rewrite("frozenset(_)", "None")),
     Mutation("an id is given once", rows.with_row_ids_of_all, rewrite("_._(_(_))", "0")),

@@ -43,12 +43,11 @@ from tracelake.pipeline.run_result import Counts
 from tracelake.scratch import scratch_directory
 from tracelake.shards.leases import Lease
 from tracelake.shards.model import Batch
-from tracelake.shards.partitioning import cut
-from tracelake.shards.parts import check_part
+from tracelake.shards.parts import check_part, cut
 from tracelake.shards.rows import conform
 from tracelake.shards.shard import EMPTY, Shard
 from tracelake.storage import ABSENT, Done, Entry, KeyValueStore, LocalFiles, ObjectStore
-from tracelake.storage.verify import whole_of
+from tracelake.storage.ports import whole_of
 from tracelake.tables.builtin import BUILT_IN, TABLE_SPANS, BuiltInTable
 from tracelake.tables.changes import ChangeLog, Retractions
 from tracelake.tables.scan import CHANGE, Scan
