@@ -184,7 +184,7 @@ class LakeContext:
         if chosen is not None:
             return chosen
         if self._spark is None:
-            self._spark = spark_runner(master, conf)
+            self._spark = spark_runner(master, conf, waits=True)
         return self._spark
 
     def lasting_runner(
@@ -207,12 +207,13 @@ class LakeContext:
         return runner or InProcess()
 
 
-def spark_runner(master: str | None, conf: Mapping[str, str] | None) -> TaskRunner:
-    """Return a Spark runner. If neither the caller nor the settings name a master, small tasks run in this process."""
+def spark_runner(master: str | None, conf: Mapping[str, str] | None, *, waits: bool = False) -> TaskRunner:
+    """Return a Spark runner. If neither the caller nor the settings name a master, small tasks run in this process,
+    and without `waits` also larger ones while Spark starts."""
     from tracelake.tasks.connect import SparkConnect, is_connect
 
     settings = load_settings()
     master = master or settings.spark_master
     conf = settings.spark_conf | dict(conf or {})
     spark = SparkConnect(master, conf=conf) if is_connect(master) else Spark(master, conf=conf)
-    return spark if master else SizedRunner(spark)
+    return spark if master else SizedRunner(spark, waits=waits)

@@ -203,6 +203,8 @@ class IngestReport:
     seconds: float
     set_aside: tuple[SetAsideInput, ...] = ()
     open_transaction: int | None = None
+    engine: str = ""
+    """Where its tasks ran: `Spark`, `this process`, or both."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON types."""

@@ -35,6 +35,7 @@ _FORMS = (
     (re.compile(r"\b[\d.,]+ [kMG]?B(/s)?\b"), "SIZE"),
     (re.compile(r"\b[\d.,]+ (ms|s)\b"), "DURATION"),
     (re.compile(r"\b[\d.,]+ spans/s"), "RATE"),
+    (re.compile(r"^engine +(Spark|this process)\s*$"), "engine ENGINE"),
     (re.compile(r"─+"), "─"),
     (re.compile(r"\b[\d.]+ [µn]s\b"), "DURATION"),
     (re.compile(r" +█+"), " BAR"),

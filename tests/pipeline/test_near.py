@@ -22,11 +22,11 @@ from tests.pipeline.spans import a_line, a_span
 from tests.pipeline.test_deaths import Killed, Killing, notes, runs_that_died
 from tracelake import Lake, limits
 from tracelake._errors import TaskError
-from tracelake.limits import NEAR_WORK_MAX_BYTES, STORED_EXPANDS
+from tracelake.limits import NEAR_WORK_MAX_BYTES, SMALL_WORK_MAX_BYTES, STORED_EXPANDS
 from tracelake.otlp.framing import write_segment
 from tracelake.shards.compaction import CompactTask
 from tracelake.shards.protocol import COMPACTION_FAN_OUT
-from tracelake.tasks.runners import InProcess, ReceiptT, SizedRunner, TaskT
+from tracelake.tasks.runners import InProcess, Progress, ReceiptT, SizedRunner, TaskT
 from tracelake.tasks.spark import Spark
 
 
@@ -82,6 +82,44 @@ def test_what_is_small_runs_here(tasks: list[object], *, is_near: bool) -> None:
     assert (far.ran == []) is (is_near or not tasks)
     assert told == list(range(1, len(tasks) + 1))
     assert SizedRunner(far).of([Work(0)], may_run_in_process=False) is far
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_work_of_useful_size_runs_remotely_once_that_has_started(*, waits: bool) -> None:
+    """Beside a running Spark, and in a command that waits for it, only little work runs in this process."""
+    started = threading.Event()
+
+    class Ready(Far):
+        def start(self) -> None:
+            started.set()
+
+    far = Ready()
+    runner = SizedRunner(far, waits=waits)
+    little, some = Work(SMALL_WORK_MAX_BYTES), Work(SMALL_WORK_MAX_BYTES + 1)
+    assert (runner.of([some]) is far) is waits
+    runner.start()
+    assert started.wait(HANG_S)
+    wait_until(lambda: runner.is_warm, "the other runner does not start")
+    assert runner.of([some]) is far
+    assert runner.of([little]) is not far
+
+
+def test_without_spark_this_process_does_what_it_can() -> None:
+    """After a failed start, the limit of this process stays the larger one."""
+    far = Far()
+    runner = SizedRunner(far)
+    runner.start()
+    wait_until(lambda: runner.is_warm, "the other runner does not start")
+    assert runner.of([Work(NEAR_WORK_MAX_BYTES)]) is not far
+
+
+def test_reports_name_the_engine(lake: Lake, tmp_path: Path) -> None:
+    """Progress and the report of an ingest say where the tasks ran."""
+    (tmp_path / "0.segment").write_bytes(good(0))
+    steps = list[Progress]()
+    report = lake.ingest(tmp_path / "0.segment", runner=InProcess(), progress=steps.append)
+    assert report.engine == "this process"
+    assert {step.engine for step in steps if step.stage in {"reading", "writing"}} == {"this process"}
 
 
 def test_small_work_does_not_wait_for_the_start() -> None:

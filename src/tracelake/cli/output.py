@@ -361,7 +361,7 @@ def progress_bar() -> Iterator[Callable[[Progress], None] | None]:
             where = "" if step.transaction is None else f" transaction {step.transaction}"
             bars.update(
                 task,
-                description=f"{step.stage}{where}",
+                description=f"{step.stage}{where}{f' ({step.engine})' if step.engine else ''}",
                 completed=step.done,
                 total=step.total or None,
                 amount=f"{step.done:,}/{step.total:,} {step.unit}",

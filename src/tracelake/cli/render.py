@@ -232,6 +232,7 @@ def ingest_report(report: results.IngestReport) -> Table:
             ("transactions", _numbers(report.transactions)),
             ("recovered", _numbers(report.recovered) if report.recovered else None),
             ("commit", report.commit or _no_commit(report)),
+            ("engine", report.engine or None),
             ("time", f"{report.seconds:.1f} s, {speed}"),
             ("bad files", len(report.bad) or None),
             ("set aside", len(report.set_aside) or None),

@@ -181,7 +181,7 @@ def check_spark() -> Verdict:
     return Verdict(
         "ok",
         f"Spark {version('pyspark')} started in {running_s - started_s:.1f} s and ran Arrow in Python workers "
-        f"in {done_s - running_s:.1f} s",
+        f"in {done_s - running_s:.1f} s; it runs jobs of more than {limits.SMALL_WORK_MAX_BYTES >> 20} MiB",
     )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from tracelake._errors import UsageError
@@ -35,7 +35,7 @@ from tracelake.pipeline.sources.registry import find, source_of, watch_of
 from tracelake.replicas.protocol import Replica, SourceAccount, status
 from tracelake.replicas.replica import describe_all, replicas
 from tracelake.results import IngestReport, ReplicaInfo, SetAsideInput
-from tracelake.tasks.runners import OnProgress, TaskRunner
+from tracelake.tasks.runners import OnProgress, Progress, TaskRunner
 
 _OUTPUT_LEFT_OUT_TOLD: Final = 3
 """Omitted rows of an output that one line of `status` names."""
@@ -309,8 +309,15 @@ def ingest(
     runs = group_inputs(inputs, transaction_bytes or TRANSACTION_INPUT_MAX_BYTES)
     pipeline = main_pipeline(opened, runner)
     pipeline.snapshot_client(client)
-    result = pipeline.run(runs, recording_receipts(opened.key_value, None, progress))
-    return report_of(result, time.monotonic() - started)
+    engines = dict[str, None]()
+
+    def note(step: Progress) -> None:
+        if step.engine:
+            engines[step.engine] = None
+        progress(step)
+
+    result = pipeline.run(runs, recording_receipts(opened.key_value, None, note))
+    return replace(report_of(result, time.monotonic() - started), engine=" and ".join(engines))
 
 
 def main_pipeline(opened: LakeContext, runner: TaskRunner) -> Pipeline:

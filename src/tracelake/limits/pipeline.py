@@ -53,7 +53,9 @@ MAINTENANCE_TRIES: Final = 3
 """Consecutive failures of a table's compaction or an index merge because of a disk, store or process. Beyond: the
 failing part is skipped like a damaged one, and all other work is done."""
 NEAR_WORK_MAX_BYTES: Final = 64 * MIB
-"""Memory of the tasks that run in the pipeline's process, together. Beyond: Spark runs them."""
+"""Memory of the tasks that run in the pipeline's process while Spark starts, together. Beyond: Spark runs them."""
+SMALL_WORK_MAX_BYTES: Final = 16 * MIB
+"""Memory of the tasks that run in the pipeline's process beside a running Spark, together. Beyond: Spark runs them."""
 STORED_EXPANDS: Final = 8
 """Assumed ratio of memory to stored bytes, if unknown. Beyond: a task uses the memory that it needs."""
 STAGED_ROWS_AGE_MAX_S: Final = 24 * 3600.0

@@ -52,6 +52,7 @@ from tracelake.tasks.runners import (
     SizedRunner,
     TaskRunner,
     TaskT,
+    engine_of,
 )
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ class CrashAwareRunner:
         self._by_work = by_work
         self._new_try = new_try
         self._gives_way = gives_way
+        self.engine = ""
 
     def start(self) -> None:
         """See TaskRunner."""
@@ -84,6 +86,7 @@ class CrashAwareRunner:
         """Run the tasks, in this process only if the crash markers allow it."""
         with self._new_try() as is_harmless:
             runner = self._by_work.of(tasks, may_run_in_process=is_harmless)
+            self.engine = engine_of(runner)
             return (low_priority(runner) if self._gives_way else runner).run(function, tasks, on_done)
 
     def stop(self) -> None:

@@ -300,8 +300,10 @@ class InboxPipeline:
         """Start the runner for large tasks once enough input has arrived to need it, because a large task would
         otherwise wait for the start. Many small transactions count too, because compaction makes large tasks of them.
         """
-        self._arrived_bytes += sum(item.size_bytes for item in inputs)
-        if self._arrived_bytes * STORED_EXPANDS > limits.NEAR_WORK_MAX_BYTES:
+        new_bytes = sum(item.size_bytes for item in inputs)
+        self._arrived_bytes += new_bytes
+        is_large = new_bytes * STORED_EXPANDS > limits.SMALL_WORK_MAX_BYTES
+        if is_large or self._arrived_bytes * STORED_EXPANDS > limits.NEAR_WORK_MAX_BYTES:
             self._runner.start()
 
     def _failing(self, waiting: Sequence[Input]) -> dict[str, str]:
@@ -327,7 +329,8 @@ class InboxPipeline:
             if _STAGES[step.stage] == _MAINTENANCE:
                 at, completed = self._account.frontier - 1, (maintained := maintained + (step.done != 0))
             which = "new input" if step.transaction is None else f"transaction {step.transaction}"
-            doing = f"{step.stage} {which}, {step.done} of {step.total} {step.unit} done"
+            where = f" ({step.engine})" if step.engine else ""
+            doing = f"{step.stage} {which}{where}, {step.done} of {step.total} {step.unit} done"
             self._account.reach(at, _STAGES[step.stage], completed, doing)
             if step.stage == "publishing" and step.done == step.total and step.transaction is not None:
                 self._account.committed(step.transaction)

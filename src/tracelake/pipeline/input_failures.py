@@ -54,7 +54,7 @@ from tracelake.shards.shard import EMPTY
 from tracelake.storage import KeyValueStore, ObjectStore
 from tracelake.storage.ports import whole_of
 from tracelake.tables.builtin import BUILT_IN, TABLE_SPANS
-from tracelake.tasks.runners import TaskRunner
+from tracelake.tasks.runners import TaskRunner, engine_of
 
 if TYPE_CHECKING:
     from tracelake.pipeline.context import PipelineContext
@@ -400,6 +400,11 @@ class Guarded:
 
     def __init__(self, runner: TaskRunner) -> None:
         self._runner = runner
+
+    @property
+    def engine(self) -> str:
+        """Return where the last job ran."""
+        return engine_of(self._runner)
 
     def start(self) -> None:
         """See TaskRunner."""

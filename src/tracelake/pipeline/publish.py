@@ -50,7 +50,7 @@ from tracelake.shards.model import Part, ShardState
 from tracelake.storage import KeyValueStore, ObjectStore
 from tracelake.tables.builtin import BUILT_IN, TABLE_SPANS, TABLE_TRACES
 from tracelake.tables.view import INDEX, build_name
-from tracelake.tasks.runners import OnProgress, Progress, TaskRunner
+from tracelake.tasks.runners import OnProgress, Progress, TaskRunner, engine_of
 from tracelake.versions.repository import Repository
 
 SMALL_TRANSACTION_SPANS: Final = 20_000
@@ -215,7 +215,9 @@ class Outputs:
             receipts = runner.run(
                 run_shape_task,
                 tasks,
-                lambda finished_tasks: progress(Progress("writing", finished_tasks, len(tasks), "tasks", t)),
+                lambda finished_tasks: progress(
+                    Progress("writing", finished_tasks, len(tasks), "tasks", t, engine=engine_of(runner))
+                ),
             )
         late = set[str]().union(*(receipt.late for receipt in receipts))
         # Safety: before any output gets the rows, so that no reader sees them.

@@ -40,7 +40,7 @@ from tracelake.shards.model import Part
 from tracelake.shards.parts import check_part, cut, is_all
 from tracelake.shards.rows import conform
 from tracelake.storage import LocalFiles, ObjectStore, delete_all, open_objects
-from tracelake.tasks.runners import OnProgress, Progress, ReceiptT, Stage, TaskRunner, TaskT
+from tracelake.tasks.runners import OnProgress, Progress, ReceiptT, Stage, TaskRunner, TaskT, engine_of
 
 STAGED_ROWS_LOOK_EACH_S: Final = 3600.0
 """Interval at which a pipeline lists expired staged rows."""
@@ -161,7 +161,14 @@ class InputReader:
                 function,
                 tasks,
                 lambda finished_tasks: self._progress(
-                    Progress(stage, finished_tasks, len(tasks), "tasks", transaction)
+                    Progress(
+                        stage,
+                        finished_tasks,
+                        len(tasks),
+                        "tasks",
+                        transaction,
+                        engine=engine_of(self._runner),
+                    )
                 ),
             )
         except Exception:

@@ -52,6 +52,7 @@ class SparkConnect:
     """
 
     has_workers: Final = True
+    engine: Final = "Spark"
 
     def __init__(self, url: str | None = None, *, conf: Mapping[str, str] | None = None) -> None:
         self._url = url

@@ -164,6 +164,11 @@ def run_reporting(
         raise TaskError(task_message(f"{kind}: {error}"), kind=kind) from error
 
 
+def engine_of(runner: TaskRunner) -> str:
+    """Return where a runner ran its last job: `Spark` or `this process`; empty for a runner of the caller."""
+    return str(getattr(runner, "engine", ""))
+
+
 def is_warm(runner: TaskRunner) -> bool:
     """Return whether large work can begin at once, without waiting for a runner that is still starting."""
     return not isinstance(runner, SizedRunner) or runner.is_warm
@@ -171,6 +176,8 @@ def is_warm(runner: TaskRunner) -> bool:
 
 class InProcess:
     """Runs tasks one by one in this process: for tests, and to debug a task step by step."""
+
+    engine: Final = "this process"
 
     def start(self) -> None:
         """Do nothing, because no preparation is needed."""
@@ -193,10 +200,13 @@ class SizedRunner:
     """Runs small work in this process, and everything else on another runner, because a Spark job costs 100 to 300 ms
     and starting Spark takes some seconds."""
 
-    def __init__(self, remote: TaskRunner) -> None:
+    def __init__(self, remote: TaskRunner, *, waits: bool = False) -> None:
+        """Create a runner. With `waits`, work of useful size waits for the start of the other runner; otherwise this
+        process does more of it until then."""
         self._remote = remote
         self._in_process = InProcess()
         self._starting: threading.Thread | None = None
+        self._has_started = waits
 
     def start(self) -> None:
         """Start the other runner in the background, so that small work can run immediately."""
@@ -214,10 +224,11 @@ class SizedRunner:
         # The same error occurs again, and is reported, when the other runner is needed.
         with contextlib.suppress(Exception):
             self._remote.start()
+            self._has_started = True
 
     def of(self, tasks: Sequence[object], *, may_run_in_process: bool = True) -> TaskRunner:
         """Return the runner for these tasks together."""
-        remaining_bytes = limits.NEAR_WORK_MAX_BYTES
+        remaining_bytes = limits.SMALL_WORK_MAX_BYTES if self._has_started else limits.NEAR_WORK_MAX_BYTES
         for task in tasks:
             remaining_bytes -= (
                 task.work_bytes if isinstance(task, SizedTask) else limits.NEAR_WORK_MAX_BYTES + 1
@@ -262,6 +273,8 @@ class Progress:
     transaction: int | None = None
     commit: str = ""
     """The commit's id, once a transaction is published."""
+    engine: str = ""
+    """Where the tasks of the stage run: `Spark` or `this process`."""
 
 
 OnProgress: TypeAlias = Callable[[Progress], None]

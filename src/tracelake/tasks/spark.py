@@ -272,6 +272,7 @@ class Spark:
     """
 
     has_workers: Final = True
+    engine: Final = "Spark"
 
     def __init__(
         self,
