@@ -165,13 +165,13 @@ def cases(client: httpx.Client) -> dict[str, list[str]]:
     sessions = [str(row["session_id"]) for row in read("trace-sessions?limit=20")["sessions"]]
     words = ("flight", "cart", "refund", "error", "reservation", "product")
     return {
-        "list": ["/"],
+        "list": ["/traces"],
         "list as JSON": ["/api/v1/traces"],
-        "list of a service": [f"/?service={each}" for each in services],
-        "list of failed traces": ["/?status=error"],
-        "list of a query": [f"/?query={each}" for each in words],
-        "list of the longest": ["/?order=longest"],
-        "overview": ["/overview"],
+        "list of a service": [f"/traces?service={each}" for each in services],
+        "list of failed traces": ["/traces?status=error"],
+        "list of a query": [f"/traces?query={each}" for each in words],
+        "list of the longest": ["/traces?order=longest"],
+        "overview": ["/"],
         "overview of a service": [f"/overview?service={each}" for each in services],
         "search": [f"/search?q={each}" for each in words],
         "trace": [f"/traces/{each}" for each in traces],

@@ -91,8 +91,6 @@ def main() -> None:
         with tracelake.init(folder / "lake") as lake:
             trace_id = fill(lake, folder)
             with served(lake) as url, browser_page() as page:
-                page.goto(url)
-                page.screenshot(path=IMAGES / "traces.png")
                 page.goto(f"{url}/traces/{trace_id}")
                 page.click('.row:has-text("execute_tool search_docs")')
                 page.locator(".details h2").wait_for()

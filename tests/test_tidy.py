@@ -55,7 +55,6 @@ SMALL_OR_SINGLE = {
     ),
     "pipeline/replay.py": "recovery of the open transaction, a question of its own",
     "server/session_page.py": "routes of one page; the application adds them",
-    "server/call_graph.py": "routes of one page; the application adds them",
     "pipeline/sources/poller.py": "polling of every source, large enough for a file",
     **dict.fromkeys(
         [f"server/{name}.py" for name in ("access", "metrics", "mlflow", "pipeline", "search", "datasets")],

@@ -21,12 +21,12 @@ def open_trace(page: Page, site: str, trace_id: str, rest: str = "") -> None:
 
 def test_from_the_list_to_a_span(page: Page, site: str) -> None:
     """A user filters the list, opens a trace and clicks a span: its details appear, and the address names it."""
-    page.goto(site)
+    page.goto(f"{site}/traces")
     page.select_option('select[name="service"]', "agent")
     page.click("text=Show")
-    expect(page.locator("tbody tr")).to_have_count(1)
-    expect(page.locator("tbody .error")).to_have_text("✕ 1 error")
-    page.click("tbody a >> nth=0")
+    expect(page.locator(".traces tbody tr")).to_have_count(1)
+    expect(page.locator(".traces tbody .error")).to_have_text("✕ 1 error")
+    page.click(".traces tbody a >> nth=0")
     expect(page.locator(".waterfall[data-ready]")).to_be_visible()
     page.click('.row:has-text("look")')
     details = page.locator(".details")
@@ -124,7 +124,7 @@ def test_bars_stand_in_proportion(page: Page, site: str) -> None:
 
 def test_hostile_text_is_inert(page: Page, site: str) -> None:
     """Script and HTML in every field of a span are shown as text, on every page; nothing runs or loads."""
-    for path in ("/", f"/traces/{BAD}#span={1:016x}", "/search?q=needle"):
+    for path in ("/", "/traces", f"/traces/{BAD}#span={1:016x}", "/search?q=needle"):
         page.goto(site + path)
         expect(page.locator("main")).to_contain_text(HOSTILE[:25])
     open_trace(page, site, BAD, f"#span={1:016x}")

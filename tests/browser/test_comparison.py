@@ -91,7 +91,7 @@ def test_compare_with_from_a_trace(page: Page, runs_site: str) -> None:
 
 def test_neighbours_of_the_list(page: Page, runs_site: str) -> None:
     """Next and previous walk through the list that the user came from, over the end of its page."""
-    page.goto(f"{runs_site}/?order=oldest&name=step&limit=2")
+    page.goto(f"{runs_site}/traces?order=oldest&name=step&limit=2")
     page.click("text=step 100")
     expect(page.locator(".neighbours a")).to_have_text("1 of 2")
     page.get_by_role("button", name="Next trace").click()
@@ -129,7 +129,7 @@ def test_the_minimap_zooms(page: Page, runs_site: str) -> None:
 
 def test_keys_on_the_list(page: Page, runs_site: str) -> None:
     """Keys move through the rows, choose one, focus the filter, show help, and open a trace."""
-    page.goto(f"{runs_site}/?order=oldest")
+    page.goto(f"{runs_site}/traces?order=oldest")
     page.keyboard.press("j")
     page.keyboard.press("j")
     page.keyboard.press("x")

@@ -78,7 +78,7 @@ def exact(output: str, expected: str) -> bool:
 def test_from_a_failing_conversation_to_compared_runs(page: Page, site: Site) -> None:
     """The user adds the failing conversation with the right answer, evaluates two versions of the agent, and sees the
     regressions first."""
-    page.goto(f"{site.address}/?errors=true")
+    page.goto(f"{site.address}/traces?errors=true")
     page.click("text=airline desk")
     expect(page.locator(".waterfall[data-ready]")).to_be_visible()
     page.locator(".row", has_text="airline desk").locator("a").click()

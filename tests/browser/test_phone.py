@@ -14,7 +14,7 @@ from tests.pipeline.spans import a_span
 LONG = "a-long-name-" * 50
 TRACE, DEEP = 60, 61
 PAGES = (
-    *("/", "/search?q=refund", f"/traces/{TRACE + 1:032x}", "/versions", "/diff?to=main"),
+    *("/", "/traces", "/search?q=refund", f"/traces/{TRACE + 1:032x}", "/versions", "/diff?to=main"),
     *("/datasets", "/datasets/refunds", "/pipeline"),
 )
 

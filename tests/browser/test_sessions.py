@@ -25,8 +25,8 @@ PATHS = {
     "session": f"/session?session={SESSION}",
     "users": "/users",
     "user": "/user?user=ada",
-    "traces": "/",
-    "overview": "/overview",
+    "traces": "/traces",
+    "overview": "/",
 }
 TURNS = (
     ("I have to be in Lyon on Thursday at 14:00. Which train do you suggest?", "rail_search",
@@ -82,6 +82,28 @@ def turn(number: int, history: list[dict[str, Any]]) -> list[Row]:
     ]  # fmt: skip
 
 
+def steps_of(number: int, root: Row, usage: Row) -> list[Row]:
+    """Return the spans below the root of a trace: a model call, and a tool that calls other services."""
+
+    def step(span: int, parent: int, share: float, **columns: Any) -> Row:
+        length_ns = int(root["duration_ns"] * share)
+        times = {"end_ns": root["start_ns"] + length_ns, "duration_ns": length_ns}
+        inherited = {name: root[name] for name in ("session_id", "user_id", "service", "start_ns")}
+        return span_row(100 + number, span, parent, **inherited | times | columns)
+
+    cost = 2e-5 * usage["input_tokens"] + 6e-5 * usage["output_tokens"]
+    api, store = ("rail-api", "timetable-db") if number % 3 else ("hotel-api", "rooms-db")
+    broken = {"status": "ERROR", "status_message": f"{api} did not answer"} if number % 24 == 5 else {}
+    steps = [
+        step(2, 1, 0.6, name="chat", type="llm", cost=cost, **usage),
+        step(3, 1, 0.3, name="search", type="tool"),
+        step(4, 3, 0.25, name="GET /search", service=api, **broken),
+        step(5, 4, 0.15, name="SELECT", service=store),
+    ]
+    policy = step(6, 1, 0.2, name="retrieve", type="retriever", service="policy-search")
+    return steps if number % 4 else [*steps, policy]
+
+
 def desk() -> FakeLake:
     """Return a lake with the session, and other sessions and users with errors and tokens."""
     history: list[dict[str, Any]] = [
@@ -105,7 +127,9 @@ def desk() -> FakeLake:
             "end_ns": start_ns + long_ms * 10**6, "duration_ns": long_ms * 10**6,
             "input_tokens": 300 + number * 13 % 400, "output_tokens": 60 + number * 7 % 90,
         }  # fmt: skip
-        spans.append(span_row(100 + number, 1, **of | failed))
+        usage = {each: of.pop(each) for each in ("model", "input_tokens", "output_tokens")}
+        root = span_row(100 + number, 1, **of | failed, type="agent")
+        spans += [root, *steps_of(number, root, usage)]
     return FakeLake(spans)
 
 
@@ -147,19 +171,44 @@ def test_each_number_leads_to_its_traces(page: Page, desk_site: str) -> None:
 
 def test_the_brush_selects_a_time(page: Page, desk_site: str) -> None:
     """Dragging over the chart narrows the list to the traces below the brush."""
-    page.goto(desk_site)
-    box = page.locator(".activity svg").bounding_box()
+    page.goto(f"{desk_site}/traces")
+    expect(page.locator(".intervals .wide")).to_be_hidden()
+    box = page.locator(".plot .u-over").bounding_box()
     assert box is not None
     middle = box["y"] + box["height"] / 2
     page.mouse.move(box["x"] + box["width"] * 0.6, middle)
     page.mouse.down()
     page.mouse.move(box["x"] + box["width"] * 0.8, middle, steps=4)
-    expect(page.locator(".brush")).to_be_visible()
+    expect(page.locator(".u-select")).to_be_visible()
     page.mouse.up()
     page.wait_for_url("**start=*")
     shown = int(page.locator(".figures dd").first.inner_text())
     assert 0 < shown < 75
     expect(page.locator(".traces tbody tr")).to_have_count(min(shown, 50))
+
+
+def test_a_click_on_the_chart_opens_its_interval(page: Page, desk_site: str) -> None:
+    """Each chart of the overview shows numbers under the pointer; a click opens the time of the bar."""
+    page.goto(desk_site)
+    expect(page.locator(".plot canvas")).to_have_count(4)
+    box = page.locator(".plot .u-over").first.bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + 2, box["y"] + 20)
+    for place, text in ((0, "Traces"), (1, "p50"), (2, "Tokens in"), (3, "Cost")):
+        series = page.locator(".plot").nth(place).locator(".u-series").nth(1)
+        expect(series).to_contain_text(re.compile(rf"{text}\s*\$?\d"))
+    page.mouse.click(box["x"] + 2, box["y"] + 20)
+    page.wait_for_url("**start=*")
+    expect(page.locator(".figures dd").first).to_have_text("1")
+
+
+def test_charts_without_scripts(browser: Browser, desk_site: str) -> None:
+    """Without JavaScript the table of intervals is in place of the charts."""
+    with browser.new_context(java_script_enabled=False) as context:
+        page = context.new_page()
+        page.goto(desk_site)
+        expect(page.locator(".plot").first).to_be_hidden()
+        expect(page.locator(".intervals tbody tr").first).to_be_visible()
 
 
 def test_live_shows_new_traces(page: Page) -> None:
@@ -194,6 +243,6 @@ def test_what_it_looks_like(
             check_look(page, name, width)
             page.screenshot(path=folder / f"{name}-{width}-{scheme}.png")
         if width < 900:
-            for label, path in (("Sessions", "/sessions"), ("Overview", "/overview"), ("Traces", "/")):
+            for label, path in (("Sessions", "/sessions"), ("Overview", "/"), ("Traces", "/traces")):
                 page.click(f'nav[aria-label="Main"] >> text={label}')
                 page.wait_for_url(f"{desk_site}{path}")

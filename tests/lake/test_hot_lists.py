@@ -204,7 +204,7 @@ def test_all_who_list_are_told_what_is_not(
         assert [each["trace_id"] for each in document["traces"]] == [trace_id(2)]
         assert "the spans of 1 traces" in document["not_listed"]
         assert client.get("/api/v1/services").json() == {"services": ["checkout"]}
-        page = client.get("/")
+        page = client.get("/traces")
         assert (page.status_code, "Not all is listed: the spans of 1 traces" in page.text) == (200, True)
         assert client.get(f"/api/v1/traces/{trace_id(1)}").status_code == 500
         for of in (lake, lake.within("default")):

@@ -113,7 +113,7 @@ def test_a_form_needs_no_script(client: Client) -> None:
     assert page.status_code == 200
     assert HOSTILE not in page.text
     assert page.text.count("✕ false") == 2  # of the trace, and of the span
-    assert "✕ false" in client.get("/").text
+    assert "✕ false" in client.get("/traces").text
     assert "✕ false" in client.get(f"/traces/{TRACE}/details?span={SPAN}").text
     deleted = client.post(f"{FORM}/{first['assessment_id']}/delete", data={"span": SPAN}, headers=ORIGIN)
     assert deleted.status_code == 303

@@ -25,6 +25,7 @@ def lake() -> FakeLake:
     "path",
     [
         "/",
+        "/traces",
         "/api/v1/traces",
         "/api/v1/services",
         "/sessions",

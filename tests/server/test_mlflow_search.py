@@ -238,7 +238,7 @@ def test_pages_show_tags(client: Client, hot: HotLake) -> None:
         assert "many 20" not in text
         assert "<b>" not in text
         assert "x" * limits.TAG_SHOWN_MAX_CHARS not in text
-    assert 'href="/?tag=team%3Da">team: a</a>' in listed
+    assert 'href="/traces?tag=team%3Da">team: a</a>' in listed
     assert "team: a" in client.get(f"/traces/{trace_id(1)}").text
     assert client.get("/api/v1/archive").json()["tags"][trace_id(1)] == {"team": "a"}
     for number in range(limits.TAGS_SHOWN_MAX + 5):

@@ -9,6 +9,7 @@ import pytest
 
 from tests.server.client import Client
 from tests.server.fake_lake import FakeLake, span_row
+from tracelake.server.call_graph import draw, service_graph
 
 
 @pytest.fixture
@@ -63,7 +64,9 @@ def test_statistics(client: Client) -> None:
     )
     (error,) = overview["errors"]
     assert (error["message"], error["spans"], error["trace_id"]) == ("no funds", 1, f"{2:032x}")
-    assert overview["calls"] == [{"caller": "shop", "callee": "bank", "calls": 2, "errors": 1}]
+    assert overview["calls"] == [
+        {"caller": "shop", "callee": "bank", "calls": 2, "errors": 1, "total_ns": 10_000_000_000}
+    ]
     assert sum(row["traces"] for row in overview["activity"]["buckets"].values()) == 3
 
 
@@ -77,20 +80,54 @@ def test_filters_apply_to_every_table(client: Client) -> None:
 
 
 def test_numbers_lead_to_the_list(client: Client) -> None:
-    """Links go to the list of traces and keep the time range; bars narrow the overview."""
+    """Links go to the list of traces and keep the time range; intervals narrow the overview."""
     page = client.get("/overview?last=520w").text
-    (service, _) = re.findall(r'<a href="([^"]+)">bank</a></td><td class="number">', page)
-    assert html.unescape(service) == "/?last=520w&service=bank"
+    (service,) = re.findall(r'<a href="([^"]+)">bank</a></td><td class="number">\d', page)
+    assert html.unescape(service) == "/traces?last=520w&service=bank"
     assert client.get(html.unescape(service)).text.count('<td class="name">') == 2
-    (bar, *_) = re.findall(r'<a href="([^"]+)" aria-label="', page)
-    assert bar.startswith("/overview?start=")
-    assert client.get(html.unescape(bar)).status_code == 200
+    (interval, *_) = re.findall(r'<td><a href="([^"]+)"><time', page)
+    assert interval.startswith("/overview?start=")
+    assert client.get(html.unescape(interval)).status_code == 200
+    (calls,) = re.findall(r'<a class="figure" href="([^"]+)">2</a>', page)
+    assert html.unescape(calls) == "/traces?last=520w&query=service%3Ashop&service=bank"
     (error,) = re.findall(r'<a href="([^"]+)">no funds</a>', page)
-    assert html.unescape(error) == "/?last=520w&query=status%3Aerror+%22no+funds%22"
+    assert html.unescape(error) == "/traces?last=520w&query=status%3Aerror+%22no+funds%22"
 
 
 def test_an_empty_overview_and_unknown_parameters(client: Client, lake: FakeLake) -> None:
     """Without traces the page says what to do; an unknown parameter is refused."""
+    assert "No traces in this time" in client.get("/?last=1h").text
     lake.clear()
-    assert "No traces in this time" in client.get("/overview").text
-    assert client.get("/overview?lst=1h").status_code == 400
+    for path in ("/", "/overview", "/traces"):
+        page = client.get(path).text
+        assert "OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1" in page
+        assert '<form class="filters"' not in page or path == "/traces"
+        assert client.get(f"{path}?lst=1h").status_code == 400
+
+
+def test_the_start_page_is_the_overview(client: Client) -> None:
+    """A link with filters, which had this path when it was the list, leads to the list."""
+    assert '<a href="/" aria-current="page">Overview</a>' in client.get("/?last=520w").text
+    assert "Slowest operations" in client.get("/").text
+    for query in ("service=bank&last=520w", "page=x", "columns=duration", "compare=1", "query=a&query=b"):
+        response = client.get(f"/?{query}")
+        assert (response.status_code, response.headers["location"]) == (307, f"/traces?{query}")
+
+
+def test_the_service_map(client: Client, lake: FakeLake) -> None:
+    """The map has the services that call others, also in a circle, with their figures and links."""
+    page = client.get("/").text
+    (bank,) = re.findall(r'<a class="node type-none failed" href="([^"]+)"><title>bank</title>', page)
+    assert bank == "/traces?service=bank"
+    assert re.search(r'2 spans · p95 9\.00 s · <tspan class="error">✕ 1</tspan>', page)
+    assert "shop → bank: 2 calls, 1 failed, 5.00 s on average" in page
+    rows = [{"service": name, "spans": 1, "errors": 0, "p95_ns": 1} for name in "abcd"]
+    calls = [
+        {"caller": caller, "callee": callee, "calls": 1, "errors": 0, "total_ns": 1}
+        for caller, callee in ("ab", "bc", "ca", "ad", "xy", "yx")
+    ]
+    drawing = draw(service_graph(rows, calls, "/{}".format))
+    places = [(box.x, box.y) for box in drawing.boxes]
+    assert len(set(places)) == len(places) == 6
+    lake.clear()
+    assert "Service map" not in client.get("/").text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import re
+from hashlib import sha256
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from tests.server.client import Client
 from tests.server.fake_lake import FakeLake, span_row
 from tracelake import limits
+from tracelake.server.routes import STATIC
 
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>"
 TRACE = f"{1:032x}"
@@ -33,10 +35,11 @@ def lake() -> FakeLake:
     "path",
     [
         "/",
+        "/traces",
         f"/traces/{TRACE}",
         "/search?q=word",
         f"/search?q={HOSTILE}",
-        f"/?service={HOSTILE}",
+        f"/traces?service={HOSTILE}",
         f"/traces/{HOSTILE}",
     ],
 )
@@ -52,8 +55,9 @@ def test_hostile_text_is_escaped(client: Client, path: str) -> None:
 @pytest.mark.parametrize(
     ("path", "twin"),
     [
-        ("/", "/api/v1/traces"),
-        ("/?service=shop&errors=true", "/api/v1/traces?service=shop&amp;errors=true"),
+        ("/", "/api/v1/overview"),
+        ("/traces", "/api/v1/traces"),
+        ("/traces?service=shop&errors=true", "/api/v1/traces?service=shop&amp;errors=true"),
         ("/search?q=word", "/api/v1/search?q=word"),
         (f"/traces/{TRACE}", f"/api/v1/traces/{TRACE}"),
     ],
@@ -66,23 +70,23 @@ def test_every_page_links_to_its_json(client: Client, path: str, twin: str) -> N
 
 def test_list_is_paged_by_links(client: Client) -> None:
     """Pages of the list link to each other and keep the filters."""
-    first = client.get("/?order=oldest&limit=1").text
-    following = re.search(r'href="(/\?order=oldest&amp;limit=1&amp;page=a_[^"]+)" rel="next"', first)
+    first = client.get("/traces?order=oldest&limit=1").text
+    following = re.search(r'href="(/traces\?order=oldest&amp;limit=1&amp;page=a_[^"]+)" rel="next"', first)
     assert following is not None
     second = client.get(html.unescape(following[1])).text
-    before = re.search(r'href="(/\?order=oldest&amp;limit=1&amp;page=b_[^"]+)" rel="prev"', second)
+    before = re.search(r'href="(/traces\?order=oldest&amp;limit=1&amp;page=b_[^"]+)" rel="prev"', second)
     assert before is not None
     assert client.get(html.unescape(before[1])).text.count('rel="prev"') == 0
     assert first.count("/traces/") == second.count("/traces/") == 1
     assert (
-        'href="/?order=oldest&amp;limit=1&amp;offset=0" rel="prev"'
-        in client.get("/?order=oldest&limit=1&offset=1").text
+        'href="/traces?order=oldest&amp;limit=1&amp;offset=0" rel="prev"'
+        in client.get("/traces?order=oldest&limit=1&offset=1").text
     )
 
 
 def test_empty_form_fields_are_no_filters(client: Client) -> None:
     """The form sends all its fields; empty ones filter nothing."""
-    page = client.get("/?service=&name=&session=&user=&min_duration_ms=&order=newest").text
+    page = client.get("/traces?service=&name=&session=&user=&min_duration_ms=&order=newest").text
     assert page.count('<td class="name">') == 2
 
 
@@ -118,16 +122,21 @@ def test_errors_are_pages(client: Client) -> None:
     missing = client.get("/traces/unknown")
     assert (missing.status_code, "no trace unknown" in missing.text) == (404, True)
     assert "<h1>" in client.get("/nothing").text
-    assert client.get("/?limit=0").status_code == 400
+    assert client.get("/traces?limit=0").status_code == 400
 
 
-@pytest.mark.parametrize("name", ["tracelake.css", "waterfall.js", "completions.js", "icon.svg"])
+@pytest.mark.parametrize("name", ["tracelake.css", "charts.js", "icon.svg", "uplot/uPlot.iife.min.js"])
 def test_static_files_are_served(client: Client, name: str) -> None:
     """Pages load their files from this server."""
     assert client.get(f"/static/{name}").status_code == 200
 
 
-def test_empty_lake_says_how_to_fill_it(client: Client, lake: FakeLake) -> None:
-    """In a lake without traces, the page explains how to send some."""
-    lake.clear()
-    assert "OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1" in client.get("/").text
+def test_the_chart_library_is_the_published_one() -> None:
+    """The files of uPlot have the checksums that `scripts/fetch-uplot` checks, and its license is beside them."""
+    folder = STATIC / "uplot"
+    lines = [line.split() for line in (folder / "SHA256SUMS").read_text().splitlines()]
+    sums = {name: checksum for checksum, name in lines}
+    files = {file.name: sha256(file.read_bytes()).hexdigest() for file in folder.iterdir()}
+    del files["SHA256SUMS"]
+    assert files == sums
+    assert "MIT License" in (folder / "LICENSE").read_text()

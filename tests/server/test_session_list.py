@@ -105,21 +105,27 @@ def test_each_number_links_to_the_traces_behind_it(client: Client, path: str) ->
     response = client.get(path)
     assert response.status_code == 200, response.text
     assert "<script>alert" not in response.text
-    links = re.findall(r'<a class="figure[^"]*" href="(/\?[^"]*)"[^>]*>([^<]*)</a>', response.text)
+    links = re.findall(r'<a class="figure[^"]*" href="(/traces\?[^"]*)"[^>]*>([^<]*)</a>', response.text)
     assert links or "chat 1" not in response.text
     for address, _ in links:
-        answer = client.get("/api/v1/traces" + html.unescape(address)[1:])
+        answer = client.get(f"/api/v1{html.unescape(address)}")
         assert answer.status_code == 200, answer.text
         assert answer.json()["traces"]
     if path == "/sessions":
         counts = {html.unescape(address): text for address, text in links}
-        assert counts["/?session=chat+1"] == "2"
+        assert counts["/traces?session=chat+1"] == "2"
 
 
 def test_the_page_of_a_user(client: Client) -> None:
     """It has their sessions, traces, errors and tokens over time; without a name it asks for one."""
     text = client.get("/user?user=ada").text
-    for part in ("chat 1", "3 traces in 2 sessions", "no stock", "10 tokens in, 2 out", "Where is my order?"):
+    for part in (
+        "chat 1",
+        "3 traces in 2 sessions",
+        "no stock",
+        'data-value="10">10</td>',
+        "Where is my order?",
+    ):
         assert part in html.unescape(text), part
     assert client.get("/user").status_code == 400
     assert "No traces of this user" in client.get("/user?user=nobody").text

@@ -89,7 +89,7 @@ def test_filters(client: Client, parameters: dict[str, Any], expected: str) -> N
 )
 def test_bad_parameters_are_named(client: Client, query: str, message: str) -> None:
     """An unknown parameter or a wrong value gets a 400 with its name, on the page and in the API."""
-    for path in ("/", "/api/v1/traces"):
+    for path in ("/", "/traces", "/api/v1/traces"):
         response = client.get(f"{path}?{query}")
         assert response.status_code == 400
         assert message in html.unescape(response.text)
@@ -97,20 +97,20 @@ def test_bad_parameters_are_named(client: Client, query: str, message: str) -> N
 
 def test_columns_are_chosen_in_the_address(client: Client) -> None:
     """The page has the columns of its address, by default those with content; an unknown one is refused by name."""
-    page = client.get("/").text
+    page = client.get("/traces").text
     assert "<th>Models</th>" in page
     assert 'title="gpt-4o">gpt-4o</a>' in page
     assert "<th>Span types</th>" not in page
     assert re.search(r'<th class="number">\s*<a[^>]*>\s*Cost', page) is None
     assert "question 3" in page
-    chosen = client.get("/?columns=types,cost&columns=duration").text
+    chosen = client.get("/traces?columns=types,cost&columns=duration").text
     assert "<th>Span types</th>" in chosen
     assert re.search(r'<a class="type-link" href="[^"]*type=tool">', chosen)
     assert "<th>Models</th>" not in chosen
     assert "question 3" not in chosen
     assert 'value="types" checked' in chosen
     assert '<input type="hidden" name="columns" value="types,cost">' in chosen
-    refused = client.get("/?columns=duration,color")
+    refused = client.get("/traces?columns=duration,color")
     assert refused.status_code == 400
     assert "unknown column 'color'; the columns are status, duration" in html.unescape(refused.text)
 
@@ -118,9 +118,9 @@ def test_columns_are_chosen_in_the_address(client: Client) -> None:
 def test_tags_of_the_filter_are_removed_one_by_one(client: Client) -> None:
     """Each tag of the filter is a link to the list without it, and an empty field of the form is no filter."""
     with mock.patch.object(trace_list, "conditions_of", return_value=([], [])):  # this lake has no tags
-        page = client.get("/?tag=a%3D1&tag=b%3D2&order=oldest").text
-    assert 'href="/?tag=b%3D2&amp;order=oldest" title="Remove this filter"' in page
-    assert client.get("/?tag=").status_code == 200
+        page = client.get("/traces?tag=a%3D1&tag=b%3D2&order=oldest").text
+    assert 'href="/traces?tag=b%3D2&amp;order=oldest" title="Remove this filter"' in page
+    assert client.get("/traces?tag=").status_code == 200
 
 
 @pytest.mark.parametrize("cost", [float("nan"), float("inf"), -1.0, 1e300, None])
@@ -150,7 +150,7 @@ def test_models_and_types_are_bounded() -> None:
 def test_services_of_all_spans_are_offered(client: Client) -> None:
     """The list of services includes those in which no trace begins."""
     assert client.get("/api/v1/services").json() == {"services": ["bank", "shop"]}
-    assert "<option >bank</option>" in client.get("/").text
+    assert "<option >bank</option>" in client.get("/traces").text
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_services_of_all_spans_are_offered(client: Client) -> None:
 )
 def test_a_pasted_trace_id_opens_the_trace(client: Client, written: str) -> None:
     """Ids are accepted in any usual form; a short text without `0x` is a query."""
-    response = client.get("/", params={"query": written}, follow_redirects=False)
+    response = client.get("/traces", params={"query": written}, follow_redirects=False)
     if written == "3":
         assert response.status_code == 200
     else:
@@ -168,21 +168,21 @@ def test_a_pasted_trace_id_opens_the_trace(client: Client, written: str) -> None
 def test_a_pasted_span_id_opens_its_span(client: Client) -> None:
     """The page of the trace opens with the span selected."""
     for written in ("0xdeadbeef", "00000000deadbeef"):
-        response = client.get("/", params={"query": written}, follow_redirects=False)
+        response = client.get("/traces", params={"query": written}, follow_redirects=False)
         assert response.headers["location"].startswith(f"/traces/{3:032x}?span=00000000deadbeef")
         assert client.get("/search", params={"q": written}, follow_redirects=False).status_code == 303
 
 
 def test_each_number_leads_to_its_traces(client: Client) -> None:
-    """The bars and the statistics link to lists with as many traces as they count."""
-    page = client.get("/").text
-    bars = re.findall(r'<a href="([^"]+)" aria-label="([^"]+)"', page)
-    counts = [int(re.search(r"(\d+) trace", text)[1]) for _, text in bars]  # type: ignore[index]
-    assert sum(counts) == 4
-    for (url, text), count in zip(bars, counts, strict=True):
-        listed = client.get(html.unescape(url).replace("/?", "/api/v1/traces?")).json()["traces"]
-        assert len(listed) == count
-        assert ("with errors" in text) == any(row["error_count"] for row in listed)
+    """The intervals and the statistics link to lists with as many traces as they count."""
+    page = client.get("/traces").text
+    number = r'<td class="number" data-value="(\d+)">\d+</td>'
+    intervals = re.findall(rf'<td><a href="([^"]+)"><time .*?</time></a></td>{number}{number}', page)
+    assert sum(int(traces) for _, traces, _ in intervals) == 4
+    for url, traces, errors in intervals:
+        listed = client.get(f"/api/v1{html.unescape(url)}").json()["traces"]
+        assert len(listed) == int(traces)
+        assert sum(row["error_count"] > 0 for row in listed) == int(errors)
     errors = re.search(r'<dt>With errors</dt><dd><a href="([^"]+)" class="error">1</a>', page)
     assert errors is not None
     assert "ask 3" in client.get(html.unescape(errors[1])).text
@@ -190,7 +190,7 @@ def test_each_number_leads_to_its_traces(client: Client) -> None:
 
 def test_input_and_output_are_shown_on_request(client: Client) -> None:
     """The page shows the beginning of a root's input; the API only with `previews`."""
-    assert "question 2" in client.get("/").text
+    assert "question 2" in client.get("/traces").text
     (row,) = client.get("/api/v1/traces?limit=1&order=oldest&previews=true").json()["traces"]
     assert (row["input"], row["output"]) == ("question 1", None)
     assert "input" not in client.get("/api/v1/traces?limit=1").json()["traces"][0]
@@ -208,7 +208,7 @@ def test_models_and_types_are_listed_on_request(client: Client, lake: FakeLake) 
 
 def test_an_empty_list_says_what_to_do(client: Client, lake: FakeLake) -> None:
     """Without matches the page offers to clear filters, and without traces to send some."""
-    assert "clear the filters" in client.get("/?service=none").text
+    assert "clear the filters" in client.get("/traces?service=none").text
     lake.clear()
-    assert "OTEL_EXPORTER_OTLP_ENDPOINT=http://" in client.get("/").text
+    assert "OTEL_EXPORTER_OTLP_ENDPOINT=http://" in client.get("/traces").text
     assert client.get("/api/v1/traces").json()["traces"] == []

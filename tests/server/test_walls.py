@@ -130,13 +130,11 @@ def every_request(lake: tracelake.Lake) -> dict[tuple[str, str], list[Asked]]:
     experiment = lake.within(B).annotations.experiment_named(f"experiment {SECRET}").experiment_id
     said = assessment_ids(lake, B, OF_B)[0]
     gets = {
-        "/": [
-            "/",
-            "/?order=tokens",
-            "/?order=errors",
-            "/?name=step",
-            "/?tag=note%3Da+plain",
-            "/?errors=true",
+        "/": ["/", "/?last=520w"],
+        "/traces": [
+            "/traces",
+            *(f"/traces?{each}" for each in ("order=tokens", "order=errors", "name=step", "errors=true")),
+            "/traces?tag=note%3Da+plain",
         ],
         "/openapi.json": ["/openapi.json"],
         "/overview": ["/overview", *(f"/overview?query={query}" for query in QUERIES[:5])],
@@ -377,7 +375,7 @@ def check_pages(walls: Walls) -> None:
             "whole",
             {
                 "/",
-                "/overview",
+                "/traces",
                 "/sessions",
                 "/users",
                 "/versions",
@@ -387,7 +385,7 @@ def check_pages(walls: Walls) -> None:
                 "/retention",
             },
         ),
-        ("reads", {"/", "/overview", "/sessions", "/users"}),
+        ("reads", {"/", "/traces", "/sessions", "/users"}),
     ):
         key = {"Authorization": f"Bearer {walls.tokens[who]}"}
         client = Client(walls.app)

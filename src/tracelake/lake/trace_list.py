@@ -152,6 +152,11 @@ class Activity:
     buckets: dict[int, Row]
     """The same for each interval that has traces, by its number."""
 
+    @property
+    def bucket_count(self) -> int:
+        """Return the number of intervals, with those that have no trace."""
+        return BUCKETS
+
     def bounds(self, bucket: int) -> tuple[int, int]:
         """Return the first and last nanosecond of an interval."""
         length = self.high_ns - self.low_ns + 1
@@ -385,6 +390,8 @@ def span_values_of(lake: Lake, traces: Sequence[Row]) -> dict[str, dict[str, lis
 
 _ROWS: Final = 10
 """Rows of each table of the overview."""
+_MAP_ROWS: Final = 40
+"""Services of the overview, and pairs of services of which one calls the other."""
 _ERRORS: Final = "count(*) FILTER (status = 'ERROR') AS errors"
 _IS_CALL: Final = "coalesce(type, '') NOT IN ('agent', 'chain')"
 """Condition on spans that do not repeat the usage of spans below them."""
@@ -411,7 +418,7 @@ class Overview:
     errors: list[Row]
     """Error messages with the number of spans that have them, and one of their traces."""
     calls: list[Row]
-    """Numbers of calls from one service to another."""
+    """Calls from one service to another: their number, errors, and sum of durations."""
     not_listed: str | None
 
 
@@ -426,7 +433,7 @@ def read_overview(lake: Lake, wanted: TraceFilter) -> Overview:
     activity, *tables = lake.select(
         activity_sql(where, range_of(wanted, now_ns)),
         f"SELECT service, count(DISTINCT trace_id) AS traces, count(*) AS spans, {_ERRORS}, {_LATENCY}, {_TOKEN_SUMS} "
-        f"FROM {spans} WHERE service IS NOT NULL GROUP BY service ORDER BY traces DESC, service LIMIT {_ROWS}",
+        f"FROM {spans} WHERE service IS NOT NULL GROUP BY service ORDER BY traces DESC, service LIMIT {_MAP_ROWS}",
         f"SELECT model, count(*) AS spans, {_ERRORS}, {_LATENCY}, {_CALL_SUMS}, {_CALL_COST} "
         f"FROM {spans} WHERE model IS NOT NULL GROUP BY model "
         f"ORDER BY cost DESC NULLS LAST, spans DESC, model LIMIT {_ROWS}",
@@ -438,11 +445,13 @@ def read_overview(lake: Lake, wanted: TraceFilter) -> Overview:
         "arg_max(trace_id, start_ns) AS trace_id, max(start_ns) AS last_ns "
         f"FROM {spans} WHERE status = 'ERROR' GROUP BY message ORDER BY spans DESC, message LIMIT {_ROWS}",
         "SELECT caller.service AS caller, callee.service AS callee, count(*) AS calls, "
-        "count(*) FILTER (callee.status = 'ERROR') AS errors "
-        f"FROM (SELECT trace_id, parent_span_id, service, status FROM {spans} WHERE parent_span_id IS NOT NULL) "
-        f"AS callee JOIN (SELECT trace_id, span_id, service FROM {spans}) AS caller "
+        "count(*) FILTER (callee.status = 'ERROR') AS errors, "
+        f"least(greatest(sum(callee.duration_ns::HUGEINT), 0), {_INT64_MAX})::BIGINT AS total_ns "
+        f"FROM (SELECT trace_id, parent_span_id, service, status, duration_ns FROM {spans} "
+        "WHERE parent_span_id IS NOT NULL) AS callee "
+        f"JOIN (SELECT trace_id, span_id, service FROM {spans}) AS caller "
         "ON caller.trace_id = callee.trace_id AND caller.span_id = callee.parent_span_id "
-        f"WHERE caller.service <> callee.service GROUP BY ALL ORDER BY calls DESC, caller, callee LIMIT {2 * _ROWS}",
+        f"WHERE caller.service <> callee.service GROUP BY ALL ORDER BY calls DESC, caller, callee LIMIT {_MAP_ROWS}",
     )
     services, models, types, operations, errors, calls = (
         [{name: cut(value) for name, value in row.items()} for row in table.to_pylist()] for table in tables

@@ -1,4 +1,4 @@
-"""Call graph of a trace: which operations call which, how often, how long, and how many calls fail.
+"""Call graph of a trace, or of services: who calls whom, how often, how long, and how many calls fail.
 
 An operation is all spans of a trace with the same type and name. The graph is a page and JSON at
 `/api/v1/traces/{trace_id}/graph`. The server lays it out, so that the page reads without JavaScript.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
@@ -16,7 +16,7 @@ from fastapi import APIRouter, Request, Response
 
 from tracelake.lake.lake import Lake
 from tracelake.lake.trace_list import cut
-from tracelake.results import Trace
+from tracelake.results import Row, Trace
 from tracelake.server.http_policy import RequestLake
 from tracelake.server.render import span_url
 from tracelake.server.routes import JsonRoute, json_response, render_page
@@ -26,8 +26,9 @@ from tracelake.server.traces import lay_out
 _NODES_MAX: Final = 60
 """Operations of a graph. Those with the fewest calls above this number are one operation together."""
 _OTHERS: Final = "(other operations)"
-_WIDTH: Final = 216
-_HEIGHT: Final = 58
+BOX: Final = (216, 58)
+"""Width and height of an operation in the drawing, in pixels."""
+_WIDTH, _HEIGHT = BOX
 _GAP_X: Final = 84
 _GAP_Y: Final = 18
 
@@ -113,6 +114,20 @@ def graph_of(trace: Trace, rows: Sequence[TraceRow]) -> CallGraph:
     return CallGraph(operations, list(edges.values()), list(roots))
 
 
+def service_graph(services: Sequence[Row], calls: Sequence[Row], url_of: Callable[[str], str]) -> CallGraph:
+    """Return the graph of the services that call each other. The total of a service is its 95th percentile."""
+    figures = {row["service"]: (row["spans"], row["errors"], row["p95_ns"]) for row in services}
+    names = list(dict.fromkeys(row[side] for row in calls for side in ("caller", "callee")))
+    places = {name: place for place, name in enumerate(names)}
+    nodes = [GraphNode(name, None, url_of(name), [], *figures.get(name, ())) for name in names]
+    edges = [
+        GraphEdge(places[row["caller"]], places[row["callee"]], row["calls"], row["errors"], row["total_ns"])
+        for row in calls
+    ]
+    called = {edge.callee for edge in edges}
+    return CallGraph(nodes, edges, [place for place in range(len(nodes)) if place not in called])
+
+
 @dataclass(frozen=True, slots=True)
 class Box:
     """Position of an operation in the drawing, in pixels."""
@@ -152,12 +167,16 @@ def _columns(graph: CallGraph) -> list[int]:
         callees.setdefault(edge.caller, []).append(edge.callee)
     column = dict.fromkeys(graph.roots, 0)
     queue = deque(graph.roots)
-    while queue:
-        place = queue.popleft()
-        for callee in callees.get(place, ()):
-            if callee not in column:
-                column[callee] = column[place] + 1
-                queue.append(callee)
+    for first in range(len(graph.operations)):
+        while queue:
+            place = queue.popleft()
+            for callee in callees.get(place, ()):
+                if callee not in column:
+                    column[callee] = column[place] + 1
+                    queue.append(callee)
+        if first not in column:  # services that call each other in a circle
+            column[first] = 0
+            queue.append(first)
     return [column[place] for place in range(len(graph.operations))]
 
 
@@ -250,5 +269,5 @@ def graph_page(lake: RequestLake, request: Request, trace_id: str) -> Response:
         graph=call_graph,
         drawing=draw(call_graph),
         calls=sorted(call_graph.calls, key=lambda each: -each.total_ns),
-        box=(_WIDTH, _HEIGHT),
+        box=BOX,
     )

@@ -149,7 +149,7 @@ RULES: Final[tuple[tuple[tuple[str, ...], str, Need], ...]] = (
             "retention",
         )
     ),
-    *((_GET, f"/{page}", "read") for page in ("sessions", "session", "users", "user", "compare")),
+    *((_GET, f"/{page}", "read") for page in ("traces", "sessions", "session", "users", "user", "compare")),
     *((_GET, f"/{page}", "read") for page in ("metrics", "readyz", "openapi.json")),
     *((("POST",), f"{prefix}traces/search", "read") for prefix in _MLFLOW),
     (("POST",), "/api/3.0/mlflow/traces", "ingest"),  # sent by the same client as the trace's spans
@@ -164,6 +164,7 @@ DIVIDED: Final[tuple[tuple[tuple[str, ...], str], ...]] = (
     (_GET, "/"),
     (_GET, "/openapi.json"),
     (_GET, "/overview"),
+    (_GET, "/traces"),
     (_GET, "/search"),
     (_GET, "/sessions"),
     (_GET, "/session"),

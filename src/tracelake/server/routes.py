@@ -214,8 +214,8 @@ def json_response(content: object, status_code: int = 200) -> Response:
 _HERE: Final = Path(__file__).parent
 STATIC: Final = _HERE / "static"
 ROOMS = (
-    ("/", "Traces"),
-    ("/overview", "Overview"),
+    ("/", "Overview"),
+    ("/traces", "Traces"),
     ("/sessions", "Sessions"),
     ("/users", "Users"),
     ("/versions", "Versions"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Annotated, Any, Final, get_args
 from urllib.parse import urlencode
 
@@ -17,8 +17,6 @@ from tracelake import limits
 from tracelake._errors import UsageError
 from tracelake.lake.lake import Lake
 from tracelake.lake.trace_list import (
-    BUCKETS,
-    Activity,
     GroupedBy,
     GroupOrder,
     GroupPage,
@@ -38,6 +36,7 @@ from tracelake.results import Row
 from tracelake.search.query_parser import clause_of, written
 from tracelake.server import render
 from tracelake.server.assessments import listed_assessments
+from tracelake.server.call_graph import BOX, draw, service_graph
 from tracelake.server.http_policy import RequestLake
 from tracelake.server.routes import (
     JsonRoute,
@@ -55,6 +54,8 @@ from tracelake.server.trace_page import TYPE_LABELS, shown_tags
 
 PRESETS: Final = (("15m", "15 min"), ("1h", "1 hour"), ("24h", "24 hours"), ("7d", "7 days"), ("", "All"))
 """Time ranges that the pages offer."""
+LIST: Final = "/traces"
+"""Path of the list of traces."""
 _USER_TRACES: Final = 10
 """Traces and sessions on the page of a user."""
 
@@ -175,7 +176,7 @@ def _columns(
     return names
 
 
-@pages.get("/")
+@pages.get("/traces")
 def list_page(
     lake: RequestLake,
     request: Request,
@@ -215,7 +216,7 @@ def list_page(
         models=column_values(lake, "model"),
         orders=get_args(Order),
         presets=presets_of(request),
-        chart=None if listing.activity is None else chart(request, listing.activity),
+        activity=listing.activity,
         link=lambda **changed: link(request, **changed),
         untagged=lambda tag: _without_tag(request, tag),
         previous_url=_previous_url(request, wanted, listing),
@@ -300,66 +301,6 @@ def presets_of(request: Request) -> list[tuple[str, str, bool]]:
     return [(label, link(request, last=last or None), current == last) for last, label in PRESETS]
 
 
-@dataclass(frozen=True, slots=True)
-class ChartBar:
-    """One interval of a chart."""
-
-    x: float
-    height: float
-    error_height: float
-    text: str
-    url: str
-
-
-@dataclass(frozen=True, slots=True)
-class Chart:
-    """Chart of traces and errors over time, with statistics."""
-
-    bars: list[ChartBar]
-    low_ns: int
-    high_ns: int
-    labels: list[str]
-    """Times at the left, in the middle and at the right."""
-    most: int
-    """Traces of the fullest interval."""
-    total: Mapping[str, Any]
-
-
-_CHART_WIDTH: Final = 600
-_CHART_HEIGHT: Final = 100
-
-
-def chart(request: Request, activity: Activity) -> Chart:
-    """Lay out the chart of the activity of a list."""
-    most = max(row["traces"] for row in activity.buckets.values())
-    bars = []
-    for bucket, row in sorted(activity.buckets.items()):
-        first, last = activity.bounds(bucket)
-        text = f"{render.timestamp(first)[:19]} UTC: {_number(row['traces'], 'trace')}"
-        if row["errors"]:
-            text += f", {row['errors']:,} with errors"
-        bars.append(
-            ChartBar(
-                bucket * _CHART_WIDTH / BUCKETS,
-                round(max(_CHART_HEIGHT * row["traces"] / most, 2), 2),
-                round(max(_CHART_HEIGHT * row["errors"] / most, 2) if row["errors"] else 0, 2),
-                text,
-                link(request, start=first, end=last),
-            )
-        )
-    middle_ns = (activity.low_ns + activity.high_ns) // 2
-    labels = [render.timestamp(time_ns)[:16] for time_ns in (activity.low_ns, middle_ns, activity.high_ns)]
-    return Chart(bars, activity.low_ns, activity.high_ns, labels, most, activity.total)
-
-
-def _number(number: int, noun: str) -> str:
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
-
-
-def _cost(dollars: float | None) -> str:
-    return "" if dollars is None else f", {render.cost(dollars)}"
-
-
 def _previous_url(request: Request, wanted: TraceFilter, listing: TracePage) -> str | None:
     """Return the URL of the previous page. A page requested by offset links to a page by offset."""
     if wanted.offset:
@@ -367,30 +308,52 @@ def _previous_url(request: Request, wanted: TraceFilter, listing: TracePage) -> 
     return render.with_page(request, listing.previous_page) if listing.previous_page else None
 
 
+@pages.get("/")
+def start_page(
+    lake: RequestLake,
+    request: Request,
+    wanted: Wanted,
+    columns: Annotated[tuple[str, ...], Depends(_columns)],
+    compare: Text = None,
+) -> Response:
+    """Show the overview. Links with filters lead to the list, which had this path."""
+    if compare or columns or set(request.query_params) - {"last", "start", "end"}:
+        return RedirectResponse(f"{LIST}?{request.url.query}", 307)
+    return overview_page(lake, request, wanted)
+
+
 @pages.get("/overview")
 def overview_page(lake: RequestLake, request: Request, wanted: Wanted) -> Response:
-    """Show the overview."""
+    """Show the overview of the traces of a filter."""
     shown = read_overview(lake, wanted)
 
     def in_list(**changed: str | float | None) -> str:
-        return link(request, "/", **changed)
+        return link(request, LIST, **changed)
 
-    def with_query(*clauses: str) -> str:
+    def with_query(*clauses: str, **changed: str) -> str:
         query = f"({wanted.query})" if wanted.query else ""
-        return in_list(query=" ".join(filter(None, [query, *clauses])))
+        return in_list(query=" ".join(filter(None, [query, *clauses])), **changed)
 
+    graph = service_graph(shown.services, shown.calls, lambda service: in_list(service=service))
     return render_page(
         request,
         "overview.html",
         "/api/v1/overview",
         overview=shown,
-        chart=None if shown.activity is None else chart(request, shown.activity),
-        token_bars=[] if shown.activity is None else token_bars(request, shown.activity),
+        activity=shown.activity,
         types=TYPE_LABELS,
+        services=column_values(lake, "service"),
+        models=column_values(lake, "model"),
         presets=presets_of(request),
         wanted=wanted,
         parameters=request.query_params,
+        is_filtered=any(request.query_params.values()),
         link=in_list,
+        here=lambda **changed: link(request, **changed),
+        map=graph,
+        drawing=draw(graph),
+        box=BOX,
+        call_url=lambda row: with_query(clause_of("service", row["caller"]), service=row["callee"]),
         operation_url=lambda row: with_query(
             *(clause_of(name, row[name]) for name in ("service", "name") if row[name])
         ),
@@ -457,9 +420,9 @@ def _show_groups(
         is_filtered=any(value for name, value in parameters.items() if name not in ("order", "limit")),
         services=column_values(lake, "service"),
         presets=presets_of(request),
-        chart=None if listing.activity is None else chart(request, listing.activity),
+        activity=listing.activity,
         link=lambda **changed: link(request, **changed),
-        traces_url=lambda **changed: link(request, "/", **{"order": None, "limit": None, **changed}),
+        traces_url=lambda **changed: link(request, LIST, **{"order": None, "limit": None, **changed}),
         previous_url=render.with_page(request, listing.previous_page) if listing.previous_page else None,
         next_url=render.with_page(request, listing.next_page) if listing.next_page else None,
     )
@@ -476,8 +439,7 @@ def _user_context(lake: Lake, request: Request, wanted: TraceFilter) -> dict[str
         "user": wanted.user,
         "total": total[0] if total else None,
         "overview": overview,
-        "chart": None if overview.activity is None else chart(request, overview.activity),
-        "token_bars": [] if overview.activity is None else token_bars(request, overview.activity),
+        "activity": overview.activity,
         "sessions": sessions,
         "inputs": first_inputs(lake, sessions.groups),
         "traces": traces,
@@ -486,27 +448,5 @@ def _user_context(lake: Lake, request: Request, wanted: TraceFilter) -> dict[str
         "wanted": wanted,
         "parameters": request.query_params,
         "link": lambda **changed: link(request, **changed),
-        "in_list": lambda path="/", **changed: link(request, path, **changed),
+        "in_list": lambda path=LIST, **changed: link(request, path, **changed),
     }
-
-
-def token_bars(request: Request, activity: Activity) -> list[ChartBar]:
-    """Lay out tokens over time: the height is all tokens of an interval, of which `error_height` is output."""
-    sums = {bucket: (row["input_tokens"], row["output_tokens"]) for bucket, row in activity.buckets.items()}
-    costs = {bucket: row["cost"] for bucket, row in activity.buckets.items()}
-    most = max(map(sum, sums.values()), default=0)
-    bars = []
-    for bucket, (received, returned) in sorted(sums.items()):
-        if received + returned <= 0 or most <= 0:
-            continue
-        first, last = activity.bounds(bucket)
-        bars.append(
-            ChartBar(
-                bucket * _CHART_WIDTH / BUCKETS,
-                round(max(_CHART_HEIGHT * (received + returned) / most, 2), 2),
-                round(_CHART_HEIGHT * max(returned, 0) / most, 2),
-                f"{render.timestamp(first)[:19]} UTC: {received:,} tokens in, {returned:,} out{_cost(costs[bucket])}",
-                link(request, start=first, end=last),
-            )
-        )
-    return bars

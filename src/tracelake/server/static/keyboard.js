@@ -12,7 +12,7 @@ const KEYS = [
 ];
 
 function items() {
-  return [...document.querySelectorAll("table.list tbody tr, .hits li")].filter((row) => row.querySelector(LINK));
+  return [...document.querySelectorAll("table.list:not([data-intervals]) tbody tr, .hits li")].filter((row) => row.querySelector(LINK));
 }
 
 function current(rows) {

@@ -1,57 +1,12 @@
-// Additions to lists that work without scripts: a brush on the chart, and live updates.
+// Additions to lists that work without scripts: charts, and live updates.
 
+import { drawCharts } from "./charts.js";
 import { readList, rememberList } from "./neighbours.js";
 
 const POLL_MS = 5000;
 
-function brush(svg) {
-  let from = null, area = null;
-  const at = event => {
-    const box = svg.getBoundingClientRect();
-    return Math.min(Math.max((event.clientX - box.left) / box.width, 0), 1);
-  };
-  const show = to => {
-    const [left, right] = [Math.min(from, to), Math.max(from, to)];
-    area.setAttribute("x", 600 * left);
-    area.setAttribute("width", 600 * (right - left));
-    return [left, right];
-  };
-  svg.addEventListener("dragstart", event => event.preventDefault());
-  svg.addEventListener("pointerdown", event => { if (event.button === 0) from = at(event); });
-  svg.addEventListener("pointermove", event => {
-    if (from === null) return;
-    if (area === null) {
-      if (Math.abs(at(event) - from) < 0.01) return;
-      area = document.createElementNS(svg.namespaceURI, "rect");
-      area.classList.add("brush");
-      area.setAttribute("height", 100);
-      svg.append(area);
-      svg.setPointerCapture(event.pointerId);
-    }
-    show(at(event));
-  });
-  svg.addEventListener("pointercancel", () => { from = null; area?.remove(); area = null; });
-  svg.addEventListener("pointerup", event => {
-    if (area !== null) {
-      const [left, right] = show(at(event)), low = BigInt(svg.dataset.low), length = BigInt(svg.dataset.high) - low;
-      const moment = share => (low + length * BigInt(Math.round(share * 1e6)) / 1000000n).toString();
-      const url = new URL(location);
-      for (const name of ["last", "page", "offset"]) url.searchParams.delete(name);
-      url.searchParams.set("start", moment(left));
-      url.searchParams.set("end", moment(right));
-      location.assign(url);
-    }
-    from = null;
-  });
-  svg.addEventListener("click", event => { if (area !== null) event.preventDefault(); }, true);
-}
-
-function begin(listing) {
-  for (const svg of listing.querySelectorAll("svg[data-low]")) brush(svg);
-}
-
 const listing = document.getElementById("listing");
-begin(listing);
+drawCharts();
 
 const compare = document.getElementById("compare");
 const marked = new Set();
@@ -93,7 +48,7 @@ if (live && isFirst) {
     const fresh = page.getElementById("listing");
     if (fresh && box.checked && !listing.matches(":hover, :focus-within")) {
       listing.replaceChildren(...document.adoptNode(fresh).childNodes);
-      begin(listing);
+      drawCharts();
       if (compare) showMarked();
     }
   };
