@@ -5,8 +5,6 @@ a record, even if a process is killed. A record without an outcome may belong to
 
 The retention of records tolerates clock changes. `EventCounter` counts repeated events, such as refused requests, so
 that a flood of them adds only a few records a minute.
-
-`check_access` checks keys, sessions, audit records and secrets for `tracelake verify`.
 """
 
 from __future__ import annotations
@@ -26,12 +24,10 @@ import msgspec
 from tracelake import limits
 from tracelake._errors import DamageError, UsageError
 from tracelake._settings import duration_ns
-from tracelake.access import keys, oidc
 from tracelake.access.keys import ALL_WORKSPACES, AUDIT_VERSION, AuditKind, AuditRecord
 from tracelake.formats import decode, encode
-from tracelake.results import Finding
 from tracelake.storage import Entry, KeyValueStore
-from tracelake.storage.ports import check_records, whole_of
+from tracelake.storage.ports import whole_of
 
 AUDIT_GAP_MAX_NS: Final = 30 * 86_400 * 10**9
 """Largest time between two records that counts towards their age, because a clock that jumps ahead would age all
@@ -299,8 +295,3 @@ class EventCounter:
 
 def _is_written_at(times: int) -> bool:
     return times & (times - 1) == 0
-
-
-def check_access(key_value: KeyValueStore) -> Iterator[Finding]:
-    """Yield a finding for each key, session, audit record and secret that is not as written."""
-    return check_records(key_value, (keys.PARTITION, oidc.SESSION_PARTITION, PARTITION, oidc.PARTITION))

@@ -65,7 +65,7 @@ class Dataset:
         repository: Repository,
         objects: ObjectStore,
         view: Callable[[str], CommitView],
-        spans: SpanReader,
+        spans: Callable[[], SpanReader],
         erasures: ErasureStore,
     ) -> None:
         self.name = name
@@ -219,8 +219,9 @@ class Dataset:
                 dict(metadata or {}),
                 model.Provenance("", "", ""),
             )
-        span = examples.read_span(self._spans, trace_id, span_id, workspace, kind)
-        proposal = examples.propose(self._spans, span)
+        spans = self._spans()
+        span = examples.read_span(spans, trace_id, span_id, workspace, kind)
+        proposal = examples.propose(spans, span)
         return model.Example(
             id=examples.span_example_id(span),
             input=(proposal.input if input is None else input) or None,

@@ -31,7 +31,6 @@ import pyarrow.compute as pc
 
 from tracelake import limits
 from tracelake._errors import DamageError, UsageError
-from tracelake.archive.service import open_archive
 from tracelake.context import LakeContext
 from tracelake.hot.rows import HotList, HotLists, add_part, holds_span, latest_versions, steps, summaries
 from tracelake.hot.search import BothTiersSearch, HotSearch
@@ -614,6 +613,8 @@ class HotTier:
         If the store has no payload, read the trace's archive, either with `complete` or if the tables may permanently
         lack spans.
         """
+        from tracelake.archive.service import open_archive  # noqa: PLC0415  lists of traces never read it
+
         traces = self._reads_of(store)[1]
         for _ in range(limits.ARCHIVE_RESTORE_TRIES_MAX):
             rows = traces.rows(trace_id, workspace, complete=complete, span_id=span_id)

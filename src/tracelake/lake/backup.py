@@ -29,7 +29,7 @@ import pyarrow as pa
 
 from tracelake import location, storage
 from tracelake._errors import DamageError, NotFoundError, StorageError, UsageError
-from tracelake.access.audit import check_access
+from tracelake.access import audit, keys, oidc
 from tracelake.archive.verify import check_archive, check_tables, spans_of_archived
 from tracelake.context import LakeContext
 from tracelake.datasets.files import verify_files
@@ -142,7 +142,9 @@ class Verifier:
         left_out, findings = check_outputs(key_value, lambda: upper_of(self._repository))
         self._findings += findings
         self._findings += check_records(key_value, ("sources/main", "clients/main"))
-        self._findings += check_access(key_value)
+        self._findings += check_records(
+            key_value, (keys.PARTITION, oidc.SESSION_PARTITION, audit.PARTITION, oidc.PARTITION)
+        )
         self._findings += check_records(key_value, [RETENTION_PARTITION])
         self._findings += records.findings
         self._findings += check_inbox(objects)

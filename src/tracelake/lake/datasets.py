@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 
 from tracelake._errors import DamageError, DatasetNotFoundError, RefNotFoundError
@@ -18,7 +18,7 @@ from tracelake.versions.tree import below
 class Datasets:
     """Evaluation datasets of a lake: `lake.datasets`."""
 
-    def __init__(self, opened: LakeContext, spans: SpanReader) -> None:
+    def __init__(self, opened: LakeContext, spans: Callable[[], SpanReader]) -> None:
         self._opened = opened
         self._spans = spans
 

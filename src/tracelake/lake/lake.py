@@ -120,7 +120,7 @@ class Lake:
         """Evaluation datasets."""
         from tracelake.lake.datasets import Datasets
 
-        return Datasets(self._opened, self.hot)
+        return Datasets(self._opened, lambda: self.hot)
 
     @_Component
     def maintenance(self) -> Maintenance:

@@ -19,7 +19,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 from urllib.parse import unquote
 
 from sqlalchemy import Column, Connection, Table, create_engine, event, exc
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.dialects import sqlite
 from sqlalchemy.pool import QueuePool
 
 from tracelake import _errors, limits
@@ -148,7 +148,11 @@ class TrackingDatabase:
     @property
     def insert(self) -> Any:
         """The dialect's `insert` function, which supports `on_conflict_do_…`."""
-        return sqlite.insert if self.is_sqlite else postgresql.insert
+        if self.is_sqlite:
+            return sqlite.insert
+        from sqlalchemy.dialects import postgresql  # noqa: PLC0415  a lake in a directory needs none of its dialects
+
+        return postgresql.insert
 
     def inserting(
         self, table: Table, columns: Sequence[str], then: str = "ON CONFLICT DO NOTHING"
