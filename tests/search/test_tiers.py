@@ -15,10 +15,13 @@ from tracelake.search.protocol import (
     INDEX_REST_SHARE,
     Generation,
     IndexWindows,
+    LiveRows,
     counts_replaced,
+    counts_replaced_since,
     due,
     due_when_idle,
     generations,
+    replaced_generations,
     to_rewrite,
     until_due,
     with_merged,
@@ -184,6 +187,26 @@ def test_what_counts_many_replaced_rows_is_written_again_even_where_it_is_large(
     found = generations([large, part(10, 11, documents=10), part(11, 12, documents=10)])
     live = {3: INDEX_REBUILT_PART_ROWS // 2, 10: 8, 11: 7}
     assert [each.lower for each in to_rewrite(found, live)] == [0, 11]
+
+
+def test_generations_with_replaced_generations_rows_are_found_by_batches() -> None:
+    """A run ends where a batch of the table does, so that its live rows are known; half of them must be dead."""
+    found = generations([part(t, t + 2, documents=10) for t in range(0, 12, 2)])
+
+    def runs(*batches: tuple[int, int, int]) -> list[tuple[int, int, int]]:
+        return [
+            (run[0].lower, run[-1].upper, live)
+            for run, live in replaced_generations(found, [LiveRows(*batch) for batch in batches])
+        ]
+
+    assert runs(*((t, t + 2, 5) for t in range(0, 12, 2))) == []
+    assert runs(*((t, t + 2, 4 if t == 6 else 5) for t in range(0, 12, 2))) == [(6, 8, 4)]
+    assert runs((0, 4, 0), (4, 7, 8), (7, 12, 9)) == [(0, 4, 0), (4, 12, 17)]
+    assert runs((2, 4, 9)) == [(0, 2, 0), (4, 6, 0), (6, 8, 0), (8, 10, 0), (10, 12, 0)]
+    assert counts_replaced_since(INDEX_REPLACED_MIN, 0)
+    assert not counts_replaced_since(INDEX_REPLACED_MIN - 1, 0)
+    assert counts_replaced_since(5 * INDEX_REPLACED_MIN, 4 * INDEX_REPLACED_MIN)
+    assert not counts_replaced_since(5 * INDEX_REPLACED_MIN - 1, 4 * INDEX_REPLACED_MIN)
 
 
 PER_WINDOW = 20

@@ -30,6 +30,7 @@ from tracelake.shards.protocol import (
     next_epoch,
     remembers,
     replace,
+    rewrite,
     visible,
 )
 
@@ -261,3 +262,16 @@ def test_an_epoch_begins_when_the_last_has_lasted() -> None:
     assert decision is not None
     assert (decision.state.epoch, decision.state.epoch_began_s, decision.state.seq) == (4, 110.0, 1)
     assert next_epoch(state, 100.0, 0.0) is not None
+
+
+def test_batches_are_rewritten_all_at_once() -> None:
+    """A rewrite replaces or removes batches anywhere and retires the old ones, or changes nothing."""
+    state = a_state(4, seq=7, epoch=3)
+    new = a_batch(1, "new")
+    decision = rewrite(state, {"b1": new, "b3": None}, epoch=2)
+    assert isinstance(decision, Swap)
+    assert decision.state.batches == (state.batches[0], new, state.batches[2])
+    assert decision.state.retired == (Retired(8, (state.batches[1], state.batches[3])),)
+    assert decision.state.upper == state.upper
+    assert rewrite(state, {"b1": new, "b9": None}, epoch=2) == LostAppend(), "a peer replaced one of them"
+    assert rewrite(state, {"b1": new}, epoch=1) == TooLate(), "its objects may be collected"

@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from dataclasses import replace as changed
 from itertools import chain
 from typing import Final
 
@@ -21,6 +22,7 @@ from tracelake._errors import ContentionError, TracelakeError
 from tracelake.batching import Windows
 from tracelake.indexing.build import IndexBuilder, IndexedRows, StartedBuild
 from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX
+from tracelake.scratch import scratch_directory
 from tracelake.search.analyzers import Analyzer, of_fingerprint
 from tracelake.search.finalize import clean_staging, read_list, read_parts, with_lists, write_marker
 from tracelake.search.model import Manifest, PartRef, manifest_path
@@ -29,20 +31,26 @@ from tracelake.search.protocol import (
     UNDIVIDED,
     Generation,
     IndexWindows,
+    LiveRows,
     counts_replaced,
+    counts_replaced_since,
     due,
     due_when_idle,
     generations,
     parts_of_build,
+    replaced_generations,
     to_rewrite,
     until_due,
     with_merged,
     without_vectors,
 )
 from tracelake.shards.leases import Lease
+from tracelake.shards.lookup import has_live_rows
 from tracelake.shards.model import BatchRef
+from tracelake.shards.rows import ids_by_batch, retracted, sorted_ids
 from tracelake.shards.shard import Shard
-from tracelake.storage import ObjectStore
+from tracelake.storage import LocalFiles, ObjectStore
+from tracelake.tables.scan import check_parts
 from tracelake.tables.view import INDEX, INDEX_ENTRY, TABLE_ENTRY, analyzer_of, base_of, index_at
 from tracelake.tasks.backoff import RetrySchedule
 from tracelake.tasks.runners import OnProgress, silent
@@ -90,6 +98,8 @@ class IndexMerger:
         self._objects = builder.objects
         self._repository = Repository(builder.key_value, builder.objects)
         self._again = RetrySchedule(self.fan_out)
+        self._replaced_rows = 0
+        """Documents of replaced rows when the generations were last checked for them."""
 
     def tries_again(self) -> bool:
         """Return whether something has failed and its backoff is over."""
@@ -139,6 +149,10 @@ class IndexMerger:
             if run := behind.due(all_generations, self._windows(batches)):  # a settled window
                 return self._merge_or_pass_by(standing, run, behind, progress)
         live = sum(ref.rows for ref in batches if ref.lower <= standing.transaction)
+        if self._rewrite_dead(
+            standing, all_generations, standing.manifest.documents - live, behind, progress
+        ):
+            return True
         if not counts_replaced(standing.manifest.documents, live):
             return False
         for each in self._to_rewrite(standing, all_generations, progress):
@@ -186,6 +200,44 @@ class IndexMerger:
         )
         clean_staging(self._objects, INDEX, started.build)
         return won
+
+    def _rewrite_dead(
+        self,
+        standing: CurrentIndex,
+        all_generations: Sequence[Generation],
+        replaced: int,
+        behind: _Behind,
+        progress: OnProgress,
+    ) -> bool:
+        """Rewrite generations with mostly removed rows, such as a window whose traces retention deleted. Drop those
+        without any live row unread. Return whether there are such generations."""
+        self._replaced_rows = min(self._replaced_rows, replaced)
+        if not counts_replaced_since(replaced, self._replaced_rows):
+            return False
+        self._replaced_rows = replaced
+        shard = Shard(standing.shard, self._builder.key_value, self._objects)
+        with Lease(shard, self._builder.key_value) as lease, scratch_directory("index") as folder:
+            snapshot = shard.snapshot(standing.transaction, lease.state)
+            batches = [shard.batch(ref) for ref in lease.state.batches if ref.lower <= standing.transaction]
+            files = LocalFiles(self._objects, folder)
+            check_parts(files, snapshot.retractions)
+            ids = ids_by_batch(sorted_ids(retracted(snapshot, files.file).values()), batches)
+            live = [
+                LiveRows(batch.lower, batch.upper, sum(part.rows for part in batch.parts) - len(dead))
+                for batch, dead in zip(batches, ids, strict=True)
+            ]
+            runs = replaced_generations(all_generations, live)
+            for run, rows in runs:
+                inside = [batch for batch in batches if run[0].lower <= batch.lower < run[-1].upper]
+                parts = tuple(part for batch in inside for part in batch.parts)
+                if rows > 0 or has_live_rows(self._objects, changed(snapshot, parts=parts)):
+                    self._merge_or_pass_by(standing, run, behind, progress)
+                else:
+                    dropped = [part for each in run for part in each.parts]
+                    publish_merged(
+                        self._repository, self._objects, StartedBuild.now(self._repository), dropped, ()
+                    )
+        return bool(runs)
 
     def _to_rewrite(
         self, standing: CurrentIndex, all_generations: Sequence[Generation], progress: OnProgress

@@ -33,11 +33,11 @@ from tracelake.search.vectors import requested_vectors
 from tracelake.shards.shard import Shard
 from tracelake.storage.local import FileObjectStore
 from tracelake.tables.builtin import BUILT_IN
-from tracelake.tables.maintenance import Maintainer, collect, forget_before
+from tracelake.tables.maintenance import Maintainer, collect
 from tracelake.tables.spec import read_spec
 from tracelake.tables.view import INDEX, build_name, named_by
 from tracelake.tasks.backoff import FailureLog, PeriodicThread
-from tracelake.tasks.runners import OnProgress, TaskRunner, silent
+from tracelake.tasks.runners import InProcess, OnProgress, TaskRunner, silent
 from tracelake.user_tables.write import finish_writes
 from tracelake.versions.branch_store import BranchRecords
 from tracelake.versions.gc import CollectedCommits, RepositoryCollector
@@ -305,15 +305,15 @@ class Maintenance:
         return {self._sources[file.sha256] for file in examples} - {""}
 
     def _forget_history(self, earliest: Mapping[str, int], damage: list[str]) -> None:
-        """Drop the history of tables before the earliest time that a commit names."""
+        """Drop history and rows of tables that only times before the earliest one that a commit names need."""
+        stores = self._opened.key_value, self._opened.singly()
+        maintainer = Maintainer(*stores, InProcess(), window_s=find_window())
         for table, as_of in earliest.items():
             with (
                 _recording(damage),
                 suppress(ContentionError, ExpiredError),
             ):  # the next collection tries again
-                shard = Shard(table, self._opened.key_value, self._opened.singly())
-                if as_of > shard.state().since:
-                    forget_before(shard, self._opened.key_value, as_of)
+                maintainer.forget(Shard(table, *stores), self._order_of(table), as_of)
 
     def _trimmed(self, retained: int, reported: Collection[str], *, dry_run: bool) -> GcReport:
         opened, damage, transactions = self._opened, list[str](), 0
@@ -343,11 +343,15 @@ class Maintenance:
 
     def _maintained(self) -> list[tuple[Shard, tuple[str, ...]]]:
         """Return each table's shard and sort columns."""
-        orders = {table.name: table.sorted_by for table in BUILT_IN.values()}
-        for reference in self._opened.entries_at("main").values():
-            if isinstance(reference, TableAt) and reference.shard not in orders:
-                orders[reference.shard] = read_spec(self._opened.objects, reference.shard).key
-        return [(self._opened.shard(name), order) for name, order in orders.items()]
+        references = self._opened.entries_at("main").values()
+        others = (each.shard for each in references if isinstance(each, TableAt))
+        tables = dict.fromkeys((*(table.name for table in BUILT_IN.values()), *others))
+        return [(self._opened.shard(name), self._order_of(name)) for name in tables]
+
+    def _order_of(self, table: str) -> tuple[str, ...]:
+        """Return the sort columns of a table's shard."""
+        own = BUILT_IN.get(table)
+        return read_spec(self._opened.objects, table).key if own is None else own.sorted_by
 
 
 class CollectionLoop(PeriodicThread):

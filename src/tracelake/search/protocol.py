@@ -354,6 +354,43 @@ def has_vectors(stored: PartVectors | None, wanted: VectorSettings | None) -> bo
     return wanted is None or (stored is not None and stored.fingerprint == wanted.fingerprint)
 
 
+def counts_replaced_since(replaced: int, checked: int) -> bool:
+    """Whether so many more replaced rows count than at the last check that single generations are worth a look."""
+    return replaced >= INDEX_REPLACED_MIN and 4 * replaced >= 5 * checked
+
+
+@dataclass(frozen=True, slots=True)
+class LiveRows:
+    """Number of live rows that the transactions [lower, upper) inserted, according to one batch of the table."""
+
+    lower: int
+    upper: int
+    rows: int
+
+
+def replaced_generations(
+    generations: Sequence[Generation], batches: Sequence[LiveRows]
+) -> list[tuple[Sequence[Generation], int]]:
+    """Return runs of generations of which most documents belong to removed rows, each with its number of live rows.
+
+    A run ends where a batch ends, too, so its live rows are known without reading the table.
+    """
+    lowers = [batch.lower for batch in batches]
+    starts = []
+    for place, each in enumerate(generations):
+        batch = batches[bisect_right(lowers, each.lower) - 1] if lowers else None
+        if not place or batch is None or not batch.lower < each.lower < batch.upper:
+            starts.append(place)
+    result = []
+    for start, stop in zip(starts, [*starts[1:], len(generations)], strict=True):
+        run = generations[start:stop]
+        lower, upper = run[0].lower, run[-1].upper
+        live = sum(each.rows for each in batches if lower <= each.lower < upper)
+        if 2 * live < sum(each.documents for each in run):
+            result.append((run, live))
+    return result
+
+
 def without_vectors(generations: Sequence[Generation], vectors: VectorSettings | None) -> list[Generation]:
     """Return the generations that were built without vectors of these settings."""
     return [

@@ -220,13 +220,16 @@ class CompactTask:
     parts: tuple[Part, ...]
     retractions: tuple[Part, ...]
     history: tuple[Part, ...]
+    retracted_later: tuple[Part, ...] = ()
+    """Retractions of later batches. Rows that they retract by `since` are dropped."""
     apart: bool = False
     """Whether the task reads parts of all buckets once and splits them into parts of each bucket."""
 
     @property
     def work_bytes(self) -> int:
         """Approximate memory that its parts take."""
-        return sum(p.size_bytes for p in (*self.parts, *self.retractions, *self.history)) * STORED_EXPANDS
+        objects = (*self.parts, *self.retractions, *self.history, *self.retracted_later)
+        return sum(part.size_bytes for part in objects) * STORED_EXPANDS
 
     def mine(self, id_column: str) -> str:
         """Return the SQL condition for rows of the task's bucket. Other tasks read the other rows of the same parts."""
@@ -255,6 +258,7 @@ def compact_tasks(
     since: int,
     order: tuple[str, ...],
     batches: Sequence[Batch],
+    retracted_later: tuple[Part, ...] = (),
 ) -> list[CompactTask]:
     """Return a task for each bucket of which the batches, adjacent and in order, have parts.
 
@@ -284,6 +288,7 @@ def compact_tasks(
             parts=of(chain.from_iterable(batch.parts for batch in batches), bucket),
             retractions=of(chain.from_iterable(batch.retractions for batch in batches), bucket),
             history=of(chain.from_iterable(batch.history for batch in batches), bucket),
+            retracted_later=of(retracted_later, bucket),
             apart=apart and is_all(bucket),
         )
         for bucket in buckets
@@ -342,7 +347,7 @@ class _Compaction:
 
     def run(self) -> CompactReceipt:
         task, receipt = self._task, self._receipt
-        for part in (*task.parts, *task.retractions, *task.history):
+        for part in (*task.parts, *task.retractions, *task.history, *task.retracted_later):
             check_part(self._file(part.path), part)
             receipt.read_bytes += part.size_bytes
         with self._db:
@@ -370,6 +375,11 @@ class _Compaction:
         per bucket."""
         task, border = self._task, first_row_id(self._task.lower)
         self._db.execute("create temp table gone (row_id bigint, time bigint)")
+        if task.retracted_later:
+            self._db.execute(
+                f"insert into gone select row_id, time from {parquet(task.retracted_later, self._file)} where "
+                f"row_id >= {border} and row_id < {first_row_id(task.upper)} and time <= {task.since}"
+            )
         if not task.retractions:
             return
         source = (
@@ -386,7 +396,7 @@ class _Compaction:
             ]
 
     def _lost_rows(self) -> set[str]:
-        if not self._task.retractions:
+        if not (self._task.retractions or self._task.retracted_later):
             return set()
         bounds = self._db.sql("select row_id from gone").to_arrow_table()["row_id"].to_numpy()
         return {

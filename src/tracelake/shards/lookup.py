@@ -11,6 +11,7 @@ read. Parquet's page checksums do not cover page headers.
 from __future__ import annotations
 
 import io
+import sys
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -262,6 +263,14 @@ class Lookup:
         if absent and self._schema is not None:
             rows = conform(rows, pa.schema([*rows.schema, *map(self._schema.field, absent)]))
         return rows.select(list(columns))
+
+
+def has_live_rows(objects: ObjectStore, snapshot: Snapshot) -> bool:
+    """Return whether a snapshot has a row, by reading row ids only. Parts with relative row ids count as live."""
+    if any(part.relative or not part.footer_bytes for part in snapshot.parts):
+        return True
+    rows = Lookup(objects, snapshot, ROW_ID.name).columns([ROW_ID.name], sys.maxsize)
+    return rows is not None and len(rows) > 0
 
 
 @dataclass(frozen=True, slots=True)

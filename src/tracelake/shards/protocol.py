@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import chain
@@ -214,6 +214,22 @@ def replace(state: ShardState, run: Sequence[BatchRef], batch: BatchRef, epoch: 
         batches=(*state.batches[:start], batch, *state.batches[stop:]),
         retired=(*state.retired, Retired(state.seq + 1, tuple(run))),
     )
+
+
+def rewrite(
+    state: ShardState, rewritten: Mapping[str, BatchRef | None], epoch: int
+) -> Swap | LostAppend | TooLate:
+    """Decide whether to replace batches, by their ids, by others of the same times; None removes an empty batch.
+
+    All change at once, because a row and its retraction must disappear together: a state counts both.
+    """
+    old = tuple(ref for ref in state.batches if ref.id in rewritten)
+    if len(old) < len(rewritten):
+        return LostAppend()
+    if not may_append(state, epoch):
+        return TooLate()
+    batches = tuple(new for ref in state.batches if (new := rewritten.get(ref.id, ref)) is not None)
+    return next_state(state, batches=batches, retired=(*state.retired, Retired(state.seq + 1, old)))
 
 
 def forget(state: ShardState, since: int) -> Swap | None:

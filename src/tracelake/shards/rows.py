@@ -7,7 +7,7 @@ retract them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Final
 
@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from msgspec.structs import replace as changed
 
-from tracelake.shards.model import Part
+from tracelake.shards.model import Batch, Part
 from tracelake.shards.parts import Numbers, buckets_of, is_all, may_share
 from tracelake.shards.shard import Snapshot
 
@@ -113,6 +113,18 @@ def retracted(snapshot: Snapshot, file: FileOf) -> dict[int, Numbers]:
         ids, times = (table[name].to_numpy() for name in RETRACTIONS.names)
         by_bucket.setdefault(part.bucket, []).append(ids[times <= snapshot.as_of])
     return {bucket: np.sort(np.concatenate(ids)) for bucket, ids in by_bucket.items()}
+
+
+def ids_by_batch(ids: Numbers, batches: Sequence[Batch]) -> list[Numbers]:
+    """Return those of the sorted ids that each batch inserted."""
+    bounds = [first_row_id(time) for batch in batches for time in (batch.lower, batch.upper)]
+    places = np.searchsorted(ids, bounds).reshape(-1, 2)
+    return [ids[first:end] for first, end in places]
+
+
+def sorted_ids(ids: Iterable[Numbers]) -> Numbers:
+    """Return all ids of these arrays, sorted."""
+    return np.unique(np.concatenate([np.array([], np.int64), *ids]))
 
 
 def lost_rows(part: Part, retracted_ids: dict[int, Numbers]) -> bool:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from dataclasses import replace as changed
 from functools import partial
@@ -393,6 +393,22 @@ class Shard:
         if isinstance(decision, protocol.LostAppend) and not unsure:
             delete_all(self._objects, [ref.path, *written])
         return not isinstance(decision, protocol.LostAppend)
+
+    def rewrite(self, rewritten: Mapping[str, model.Batch], epoch: int, written: Iterable[str]) -> bool:
+        """Replace batches, by their ids, by others of the same times, all at once; an empty one is removed.
+
+        Return False, and delete the objects in `written`, if a peer replaced one of them first. Raises ExpiredError
+        like `compare_and_append`.
+        """
+        refs = {
+            id: None if batch.is_empty else self._write_record(batch, 1) for id, batch in rewritten.items()
+        }
+        decision, unsure = self._change(partial(protocol.rewrite, rewritten=refs, epoch=epoch))
+        self._refuse_if_late(decision)
+        lost = isinstance(decision, protocol.LostAppend)
+        if lost and not unsure:
+            delete_all(self._objects, [*(ref.path for ref in refs.values() if ref is not None), *written])
+        return not lost
 
     def change(self, decide: Callable[[model.ShardState], protocol.Swap | None]) -> None:
         """Apply a decision to the state until it succeeds or is unnecessary."""

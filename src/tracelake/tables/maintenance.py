@@ -17,24 +17,30 @@ import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace as changed
 from functools import partial
 from typing import Final
 
-from msgspec.structs import replace as msgspec_replace
+import numpy as np
+import pyarrow.parquet as pq
+from msgspec.structs import replace
 
 from tracelake._errors import ContentionError, DamageError, TableNotFoundError, TracelakeError
 from tracelake.batching import Windows
 from tracelake.limits import MAINTENANCE_TRIES
 from tracelake.results import CompactReport, Finding, GcReport
+from tracelake.scratch import scratch_directory
 from tracelake.shards.compaction import Collector, CompactReceipt, compact_tasks, run_compact_task
 from tracelake.shards.leases import Lease
-from tracelake.shards.model import Batch, BatchRef
+from tracelake.shards.lookup import has_live_rows
+from tracelake.shards.model import Batch, BatchRef, Part, ShardState
+from tracelake.shards.parts import Numbers, write_part
 from tracelake.shards.protocol import COMPACTION_FAN_OUT, due, forget, of_one_window, settle_append
-from tracelake.shards.rows import quoted
-from tracelake.shards.shard import Shard
-from tracelake.storage import KeyValueStore, ObjectStore
+from tracelake.shards.rows import RETRACTIONS, ids_by_batch, quoted, retracted, sorted_ids
+from tracelake.shards.shard import Shard, Snapshot
+from tracelake.storage import KeyValueStore, LocalFiles, ObjectStore
 from tracelake.tables.builtin import BUILT_IN, TABLE_SPANS, TABLE_TRACES, TRACES, aggregate_sql, entry_of
-from tracelake.tables.scan import connection
+from tracelake.tables.scan import check_parts, connection
 from tracelake.tables.spec import read_spec
 from tracelake.tables.view import CommitView, named_by
 from tracelake.tasks.backoff import RetrySchedule
@@ -145,10 +151,8 @@ class Maintainer:
 
         Raises ContentionError if other maintainers win too many races in a row.
         """
-        if since is not None:
-            shard.change(partial(forget, since=since))
         windows, forgets, lost = self._windows(shard), since is not None, 0
-        reports: list[CompactReport] = []
+        reports = [self.forget(shard, order, since)] if since is not None else []
         choice = _NextWindow(shard, windows, forgets=forgets)
         while lost < _COMPACTION_TRIES_MAX:
             report = self._compact(shard, order, choice, progress)
@@ -163,6 +167,59 @@ class Maintainer:
         raise ContentionError(
             f"table {shard.name}: other compactions committed first {_COMPACTION_TRIES_MAX} times; try again."
         )
+
+    def forget(self, shard: Shard, order: tuple[str, ...], since: int) -> CompactReport:
+        """Forget times before `since`, and drop the rows and history that only they needed.
+
+        A batch whose rows were all retracted by then loses its parts unread, but for the row ids. A batch is rewritten
+        if half of its rows were. So a dropped row costs at most one written row, and work does not grow with the table.
+        """
+        shard.change(partial(forget, since=since))
+        with Lease(shard, self._key_value) as lease, scratch_directory("forget") as folder:
+            state = lease.state
+            refs = settle_append(state.batches, self._committed(shard.name))
+            before = [shard.batch(ref) for ref in refs]
+            dead = RetractedRows(LocalFiles(self._objects, folder), self._objects, before, state.since)
+            receipts: list[CompactReceipt] = []
+            after: list[Batch] = []
+            for batch, ids in zip(before, ids_by_batch(dead.ids, before), strict=True):
+                is_settled = batch.upper <= state.since + 1
+                rewritten = replace(batch, history=()) if is_settled else batch
+                if dead.drop(ids, batch) and batch.parts:
+                    rewritten, new = self._without_dead(shard.name, order, state, rewritten, dead)
+                    receipts += new
+                after.append(rewritten)
+            after = [dead.without_retractions(shard.name, state.epoch, batch) for batch in after]
+            rewrites = {
+                ref.id: replace(new, id=uuid.uuid4().hex, epoch=state.epoch)
+                for ref, old, new in zip(refs, before, after, strict=True)
+                if new != old
+            }
+            parts_before, parts_after = _paths(before), _paths(after)
+            written = parts_after - parts_before
+            if rewrites and not shard.rewrite(rewrites, state.epoch, written):
+                rewrites, parts_after = {}, parts_before
+        return CompactReport(
+            table=shard.name,
+            batches=len(rewrites),
+            parts_before=len(parts_before),
+            parts_after=len(parts_after),
+            read_bytes=sum(receipt.read_bytes for receipt in receipts),
+            written_bytes=sum(receipt.written_bytes for receipt in receipts),
+            since=state.since,
+        )
+
+    def _without_dead(
+        self, table: str, order: tuple[str, ...], state: ShardState, batch: Batch, dead: RetractedRows
+    ) -> tuple[Batch, list[CompactReceipt]]:
+        """Return a batch without its dead rows, and the receipts of the tasks that rewrote it, if it has others."""
+        if dead.has_all(batch):
+            return replace(batch, parts=()), []
+        tasks = compact_tasks(
+            self._objects.url, table, state.epoch, state.since, order, [batch], dead.retractions
+        )
+        receipts = run_reporting(self._runner, run_compact_task, tasks, lambda _: None)
+        return _with_receipts(batch, receipts), receipts
 
     def _compact(
         self,
@@ -259,17 +316,49 @@ def collect(
     return GcReport(shard.name, replaced.objects, orphans.objects, freed, replaced.leased)
 
 
-def forget_before(shard: Shard, key_value: KeyValueStore, since: int) -> None:
-    """Forget times before `since`, which no commit names any more, and drop history that only they needed.
+class RetractedRows:
+    """Rows of batches that later batches retracted by a time, before which nothing is readable."""
 
-    Batches that reach beyond `since` keep their history until their next compaction.
-    """
-    shard.change(partial(forget, since=since))
-    with Lease(shard, key_value) as lease:
-        for ref in lease.state.batches:
-            if ref.level and ref.upper <= lease.state.since + 1 and (batch := shard.batch(ref)).history:
-                trimmed = msgspec_replace(batch, id=uuid.uuid4().hex, history=(), epoch=lease.state.epoch)
-                shard.replace((ref,), trimmed)
+    def __init__(self, files: LocalFiles, objects: ObjectStore, batches: Sequence[Batch], since: int) -> None:
+        self._files, self._objects = files, objects
+        self.retractions = tuple(part for batch in batches for part in batch.retractions)
+        check_parts(files, self.retractions)
+        self._retracted = Snapshot(since, (), self.retractions)
+        self.ids = sorted_ids(retracted(self._retracted, files.file).values())
+        self._dropped: list[Numbers] = []
+
+    def drop(self, ids: Numbers, batch: Batch) -> bool:
+        """Note that these rows of a batch are dropped if they are half of its rows; return whether they are."""
+        is_worth_it = len(ids) > 0 and 2 * len(ids) >= sum(part.rows for part in batch.parts)
+        if is_worth_it:
+            self._dropped.append(ids)
+        return is_worth_it
+
+    def has_all(self, batch: Batch) -> bool:
+        """Return whether all rows of a batch are dead. Only their ids are read."""
+        # Safety: the numbers of rows and retractions do not suffice, because an interrupted erasure may leave
+        # retractions without rows.
+        return not has_live_rows(self._objects, changed(self._retracted, parts=batch.parts))
+
+    def without_retractions(self, table: str, epoch: int, batch: Batch) -> Batch:
+        """Return a batch without the retractions of dropped rows."""
+        dropped = sorted_ids(self._dropped)
+        parts = [self.without_dropped(table, epoch, part, dropped) for part in batch.retractions]
+        return replace(batch, retractions=tuple(part for part in parts if part is not None))
+
+    def without_dropped(self, table: str, epoch: int, part: Part, dropped: Numbers) -> Part | None:
+        """Return a part of retractions without these rows; None if no retraction remains."""
+        rows = pq.read_table(self._files.file(part.path))
+        remaining = rows.filter(~np.isin(rows[RETRACTIONS.names[0]].to_numpy(), dropped))
+        if len(remaining) == len(rows):
+            return part
+        return (
+            write_part(self._objects, table, epoch, part.bucket, remaining, None) if len(remaining) else None
+        )
+
+
+def _paths(batches: Iterable[Batch]) -> set[str]:
+    return {part.path for batch in batches for part in batch.objects()}
 
 
 class _NextWindow:
@@ -313,16 +402,25 @@ def _total(shard: Shard, reports: Sequence[CompactReport]) -> CompactReport:
 def _merged(
     run: Sequence[BatchRef], receipts: Sequence[CompactReceipt], epoch: int, windows: Windows
 ) -> Batch:
-    return Batch(
+    batch = Batch(
         lower=run[0].lower,
         upper=run[-1].upper,
         id=uuid.uuid4().hex,
-        parts=tuple(part for receipt in receipts for part in receipt.parts),
-        retractions=tuple(part for receipt in receipts for part in receipt.retractions),
+        parts=(),
+        retractions=(),
         counts={},
-        history=tuple(part for receipt in receipts for part in receipt.history),
         epoch=epoch,
         ingested_s=windows.time_of([ref.ingested_s for ref in run]),
+    )
+    return _with_receipts(batch, receipts)
+
+
+def _with_receipts(batch: Batch, receipts: Sequence[CompactReceipt]) -> Batch:
+    return replace(
+        batch,
+        parts=tuple(part for receipt in receipts for part in receipt.parts),
+        retractions=tuple(part for receipt in receipts for part in receipt.retractions),
+        history=tuple(part for receipt in receipts for part in receipt.history),
     )
 
 
