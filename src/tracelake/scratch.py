@@ -24,7 +24,6 @@ SCRATCH_AGE_MIN_S: Final = 600.0
 SCRATCH_SWEEP_INTERVAL_S: Final = 3600.0
 """Interval at which a process that creates scratch directories looks for leftovers."""
 
-
 _PREFIX: Final = "tracelake-scratch-"
 _sweeping = threading.Lock()
 _swept: dict[str, float] = {}

@@ -109,7 +109,7 @@ def check_pipeline() -> None:
         runner = SizedRunner(workers) if by_work else workers
         with tracelake.init(f"memory://{uuid.uuid4().hex}", buckets=1) as lake:
             opened = lake._opened
-            rooms = PipelineContext.of(
+            rooms = PipelineContext(
                 "main", opened.key_value, opened.objects, 1, runner, None, None, PLAIN, None
             )
             transactions, maintenance = rooms.runner, rooms.maintainer._runner

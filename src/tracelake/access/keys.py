@@ -32,14 +32,12 @@ KEY_CHANGE_TRIES_MAX: Final = 20
 _QUOTA_DAY_S: Final = 86_400.0
 """Time over which a daily quota refills."""
 
-
 Role: TypeAlias = Literal["ingest", "read", "annotate", "admin"]
 KeyStatus: TypeAlias = Literal["active", "expired", "revoked"]
 ALL_WORKSPACES: Final = "*"
 """Workspace of a key that covers all workspaces."""
 KEY_VERSION: Final = 2
 """Format 1 stored a workspace that restricted nothing; such keys cover all workspaces."""
-
 
 AUDIT_VERSION: Final = 1
 

@@ -57,7 +57,6 @@ from tracelake.storage.ports import Expected
 SIGN_IN_SECRET_KEPT_S: Final = 60.0
 """Age of the cached lake secret that signs the browser's state cookie."""
 
-
 _LOCAL: Final = ("127.0.0.1", "::1", "localhost")
 
 
@@ -462,7 +461,6 @@ def _signature(body: str, by: str, place: str) -> str:
 
 SESSIONS_ERASED_MAX: Final = 100
 """Expired sessions that one sign-in deletes."""
-
 
 SESSION_PARTITION: Final = "sessions"
 _AUDIT_LOG: Final = logging.getLogger("tracelake.audit")

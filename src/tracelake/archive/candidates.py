@@ -29,7 +29,6 @@ ARCHIVE_LOOK_TRACES: Final = 4_096
 _ARCHIVE_NOW_SEEN_S: Final = 600
 """Time for which an unfinished archiveNow mark covers the traces up to its first sighting."""
 
-
 Place: TypeAlias = tuple[int, str]
 """Position among an experiment's traces by age: start and id of a trace."""
 BEGINNING: Final[Place] = (-(2**63), "")

@@ -24,7 +24,6 @@ from tracelake.tracking.store import TrackingStore
 LayoutName: TypeAlias = Literal["lake", "trace", "pack"]
 LAYOUTS: Final[dict[str, LayoutName]] = {"lake": "lake", "trace": "trace", "pack": "pack"}
 
-
 DELETION_REMOVED: Final = (
     "tracking store: spans, tags, metadata and assessments of the trace; MLflow's client no longer finds it",
     "archive repository: the file of the trace (layout `trace`), or its pack once every trace of the pack is deleted",

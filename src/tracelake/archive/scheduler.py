@@ -23,7 +23,6 @@ ARCHIVE_POLL_S: Final = 5.0
 ARCHIVE_STOP_MAX_S: Final = 30.0
 """Time that a stopping server waits for the current batch of a pass."""
 
-
 Marks: TypeAlias = frozenset[tuple[str, str]]
 """Experiments marked archiveNow, each with the text of its mark."""
 

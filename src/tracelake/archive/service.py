@@ -170,7 +170,6 @@ def _clean_up(store: ArchiveStore, objects: ObjectStore, paths: Sequence[str]) -
 _ARCHIVE_TASKS_AT_ONCE: Final = 64
 """Batches of a pass that run as tasks of one job."""
 
-
 ArchiveState: TypeAlias = Literal["archived", "failed"]
 
 

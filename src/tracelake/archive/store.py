@@ -557,7 +557,6 @@ _ARCHIVE_TRUNCATE_WAIT_S: Final = 0.5
 ARCHIVE_CLEANING_MAX_S: Final = 3600.0
 """Time that PostgreSQL may vacuum one table after a pass."""
 
-
 _log: Final = logging.getLogger(__name__)
 _CLEARED: Final = (trace_parts.name, "tracelake_outbox", trace_info.name)
 

@@ -29,7 +29,6 @@ from tracelake.tracking.store import TrackingStore
 _VERIFY_SPANS_AT_ONCE: Final = 100_000
 """Spans of archived traces that `verify` reads at once."""
 
-
 REPOSITORY: Final = "archive repository"
 _CLAIMS = pa.schema([(name, pa.string()) for name in TABLE_SPANS.key])
 _AS_STORED = f"replace(left(workspace, {TRACKING_NAME_MAX_CHARS}), chr(0), chr(65533))"

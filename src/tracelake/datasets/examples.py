@@ -150,7 +150,6 @@ def _plain(text: str | None) -> str | None:
 _DATASET_LOOKUP_SPANS: Final = 500
 """Spans whose texts are in memory together while they become examples."""
 
-
 Key: TypeAlias = tuple[str, str, str, bool]
 """Trace id, span id and workspace, and whether the span is on the server side."""
 KEY: Final = ("trace_id", "span_id", "workspace", "kind")

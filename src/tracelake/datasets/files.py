@@ -45,7 +45,6 @@ FILES_EXPIRED_TRIES_MAX: Final = 30
 _FILES_READ_AHEAD: Final = 64
 """Prefetched files in memory."""
 
-
 ItemT = TypeVar("ItemT")
 ResultT = TypeVar("ResultT")
 
@@ -319,7 +318,6 @@ def _files(repository: Repository, before: str, after: str) -> Iterator[tuple[st
 
 _EXPORT_BATCH_EXAMPLES: Final = 1_000
 """Examples in one Arrow batch, and in one row group of a Parquet export."""
-
 
 _FIELDS: Final[list[tuple[str, pa.DataType]]] = [
     ("id", pa.string()),

@@ -28,7 +28,6 @@ from opentelemetry.util.types import AttributeValue
 _DEMO_EXPORT_TIMEOUT_S: Final = 15
 """Time that the demo's exporter may need to send its spans."""
 
-
 _DOCUMENTED: Final = (
     "bisect.bisect_left bisect.insort collections.Counter copy.deepcopy dataclasses.asdict dataclasses.replace "
     "functools.lru_cache functools.reduce hashlib.file_digest heapq.heappop heapq.merge heapq.nlargest "

@@ -140,7 +140,6 @@ _DEMO_COMMIT_TIMEOUT_S: Final = 90.0
 _DEMO_POLL_S: Final = 0.5
 """Interval at which the demo polls for its spans."""
 
-
 MARK: Final = ".made-by-tracelake-demo"
 """Marker file in the lake's directory. A running demo locks it, so that no second demo empties the lake."""
 

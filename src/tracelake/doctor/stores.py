@@ -26,7 +26,6 @@ from tracelake.storage import ABSENT, Conflict, Done, Expected, KeyValueStore, O
 _DOCTOR_RACES: Final = 10
 """Attempts of each pair of racing writes."""
 
-
 Status: TypeAlias = Literal["ok", "warning", "failed"]
 
 

@@ -24,8 +24,8 @@ from tracelake.erasure.protocol import (
     without_entry,
     without_expired,
 )
-from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX
-from tracelake.storage import ABSENT, Done, KeyValueStore, ObjectStore, delete_all, settle
+from tracelake.storage import Done, KeyValueStore, ObjectStore, delete_all, settle
+from tracelake.storage.ports import change_record
 
 PARTITION: Final = "erasures"
 _FILES: Final = "erased-files"
@@ -124,17 +124,11 @@ class ErasureStore:
             delete_all(self._objects, [info.path for info in self._objects.list(f"{FOLDER}{each}/")])
 
     def _change(self, change: Callable[[Mask], Mask]) -> None:
-        for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
-            entry = self._key_value.get(_MASKS, _KEY)
-            mask = Mask() if entry is None else mask_of(entry.value)
-            changed = change(mask)
-            if changed == mask:
-                return
-            expected = ABSENT if entry is None else entry.version
-            outcome = self._key_value.set_if(_MASKS, _KEY, to_bytes(changed), expected)
-            if isinstance(settle(self._key_value, _MASKS, _KEY, outcome, is_mine=lambda _: False), Done):
-                return
-        raise ContentionError("the mask of erased traces lost too many conditional writes; try again.")
+        def decide(mask: Mask | None) -> Mask | None:
+            changed = change(mask or Mask())
+            return None if mask is None and changed == Mask() else changed
+
+        change_record(self._key_value, _MASKS, _KEY, lambda entry: mask_of(entry.value), to_bytes, decide)
 
     def erase_file(self, sha256: str) -> None:
         """Record that a file was erased, before it is deleted."""

@@ -46,7 +46,6 @@ _UNCOMMITTED_SEARCH_TRIES_MAX: Final = 3
 UNCOMMITTED_SEARCHES_KEPT: Final = 4
 """Searches whose uncommitted spans are kept for further pages."""
 
-
 Search = Callable[[CommitView, UncommittedRows | None], SearchResults]
 
 

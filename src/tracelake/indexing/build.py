@@ -58,7 +58,6 @@ _INDEX_REBUILT_BATCH_ROWS: Final = 2_048
 """Rows read at a time in an index rebuild; with a 1 MiB prompt in each, more would not fit into one Arrow
 column."""
 
-
 logger = logging.getLogger("tracelake.maintenance")
 
 
@@ -353,7 +352,6 @@ def _with_times(snapshot: Snapshot, lower: int, upper: int) -> Snapshot:
 
 _INDEX_COMMITS_BACK_MAX: Final = 100
 """Ancestors of a commit with a damaged index that are searched for its vector settings."""
-
 
 AS_BEFORE: Final = "as before"
 Vectors: TypeAlias = VectorSettings | Literal["as before"] | None

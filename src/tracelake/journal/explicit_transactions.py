@@ -24,16 +24,16 @@ from typing import Final, Literal, TypeAlias
 import msgspec
 from msgspec.structs import replace
 
-from tracelake._errors import ContentionError, DamageError, UsageError
+from tracelake._errors import DamageError, UsageError
 from tracelake.formats import decode, encode
 from tracelake.journal.model import FORMAT_VERSION, QuarantineRecord
 from tracelake.journal.protocol import ClientRequest
 from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX
 from tracelake.storage import ABSENT, Done, Entry, KeyValueStore, Version
+from tracelake.storage.ports import contention
 
 CLIENTS_ENDED_MAX: Final = 50
 """Finished explicit transactions whose outcome is remembered."""
-
 
 WhenGone: TypeAlias = Literal["seal", "discard"]
 _KEY: Final = "open"
@@ -244,7 +244,7 @@ class ExplicitTransactions:
                 "the record of the last transaction is readable: end the transaction with `tracelake "
                 "transaction commit`, or `abort`. See `tracelake transaction list`."
             )
-        raise self._contention()
+        raise contention(self._partition, _KEY)
 
     def _replace(self, version: Version, wanted: ClientTransaction | None) -> None:
         if wanted is None:
@@ -263,13 +263,7 @@ class ExplicitTransactions:
             expected = ABSENT if entry is None else entry.version
             if isinstance(self._store.set_if(self._partition, _KEY, encode(wanted), expected), Done):
                 return wanted  # otherwise decide again on the new record
-        raise self._contention()
-
-    def _contention(self) -> ContentionError:
-        return ContentionError(
-            f"{self._partition}/{_KEY}: {CONDITIONAL_WRITE_TRIES_MAX} conditional writes in a row were "
-            "lost to other writers. Try again."
-        )
+        raise contention(self._partition, _KEY)
 
     def _read(self) -> tuple[Entry | None, ClientTransaction | None]:
         what = f"record {self._partition}/{_KEY}"

@@ -9,16 +9,16 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from datetime import date
-from functools import partial
 from typing import Final
 
 import msgspec
 
-from tracelake._errors import ContentionError, DamageError, LimitError, NotFoundError, UsageError
+from tracelake._errors import DamageError, LimitError, NotFoundError, UsageError
 from tracelake.formats import decode, encode
-from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX, NAME_QUOTED_MAX_CHARS, PRICES_MAX
+from tracelake.limits import NAME_QUOTED_MAX_CHARS, PRICES_MAX
 from tracelake.otlp.prices import SHIPPED, Price, PriceTable
-from tracelake.storage import ABSENT, Done, Entry, KeyValueStore, settle
+from tracelake.storage import Entry, KeyValueStore
+from tracelake.storage.ports import change_record
 
 PARTITION: Final = "prices"
 FORMAT_VERSION: Final = 1
@@ -172,30 +172,19 @@ class Prices:
         return removed
 
     def _change(self, change: Callable[[Sequence[OwnPrice]], list[OwnPrice]]) -> None:
-        for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
-            entry = self._key_value.get(PARTITION, _CURRENT)
-            changed = PriceList(tuple(sorted(change(self._list(entry).prices), key=_key)))
-            value = encode(changed)
+        def decide(current: PriceList | None) -> PriceList:
+            changed = PriceList(tuple(sorted(change((current or PriceList()).prices), key=_key)))
             if changed.version:
                 # Safety: the version exists before a step can name it.
-                self._key_value.set(PARTITION, changed.version, value)
-            expected = ABSENT if entry is None else entry.version
-            outcome = self._key_value.set_if(PARTITION, _CURRENT, value, expected)
-            settled = settle(
-                self._key_value, PARTITION, _CURRENT, outcome, is_mine=partial(_has_value, value)
-            )
-            if isinstance(settled, Done):
-                return
-        raise ContentionError("the prices lost too many conditional writes; try again.")
+                self._key_value.set(PARTITION, changed.version, encode(changed))
+            return changed
+
+        change_record(self._key_value, PARTITION, _CURRENT, self._list, encode, decide)
 
     def _list(self, entry: Entry | None) -> PriceList:
         if entry is None:
             return PriceList()
         return decode(PriceList, entry.value, f"record {PARTITION}/{entry.key}", FORMAT_VERSION)
-
-
-def _has_value(value: bytes, entry: Entry) -> bool:
-    return entry.value == value
 
 
 def _key(price: OwnPrice) -> tuple[str, str]:

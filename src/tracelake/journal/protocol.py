@@ -51,6 +51,11 @@ from tracelake.limits import TRANSACTION_STEPS_MAX, TRANSACTION_TRIES_MAX
 
 
 @dataclass(frozen=True, slots=True)
+class _OfTransaction:
+    transaction: int
+
+
+@dataclass(frozen=True, slots=True)
 class Feed:
     """Action: read the ranges that the step names, and answer Replayed."""
 
@@ -64,11 +69,8 @@ class Restage:
     step: model.Step
 
 
-@dataclass(frozen=True, slots=True)
-class OpenInputs:
+class OpenInputs(_OfTransaction):
     """Action: read new input for T, and answer Read or NoInput."""
-
-    transaction: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +91,8 @@ class Decide:
     """Whether no more input is pending."""
 
 
-@dataclass(frozen=True, slots=True)
-class Abort:
+class Abort(_OfTransaction):
     """Action: record the quarantine of T at its client's request, and answer StateRead."""
-
-    transaction: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,40 +104,25 @@ class WriteSeal:
     steps: int
 
 
-@dataclass(frozen=True, slots=True)
-class Publish:
+class Publish(_OfTransaction):
     """Action: append to each table, finalize the index, commit, and answer Published."""
 
-    transaction: int
 
-
-@dataclass(frozen=True, slots=True)
-class QuarantineInputs:
+class QuarantineInputs(_OfTransaction):
     """Action: record the quarantine of T, unless a peer has, and answer StateRead."""
 
-    transaction: int
 
-
-@dataclass(frozen=True, slots=True)
-class Abandon:
+class Abandon(_OfTransaction):
     """Action: raise the tasks' error. T must be finished, because a table has its rows, but this run cannot."""
 
-    transaction: int
 
-
-@dataclass(frozen=True, slots=True)
-class PublishEmpty:
+class PublishEmpty(_OfTransaction):
     """Action: seal T if it is not sealed, add an empty batch to the tables and an unchanged index, commit, and answer
     Published."""
 
-    transaction: int
 
-
-@dataclass(frozen=True, slots=True)
-class ReadState:
+class ReadState(_OfTransaction):
     """Action: read the recorded state of T, and answer StateRead."""
-
-    transaction: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,18 +176,12 @@ class AtBoundary:
     steps: int
 
 
-@dataclass(frozen=True, slots=True)
-class Finalizing:
+class Finalizing(_OfTransaction):
     """State: T is sealed, and its output is being published."""
 
-    transaction: int
 
-
-@dataclass(frozen=True, slots=True)
-class Skipping:
+class Skipping(_OfTransaction):
     """State: T is quarantined, and an empty result is being published."""
-
-    transaction: int
 
 
 @dataclass(frozen=True, slots=True)

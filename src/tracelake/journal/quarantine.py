@@ -28,12 +28,11 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from tracelake._errors import ContentionError, DamageError
+from tracelake._errors import DamageError
 from tracelake.formats import decode, encode
 from tracelake.journal import model
-from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX
-from tracelake.storage import ABSENT, Done, KeyValueStore
-from tracelake.storage.ports import RECORD_NAME_KEY_BYTES, whole_of
+from tracelake.storage import KeyValueStore
+from tracelake.storage.ports import RECORD_NAME_KEY_BYTES, change_record, whole_of
 
 _PATH_HASH_CHARS: Final = 16
 _CONTENT_CHARS: Final = RECORD_NAME_KEY_BYTES
@@ -220,24 +219,13 @@ class QuarantineStore:
 
         Calls `decide` again after each write with a conflict or an unknown outcome.
         """
-        key = _key(of)
-        for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
-            entry = self._store.get(self._partition, key)
-            standing = None if entry is None else self._decode(key, entry.value)
-            wanted = decide(standing)
-            if wanted == standing:
-                return standing
-            if wanted is not None:
-                expected = ABSENT if entry is None else entry.version
-                outcome = self._store.set_if(self._partition, key, encode(wanted), expected)
-            else:
-                assert entry is not None
-                outcome = self._store.delete_if(self._partition, key, entry.version)
-            if isinstance(outcome, Done):
-                return wanted
-        raise ContentionError(
-            f"{self._partition}/{key}: {CONDITIONAL_WRITE_TRIES_MAX} conditional writes in a row were "
-            "lost to other writers. Try again."
+        return change_record(
+            self._store,
+            self._partition,
+            key := _key(of),
+            lambda entry: self._decode(key, entry.value),
+            encode,
+            decide,
         )
 
     def forget(self, committed: Mapping[str, model.RecordedInput | None]) -> None:

@@ -50,8 +50,8 @@ from tracelake.journal import model
 from tracelake.journal.protocol import beginnings_below, floor_above, merge_steps, sealed_totals_agree, totals
 from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX
 from tracelake.results import Finding
-from tracelake.storage import ABSENT, Conflict, Done, Entry, Expected, KeyValueStore, settle
-from tracelake.storage.ports import check_records
+from tracelake.storage import ABSENT, Done, Entry, KeyValueStore, settle
+from tracelake.storage.ports import change_record, check_records, create_record
 
 _FLOOR: Final = "floor"
 _ERASED_DIGITS: Final = 3
@@ -118,13 +118,15 @@ class Journal:
 
     def quarantine(self, record: model.QuarantineRecord) -> model.QuarantineRecord:
         """Record the quarantine of a transaction, unless a peer has. Return the stored record."""
-        entry = self._create_entry(self._quarantine_partition, _key(record.transaction), encode(record))
+        entry = create_record(
+            self._store, self._quarantine_partition, _key(record.transaction), encode(record)
+        )
         return record if entry is None else self._to_quarantine_record(entry)
 
     def floor(self) -> int:
         """Return the least transaction whose records are kept."""
-        floor, _ = self._floor()
-        return floor
+        entry = self._store.get(self._partition, _FLOOR)
+        return 0 if entry is None else self._decode_floor(entry).transaction
 
     def check_format(self) -> None:
         """Raise FormatError if the first record has the key of format 2, which this release cannot read."""
@@ -139,16 +141,13 @@ class Journal:
     def raise_floor(self, floor: int) -> None:
         """Raise the floor, which invalidates the records of all transactions below it. If a peer has set a higher
         floor, keep that."""
-        for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
-            current, expected = self._floor()
-            if current >= floor:
-                return
-            outcome = self._store.set_if(self._partition, _FLOOR, encode(model.Floor(floor)), expected)
-            if isinstance(outcome, Done):
-                return
-        raise _errors.ContentionError(
-            f"{self._partition}/{_FLOOR}: {CONDITIONAL_WRITE_TRIES_MAX} conditional writes in a row were "
-            "lost to other writers. Try again."
+        change_record(
+            self._store,
+            self._partition,
+            _FLOOR,
+            self._decode_floor,
+            encode,
+            lambda there: there if there is not None and there.transaction >= floor else model.Floor(floor),
         )
 
     def erase_below(self, floor: int) -> None:
@@ -195,12 +194,9 @@ class Journal:
         )
         return isinstance(settled, Done)
 
-    def _floor(self) -> tuple[int, Expected]:
-        entry = self._store.get(self._partition, _FLOOR)
-        if entry is None:
-            return 0, ABSENT
+    def _decode_floor(self, entry: Entry) -> model.Floor:
         where = f"journal record {self._partition}/{_FLOOR}"
-        return decode(model.Floor, entry.value, where, model.FORMAT_VERSION).transaction, entry.version
+        return decode(model.Floor, entry.value, where, model.FORMAT_VERSION)
 
     def _require_above_floor(self, transaction: int) -> None:
         """Raise TrimmedError if the transaction is below the floor, because its records may have been erased before the
@@ -237,24 +233,8 @@ class Journal:
         self, transaction: int, number: int, record: model.JournalRecord
     ) -> tuple[model.JournalRecord, bool]:
         key = record_key(transaction, number)
-        entry = self._create_entry(self._partition, key, model.to_bytes(record))
+        entry = create_record(self._store, self._partition, key, model.to_bytes(record))
         return (record, True) if entry is None else (self._decode(entry), False)
-
-    def _create_entry(self, partition: str, key: str, value: bytes) -> Entry | None:
-        """Create a record if absent. Return None if the stored record is ours, otherwise the record of another
-        pipeline."""
-        for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
-            outcome = self._store.set_if(partition, key, value, ABSENT)
-            settled = settle(self._store, partition, key, outcome, is_mine=lambda entry: entry.value == value)
-            if not isinstance(settled, Conflict):
-                return None
-            if settled.current is not None:
-                return settled.current
-            # The reply and the write were lost: no record exists yet.
-        raise _errors.ContentionError(
-            f"{partition}/{key}: {CONDITIONAL_WRITE_TRIES_MAX} conditional writes in a row were lost to "
-            "other writers. Try again."
-        )
 
 
 def record_key(transaction: int, number: int) -> str:

@@ -259,7 +259,6 @@ def _has_appends(table: BuiltInTable, commits: Sequence[verify.CheckedCommit]) -
 _BACKUP_TRIES_MAX: Final = 5
 """Snapshots that a backup takes at most, because pipelines deleted an input before it was copied."""
 
-
 _DATABASES: Final = tuple(
     name + end
     for name in ("metadata.db", tracking_place.DATABASE)

@@ -26,7 +26,6 @@ _CLIENT_SEEN_EACH: Final = 10
 _CLIENT_RUNS_MAX: Final = 60
 """Consecutive runs until a client's transaction is finished."""
 
-
 _ID: Final = re.compile(rf"[A-Za-z0-9._-]{{1,{CLIENT_ID_MAX_CHARS}}}")
 
 

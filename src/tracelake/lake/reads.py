@@ -7,7 +7,7 @@ refuses operations that concern all workspaces.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final, NoReturn
@@ -23,7 +23,8 @@ from tracelake.hot.tier import HotTier, SpanPage
 from tracelake.lake.annotations import LakeAnnotations, annotations_of
 from tracelake.limits import SEARCH_HITS_DEFAULT
 from tracelake.results import Trace, public_names
-from tracelake.search.prefilter import prefilter_of
+from tracelake.search.analyzers import Analyzer
+from tracelake.search.prefilter import Prefilter, prefilter_of
 from tracelake.search.results import SearchResults
 from tracelake.search.searcher import SearchRequest, Sort
 from tracelake.search.semantic_search import Mode
@@ -72,20 +73,31 @@ class LakeReads:
             return self._opened.read(at, search)
         has_words = request.ranking.mode == "text"
 
+        now_ns = request.now_ns if token is None else token.now_ns  # the time of the first page
+        return self._hot.search(
+            token, self._both_tiers(name, search, query, service, now_ns, has_words=has_words)
+        )
+
+    def _both_tiers(
+        self,
+        name: str,
+        search: Callable[[CommitView, UncommittedRows | None], SearchResults],
+        query: str,
+        service: str | None,
+        now_ns: int,
+        *,
+        has_words: bool = True,
+    ) -> BothTiersSearch:
         def traces_of(view: CommitView, traces: Collection[str]) -> Collection[str]:
             searcher = view.open_searcher() if traces else None
             if searcher is None:
                 return ()
-            now_ns = request.now_ns if token is None else token.now_ns  # the time of the first page
             return searcher.matching_traces(traces, query, service, now_ns, self._workspace)
 
-        both = BothTiersSearch(
-            name,
-            search,
-            lambda analyzer: prefilter_of(query, service, self._workspace, analyzer) if has_words else None,
-            traces_of,
-        )
-        return self._hot.search(token, both)
+        def prefilter(analyzer: Analyzer) -> Prefilter | None:
+            return prefilter_of(query, service, self._workspace, analyzer) if has_words else None
+
+        return BothTiersSearch(name, search, prefilter, traces_of)
 
     def completions(self, typed: str, at: str = MAIN) -> list[str]:
         """See `Lake.completions`."""
@@ -135,23 +147,7 @@ class LakeReads:
             ids[:] = view.traces_matching(query, limit + 1, now_ns, newer, self._workspace)
             return SearchResults(commit=view.commit_id)
 
-        def traces_of(view: CommitView, traces: Collection[str]) -> Collection[str]:
-            searcher = view.open_searcher() if traces else None
-            return (
-                ()
-                if searcher is None
-                else searcher.matching_traces(traces, query, None, now_ns, self._workspace)
-            )
-
-        results = self._hot.search(
-            None,
-            BothTiersSearch(
-                name,
-                search,
-                lambda analyzer: prefilter_of(query, None, self._workspace, analyzer),
-                traces_of,
-            ),
-        )
+        results = self._hot.search(None, self._both_tiers(name, search, query, None, now_ns))
         return MatchingTraces(tuple(dict.fromkeys(ids[:limit])), len(ids) > limit, results.not_searched)
 
 
@@ -173,6 +169,10 @@ class _WholeLakeOnly:
         )
 
 
+def _whole_lake_only(count: int, component: str = "") -> list[_WholeLakeOnly]:
+    return [_WholeLakeOnly(component) for _ in range(count)]
+
+
 def _refused(view: type) -> Iterable[str]:
     return (name for name, value in vars(view).items() if isinstance(value, _WholeLakeOnly))
 
@@ -180,46 +180,11 @@ def _refused(view: type) -> Iterable[str]:
 class WorkspaceLake:
     """View of one workspace of a lake: `lake.within("team-a")`. Threads may share it."""
 
-    archive = _WholeLakeOnly()
-    backup = _WholeLakeOnly()
-    branch = _WholeLakeOnly()
-    branches = _WholeLakeOnly()
-    close = _WholeLakeOnly()
-    config = _WholeLakeOnly()
-    create_branch = _WholeLakeOnly()
-    create_table = _WholeLakeOnly()
-    datasets = _WholeLakeOnly()
-    erase = _WholeLakeOnly()
-    erasures = _WholeLakeOnly()
-    delete_branch = _WholeLakeOnly()
-    delete_tag = _WholeLakeOnly()
-    diff = _WholeLakeOnly()
-    inbox = _WholeLakeOnly()
-    index = _WholeLakeOnly()
-    ingest = _WholeLakeOnly()
-    journal = _WholeLakeOnly()
-    keys = _WholeLakeOnly()
-    prices = _WholeLakeOnly()
-    listen = _WholeLakeOnly()
-    log = _WholeLakeOnly()
-    maintenance = _WholeLakeOnly()
-    merge = _WholeLakeOnly()
-    objects = _WholeLakeOnly()
-    outputs = _WholeLakeOnly()
-    pipeline = _WholeLakeOnly()
-    place = _WholeLakeOnly()
-    quarantine = _WholeLakeOnly()
-    replicas = _WholeLakeOnly()
-    retention = _WholeLakeOnly()
-    sessions = _WholeLakeOnly()
-    sources = _WholeLakeOnly()
-    table = _WholeLakeOnly()
-    tables = _WholeLakeOnly()
-    tag = _WholeLakeOnly()
-    tags = _WholeLakeOnly()
-    transactions = _WholeLakeOnly()
-    verify = _WholeLakeOnly()
-    write = _WholeLakeOnly()
+    archive, backup, branch, branches, close, config, create_branch = _whole_lake_only(7)
+    create_table, datasets, delete_branch, delete_tag, diff, erase, erasures = _whole_lake_only(7)
+    inbox, index, ingest, journal, keys, listen, log, maintenance, merge = _whole_lake_only(9)
+    objects, outputs, pipeline, place, prices, quarantine, replicas, retention = _whole_lake_only(8)
+    sessions, sources, table, tables, tag, tags, transactions, verify, write = _whole_lake_only(9)
 
     def __init__(self, opened: LakeContext, hot: HotTier, workspace: str) -> None:
         self._opened = opened
@@ -288,16 +253,8 @@ class WorkspaceLake:
 class WorkspaceHot:
     """Reads of a workspace's traces and spans in the hot tier and the tables."""
 
-    describe = _WholeLakeOnly("hot.")
-    has_place = _WholeLakeOnly("hot.")
-    index_newest = _WholeLakeOnly("hot.")
-    newer = _WholeLakeOnly("hot.")
-    required_store = _WholeLakeOnly("hot.")
-    search = _WholeLakeOnly("hot.")
-    set_up = _WholeLakeOnly("hot.")
-    store = _WholeLakeOnly("hot.")
-    trace = _WholeLakeOnly("hot.")
-    waiting = _WholeLakeOnly("hot.")
+    describe, has_place, index_newest, newer, required_store, search, set_up = _whole_lake_only(7, "hot.")
+    store, trace, waiting = _whole_lake_only(3, "hot.")
 
     def __init__(self, hot: HotTier, workspace: str) -> None:
         self._hot = hot

@@ -206,7 +206,6 @@ _TYPES: Final[dict[str, SpanType]] = {
 }
 """The type of a span by the value of such an attribute, in lower case."""
 
-
 EVALUATION_EVENT: Final = "gen_ai.evaluation.result"  # [genai]
 EVALUATION_NAME: Final = "gen_ai.evaluation.name"
 EVALUATION_LABEL: Final = "gen_ai.evaluation.score.label"

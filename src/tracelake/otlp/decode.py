@@ -64,11 +64,9 @@ _JSON_DECODER: Final = msgspec.json.Decoder(values.TracesData, strict=False)
 _JSON_GROWTH: Final = 1
 _PROTOBUF_GROWTH: Final = 2
 
-
 OnParsed: TypeAlias = Callable[[PayloadSize], None]
 """Callback that gets the payload's size after parsing, before anything is built from it. An exception ends the
 decoding."""
-
 
 OnCareful: TypeAlias = Callable[[], None]
 """Called before the careful pass, which takes many times longer; an error that it raises ends the decoding."""
@@ -262,7 +260,6 @@ def _decoded(message: Message | RefusedError) -> Message:
 
 _GZIP_READ_BYTES: Final = 16 * 1024
 """Input passed to gzip at a time."""
-
 
 _KINDS: Final = {
     stat.S_IFDIR: "a directory",

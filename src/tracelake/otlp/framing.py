@@ -46,7 +46,6 @@ from tracelake.results import Problem
 SMALL_SEGMENT_MAX_BYTES: Final = 256 * 1024
 """Size of an inbox segment, stored and decompressed, that is read at once."""
 
-
 LOG_MAGIC: Final = b"TLLOG1\n"
 MESSAGE, REFUSED, REMOVED = b"m", b"x", b"r"
 

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 MESSAGE_PATH_SPLITS_MAX: Final = 8
 """Dots in the key of a numbered message at which its path is split, behind the number."""
 
-
 Entries: TypeAlias = list[tuple[str, str, str]]
 """The attributes of one span or event: key, text and type letter of each."""
 _Message: TypeAlias = dict[str, Any]

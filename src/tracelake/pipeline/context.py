@@ -25,7 +25,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from tracelake._settings import find_window
@@ -110,32 +109,11 @@ def runners(
     return runner, low_priority(runner)
 
 
-@dataclass(frozen=True, slots=True)
 class PipelineContext:
     """Dependencies of a pipeline."""
 
-    journal: Journal
-    clients: ExplicitTransactions
-    sources: SourceRegistry
-    suspects: QuarantineStore
-    outputs: Outputs
-    acker: InputAcker
-    objects: ObjectStore
-    buckets: int
-    runner: TaskRunner
-    maintainer: Maintainer
-    merger: IndexMerger
-    tries: CrashMarkers
-    maintenance_tries: CrashMarkers
-    """Separate markers, because maintenance may run concurrently with transactions."""
-    unread: UnreadableInputs
-    prices: Prices
-    sizer: BatchSizer | None
-    """None: transactions take the groups of inputs as given."""
-
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         name: str,
         key_value: KeyValueStore,
         objects: ObjectStore,
@@ -145,37 +123,24 @@ class PipelineContext:
         sizer: BatchSizer | None,
         initial_index: IndexSettings,
         added: AddedOutputs | None,
-    ) -> PipelineContext:
-        """Open the dependencies of a pipeline."""
-        journal = Journal(key_value, name)
-        sources = SourceRegistry(objects, IngestedFiles(key_value, name))
-        suspects = QuarantineStore(key_value, name)
-        outputs = Outputs(key_value, objects, buckets, tally, initial_index, added)
-        acker = InputAcker(journal, sources, suspects, outputs)
-        tries = CrashMarkers(key_value, name)
-        maintenance_tries = tries.another()
-        runner, maintaining = runners(runner, tries, maintenance_tries)
+    ) -> None:
+        """Open the dependencies of a pipeline. Without a sizer, transactions take the groups of inputs as given."""
+        self.objects, self.buckets, self.sizer = objects, buckets, sizer
+        self.journal = Journal(key_value, name)
+        self.clients = ExplicitTransactions(key_value, name)
+        self.sources = SourceRegistry(objects, IngestedFiles(key_value, name))
+        self.suspects = QuarantineStore(key_value, name)
+        self.unread = UnreadableInputs(key_value, name)
+        self.prices = Prices(key_value)
+        self.outputs = Outputs(key_value, objects, buckets, tally, initial_index, added)
+        self.acker = InputAcker(self.journal, self.sources, self.suspects, self.outputs)
+        self.tries = CrashMarkers(key_value, name)
+        self.maintenance_tries = self.tries.another()
+        """Separate markers, because maintenance may run concurrently with transactions."""
+        self.runner, maintaining = runners(runner, self.tries, self.maintenance_tries)
         window_s = find_window()
-        maintainer = Maintainer(key_value, objects, maintaining, window_s=window_s)
-        merger = IndexMerger(IndexBuilder(key_value, objects, buckets, maintaining), window_s)
-        return cls(
-            journal,
-            ExplicitTransactions(key_value, name),
-            sources,
-            suspects,
-            outputs,
-            acker,
-            objects,
-            buckets,
-            runner,
-            maintainer,
-            merger,
-            tries,
-            maintenance_tries,
-            UnreadableInputs(key_value, name),
-            Prices(key_value),
-            sizer,
-        )
+        self.maintainer = Maintainer(key_value, objects, maintaining, window_s=window_s)
+        self.merger = IndexMerger(IndexBuilder(key_value, objects, buckets, maintaining), window_s)
 
 
 MAINTENANCE_BEHIND_MAX: Final = 256

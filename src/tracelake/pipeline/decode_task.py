@@ -144,7 +144,6 @@ SHARED_INPUT_MAX_BYTES: Final = 8 * MIB
 """Decompressed bytes of an input that a task holds until the input is complete, so that rows of several inputs are
 staged together."""
 
-
 _NOTHING: Final = InputDigest(0, "")
 _ITEM_BYTES: Final = 200
 """Estimated memory of a payload in addition to its bytes."""

@@ -230,7 +230,7 @@ class Pipeline:
         self._open_transaction: OpenTransaction | None = None  # an open transaction that waits for more input
         self._client: ClientTransactionView | None = None
         self._leftovers = Leftovers(objects)
-        self._context = PipelineContext.of(
+        self._context = PipelineContext(
             name, key_value, objects, buckets, runner, tally, sizer, initial_index, added
         )
         self._maintenance = MaintenanceScheduler(self._context, start_work)

@@ -71,7 +71,6 @@ TRY_NOTES_MAX: Final = 100
 ASIDE_REASON_MAX_CHARS: Final = 1_000
 """Error text recorded with a quarantined input."""
 
-
 _MARK_CHARS: Final = 16
 _MAINTENANCE: Final = -1
 """Transaction number in a marker that belongs to no transaction."""

@@ -39,7 +39,6 @@ from tracelake.tasks.runners import OnProgress, Progress
 STEP_RECORD_MAX_BYTES: Final = 4 * MIB
 """Journal record of a transaction's inputs; a single input is always taken."""
 
-
 StartWork: TypeAlias = Callable[[Callable[[], None]], Callable[[], None]]
 """Function that starts some work, and returns a function that waits for its end."""
 

@@ -24,7 +24,6 @@ from tracelake.limits import KAFKA_WAIT_S
 _KAFKA_CLIENTS_KEPT_MAX: Final = 16
 """Kafka clients that a process keeps."""
 
-
 SCHEME: Final = "kafka"
 CONFIG_VARIABLE: Final = "TRACELAKE_KAFKA_CONFIG"
 """Environment variable that names a file of client settings, such as credentials, in each process."""

@@ -69,7 +69,6 @@ from tracelake.tables.builtin import (
 UPSERT_FEW_SPANS: Final = 500
 """Spans of new traces, each seen once, whose `traces` rows are computed without a query."""
 
-
 Incoming = Callable[[], Iterable[pa.Table]]
 """Function that returns the incoming spans as tables, the same each time. They have schema SPANS, in any order, with
 repeats."""

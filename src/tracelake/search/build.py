@@ -49,7 +49,6 @@ INDEX_HEAP_BYTES: Final = 512 * MIB
 INDEX_BATCH_ROWS: Final = 8_192
 """Spans converted to documents at a time."""
 
-
 _SEGMENTS_MERGED: Final = 8
 """Minimum number of segments to merge. tantivy's `LogMergePolicy` treats all segments of up to 10,000 documents as
 equally large."""

@@ -388,10 +388,8 @@ SEARCH_RANKED_FIRST_HITS: Final = 100
 SEARCH_RANKED_STEP_HITS: Final = 1_000
 """Growth of the ranked list from which pages are taken."""
 
-
 AnyHit: TypeAlias = tuple[float, tantivy.DocAddress]
 """A hit of tantivy: its rank value and its document."""
-
 
 SEGMENTS_IN_ORDER: Final = 2
 """Number of leading segments whose hits have a stable order.

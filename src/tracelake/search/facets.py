@@ -29,7 +29,6 @@ from tracelake.search.query_values import SEPARATOR, as_written, path_term, term
 _COMPLETIONS_LOOKED_AT_MAX: Final = 500
 """Most frequent values considered for the completions of one workspace."""
 
-
 DAY: Final = "day"
 NAMES: Final = (*analyzers.FACETS, DAY)
 """Names of facets: the whole-value fields, and the UTC day on which spans start."""

@@ -42,7 +42,6 @@ from tracelake.search.vectors import PartVectors, VectorSettings
 INDEX_CONTENTS_MAX_VALUES: Final = 32
 """Services, and workspaces, listed for an index part."""
 
-
 NAMED: Final = {"service": "services", "workspace": "workspaces"}
 """Fields of which a part lists all values, with their attribute in `PartContents`."""
 

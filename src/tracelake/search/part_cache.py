@@ -303,7 +303,6 @@ _INDEX_SCRATCH_AGE_MAX_S: Final = 3600.0
 _INDEX_COPIES_SWEPT_EACH_S: Final = 60.0
 """Interval at which a process looks for unused unpacked index parts."""
 
-
 TEMPORARY: Final = "open-"
 _PART: Final = re.compile("[0-9a-f]{64}")
 

@@ -30,7 +30,6 @@ from tracelake.search.tokenization import normalized
 SIEVE_TEXTS_MAX: Final = 16
 """Strings that a search's prefilter looks for in input left to a pipeline."""
 
-
 _ESCAPED_IN_JSON: Final = '"\\'
 Prefilter: TypeAlias = Callable[[bytes], bool]
 """Function that returns whether a text may match the query. The text is `documents.written`, lower case, in UTF-8."""
@@ -157,7 +156,6 @@ NEWEST_AHEAD_MAX_S: Final = 86_400
 """Time in the future at which a trace or span may start and still rank among the newest."""
 SEARCH_NEWEST_SHARE: Final = 0.125
 """Share of all spans, in the newest parts, that a newest-first search reads first."""
-
 
 _INT64_MAX: Final = (1 << 63) - 1
 MayMatch: TypeAlias = Callable[[PartContents], bool]

@@ -68,12 +68,10 @@ QUERIES_KEPT: Final = 256
 _QUERY_FUZZY_COST: Final = 4
 """Cost of a word with ~2 in each searched field; a word with * or ~1 costs 1."""
 
-
 EXAMPLE: Final = '"refund policy" AND service:airline-agent'
 KEYWORDS: Final = (*analyzers.FACETS, "trace")
 FIELDS: Final = (*KEYWORDS, "type", *ORDERED, *analyzers.TEXTS, "span", "has", "like")
 """All fields except attributes and assessments, for which see `OWNERS` and `ASSESSED`."""
-
 
 _REBUILT: Final = "an index of this version; run `tracelake index rebuild`"
 SPAN_ID_DIGITS: Final = 16

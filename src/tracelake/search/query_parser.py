@@ -149,7 +149,6 @@ _DATES: Final = re.compile(r"(?:\d{4}-\d{2}\S*)?\.\.(?:\d{4}-\d{2}\S*)?")
 _ESCAPED: Final = re.compile(r"\\(.)", re.DOTALL)
 _ENDS: Final = re.compile(r"(?=[\s)]|$)")
 
-
 OWNERS: Final = ("attributes.", "events.", "resource.")
 """Prefixes of attribute fields."""
 

@@ -33,7 +33,6 @@ from tracelake.search.query_parser import Last, QuerySyntaxError, ValueRange
 _INDEX_PATHS_KEPT: Final = 4_096
 """Attribute paths whose terms a process caches."""
 
-
 _NS: Final = {
     "ns": 1,
     "us": 1_000,

@@ -172,7 +172,6 @@ _HIGHLIGHT_CONTEXT_CHARS: Final = 40
 _HIGHLIGHT_MATCHES_MAX: Final = 200
 """Matches in one text that are considered for its excerpt."""
 
-
 _BORDER: Final = re.compile(BORDER)
 _OTHER_ENDING: Final = re.compile("(?:ie|le|[eily])$")
 """Endings of English stems that may differ from the word: `dying` has the stem `die`, `hoping` `hope`, `visibility`

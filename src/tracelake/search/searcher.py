@@ -51,7 +51,6 @@ _WORKSPACES_KEPT: Final = 8
 INDEX_PRUNED_KEPT: Final = 8
 """Subsets of parts that a searcher keeps open, besides the full set."""
 
-
 Sort: TypeAlias = Literal["score", "newest", "oldest"]
 """Sort order: by score, or by the start time of spans."""
 

@@ -26,7 +26,6 @@ _LIKE_WEIGHT_SHARE: Final = 0.25
 _LIKE_SHARE: Final = 0.3
 """Share of these words that a similar span must contain."""
 
-
 TextsOf: TypeAlias = Callable[[str, str, str | None], Sequence[str] | None]
 """Function that returns the texts of a span, by trace id, span id and workspace (None for any); None if it does not
 exist."""

@@ -44,7 +44,6 @@ INDEX_WORDED_AT_ONCE_BYTES: Final = 256 * 1024
 INDEX_IDENTIFIERS_KEPT: Final = 16_384
 """Identifiers whose parts a process caches."""
 
-
 _LETTERS: Final = r"[0-9A-Za-z\u{80}-\u{10FFFF}]*"
 BORDER: Final = "[a-z0-9][A-Z]|[A-Z][A-Z][a-z]"
 """Regular expression for the letters on both sides of a border between parts, for Python and Polars."""
@@ -264,7 +263,6 @@ long."""
 _BETWEEN_TEXTS: Final = f" {GAP} "
 
 Numbers: TypeAlias = npt.NDArray[np.int64]
-
 
 _NONE: Final = pa.nulls(0, pa.string())  # `pa.array` of Python values imports pandas, if it is installed
 

@@ -60,7 +60,6 @@ EMBEDDING_FAILED_MAX_S: Final = 60.0
 _VECTORS_AT_ONCE: Final = 1_024
 """Vectors compared or copied at a time; they fit into the processor's cache."""
 
-
 FILE: Final = "vectors.block"
 _MAGIC: Final = b"TLVECT01"
 _LENGTH: Final = struct.Struct("<I")

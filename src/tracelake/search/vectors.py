@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 _VECTOR_PART_MAX_BYTES: Final = 128 * MIB
 """Vectors of one part in an index rebuild."""
 
-
 Metric: TypeAlias = Literal["cosine", "dot"]
 ATTRIBUTE: Final = "attributes."
 """Prefix of sources that are span attributes. All other sources are functions, `module:function`."""

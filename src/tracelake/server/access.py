@@ -47,12 +47,10 @@ PROVIDER_KEPT_S: Final = 3_600.0
 PROVIDER_KEYS_AGAIN_S: Final = 10.0
 """Minimum age of cached provider keys before an unknown key reloads them."""
 
-
 logger = logging.getLogger("tracelake.server")
 
 BY_KEY: Final = "sign in by a key"
 """Audit name of a sign-in by key. It changes nothing, so it is only counted."""
-
 
 Auditing: TypeAlias = Annotated[AuditWriter, routes.app_part("auditing")]
 Ring: TypeAlias = Annotated[KeyRing, routes.app_part("ring")]

@@ -33,7 +33,6 @@ from tracelake.tables.query_memory import Cancellation, cancellable
 _THREADS_SPARE: Final = 8
 """Threads of a server in addition to one per concurrent request."""
 
-
 Refusal: TypeAlias = Callable[[Scope, TracelakeError], Response]
 Awaited: TypeAlias = Coroutine[object, object, None]
 

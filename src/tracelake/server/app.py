@@ -74,7 +74,6 @@ HEADERS = (
 )
 """Security headers of every response."""
 
-
 _ROUTERS: Final = (
     *(trace_list_routes.api, trace_list_routes.pages),
     *(session_page.api, session_page.pages, assessments.api, assessments.lists, assessments.pages),

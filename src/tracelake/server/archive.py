@@ -52,17 +52,8 @@ class ServerOperation:
 
     def to_dict(self) -> Result:
         """Return the operation as a JSON object."""
-        error = None if self.error is None else str(self.error)
-        return {
-            "id": self.id,
-            "kind": self.kind,
-            "asked_by": self.asked_by,
-            "state": self.state,
-            "began_ns": self.began_ns,
-            "seconds": self.seconds,
-            "result": self.result,
-            "error": error,
-        }
+        fields = {name: getattr(self, name) for name in self.__slots__}
+        return fields | {"error": None if self.error is None else str(self.error)}
 
 
 class Operations:
@@ -184,7 +175,6 @@ def _alone(error: Exception) -> Exception:
 
 _ARCHIVE_PASS_TRACES: Final = 20_000
 """Traces in one pass of a server's scheduler."""
-
 
 PASS: Final = "pass"  # noqa: S105  the archive makes passes
 SWEEP: Final = "sweep"

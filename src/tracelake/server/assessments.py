@@ -22,8 +22,7 @@ from tracelake import limits
 from tracelake._errors import NotFoundError, StorageError, UsageError
 from tracelake.lake.lake import Lake
 from tracelake.lake.trace_list import cut, literal, not_listed, where_of
-from tracelake.server.http_policy import RequestLake, may_send
-from tracelake.server.key_ring import ACTOR, KeyHolder
+from tracelake.server.http_policy import RequestLake
 from tracelake.server.render import span_query
 from tracelake.server.routes import (
     FormFields,
@@ -33,6 +32,7 @@ from tracelake.server.routes import (
     RequestModel,
     Text,
     author_of,
+    is_allowed,
     json_response,
     refuse_unknown,
 )
@@ -247,18 +247,15 @@ def view_assessment(stored: Mapping[str, Any]) -> AssessmentView:
 
 def assessment_context(lake: Lake, request: Request, trace_id: str) -> dict[str, Any]:
     """Return the assessments of a trace for its page, and whether the caller may add some."""
-    actor: KeyHolder | None = request.scope.get(ACTOR)
-    is_allowed = actor is None or may_send(
-        "POST", f"/traces/{trace_id}/assessments", actor.role, actor.workspace
-    )
+    can_assess = is_allowed(request, f"/traces/{trace_id}/assessments") and lake.hot.is_there
     try:
         stored = lake.annotations.assessments(trace_id) if lake.hot.is_there else []
     except (StorageError, NotFoundError):
         stored = []
     return {
         "assessments": [view_assessment(each) for each in stored],
-        "can_assess": is_allowed and lake.hot.is_there,
-        "can_add_example": actor is None or may_send("POST", "/add-to-dataset", actor.role, actor.workspace),
+        "can_assess": can_assess,
+        "can_add_example": is_allowed(request, "/add-to-dataset"),
     }
 
 

@@ -35,7 +35,6 @@ _AUDIT_SETTLE_MAX_S: Final = 1.0
 AUDIT_CLOSE_MAX_S: Final = 10.0
 """Time that a stopping server waits for its unwritten records."""
 
-
 logger = logging.getLogger("tracelake.server")
 
 _OBJECTS: Final[ContextVar[list[str] | None]] = ContextVar("tracelake_objects", default=None)

@@ -47,13 +47,11 @@ STRANGERS_SHARE: Final = 2
 CONNECTION_LOOK_S: Final = 1.0
 """Interval at which the server checks for slow connections."""
 
-
 logger = logging.getLogger("tracelake.server")
 
 REFUSAL = (
     b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 5\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 )
-
 
 CONNECTION: Final = "tracelake.connection"
 """ASGI scope entry with the request's connection."""

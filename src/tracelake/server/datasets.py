@@ -28,8 +28,7 @@ from tracelake.lake.lake import Lake
 from tracelake.lake.trace_list import cut
 from tracelake.results import AddReport, DatasetInfo
 from tracelake.server.evaluations import columns_of
-from tracelake.server.http_policy import RequestLake, may_send
-from tracelake.server.key_ring import ACTOR, KeyHolder
+from tracelake.server.http_policy import RequestLake
 from tracelake.server.render import DiffPiece, diff_text, in_pieces, span_query, with_query
 from tracelake.server.routes import (
     DatasetJsonRoute,
@@ -40,6 +39,7 @@ from tracelake.server.routes import (
     RequestModel,
     Text,
     author_of,
+    is_allowed,
     json_response,
     render_page,
 )
@@ -124,8 +124,7 @@ pages = APIRouter(include_in_schema=False)
 
 def may_edit(request: Request) -> bool:
     """Return whether the caller may change datasets."""
-    actor: KeyHolder | None = request.scope.get(ACTOR)
-    return actor is None or may_send("POST", "/datasets", actor.role, actor.workspace)
+    return is_allowed(request, "/datasets")
 
 
 @api.get("/datasets")

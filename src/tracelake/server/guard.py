@@ -38,7 +38,6 @@ from tracelake.server.routes import error_page, json_response
 _CORS_MAX_AGE_S: Final = 600
 """Time that a browser caches a site's permission to send (CORS)."""
 
-
 COOKIE: Final = "tracelake_key"
 BEGUN_COOKIE: Final = "tracelake_sign_in"
 """Cookie with the sign-in state while the browser is at the provider."""

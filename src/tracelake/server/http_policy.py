@@ -99,7 +99,6 @@ async def request_lake(request: Request) -> Lake:
 RequestLake: TypeAlias = Annotated[Lake, Depends(request_lake)]
 """Parameter type of routes that use the lake."""
 
-
 _GET: Final = ("GET", "HEAD")
 _WRITES: Final = ("POST", "PATCH", "DELETE")
 _MLFLOW: Final = ("/api/2.0/mlflow/", "/api/3.0/mlflow/")
@@ -203,11 +202,6 @@ def is_divided(method: str, path: str) -> bool:
     if path.endswith("/delete-traces"):  # deletes from the archive too
         return False
     return any(method in methods and _fits(path, pattern) for methods, pattern in DIVIDED)
-
-
-def may_open(path: str, role: Role, workspace: str | None) -> bool:
-    """Return whether a key of this role and workspace may open a page; None means all workspaces."""
-    return may_send("GET", path, role, workspace)
 
 
 def may_send(method: str, path: str, role: Role, workspace: str | None) -> bool:

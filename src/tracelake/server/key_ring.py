@@ -40,7 +40,6 @@ KEYS_LOOK_S: Final = 5.0
 KEYS_MISS_LOOK_S: Final = 1.0
 """Age of the cached keys when a request presents an unknown key."""
 
-
 logger = logging.getLogger("tracelake.server")
 
 ACTOR: Final = "tracelake.actor"

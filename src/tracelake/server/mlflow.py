@@ -120,39 +120,40 @@ class AssessmentBody(MlflowModel):
     assessment: dict[str, Any]
 
 
-api = APIRouter(route_class=JsonRoute, include_in_schema=False)
+class MlflowRoute(JsonRoute):
+    """Route that returns its result as JSON, and its errors in MLflow's format."""
+
+    def __init__(self, path: str, endpoint: Callable[..., object], **options: Any) -> None:
+        """Add a route, as APIRoute does."""
+
+        @wraps(endpoint)
+        def respond(*args: Any, **kwargs: Any) -> Response:
+            try:
+                answer = endpoint(*args, **kwargs)
+                return answer if isinstance(answer, Response) else json_response(answer)
+            except TracelakeError as error:
+                code = next((code for kind, code in _CODES if isinstance(error, kind)), "INTERNAL_ERROR")
+                response = json_response({"error_code": code, "message": str(error)}, status_of(type(error)))
+                if response.status_code == 503:
+                    response.headers["Retry-After"] = str(limits.INGEST_RETRY_AFTER_S)
+                return response
+
+        super().__init__(path, respond, **options)
+
+
+api = APIRouter(route_class=MlflowRoute, include_in_schema=False)
 """Routes for traces, tags, assessments and experiments."""
-client_api = APIRouter(route_class=JsonRoute, include_in_schema=False)
+client_api = APIRouter(route_class=MlflowRoute, include_in_schema=False)
 """Routes by which MLflow's client identifies the server and starts traces."""
 
 
-def answered(handler: Callable[P, object]) -> Callable[P, Response]:
-    """Wrap a handler: return its result as JSON, and its errors in MLflow's format."""
-
-    @wraps(handler)
-    def respond(*args: P.args, **kwargs: P.kwargs) -> Response:
-        try:
-            answer = handler(*args, **kwargs)
-            return answer if isinstance(answer, Response) else json_response(answer)
-        except TracelakeError as error:
-            code = next((code for kind, code in _CODES if isinstance(error, kind)), "INTERNAL_ERROR")
-            response = json_response({"error_code": code, "message": str(error)}, status_of(type(error)))
-            if response.status_code == 503:
-                response.headers["Retry-After"] = str(limits.INGEST_RETRY_AFTER_S)
-            return response
-
-    return respond
-
-
 @api.get("/traces/{trace_id}/tags")
-@answered
 def trace_tags(lake: RequestLake, trace_id: str) -> object:
     """Return the tags of a trace."""
     return {"tags": lake.annotations.tags(trace_id)}
 
 
 @api.patch("/traces/{trace_id}/tags")
-@answered
 def set_trace_tag(lake: RequestLake, trace_id: str, body: JsonBody[TraceTag]) -> object:
     """Set a tag of a trace."""
     lake.annotations.set_tag(trace_id, body.key, body.value)
@@ -160,7 +161,6 @@ def set_trace_tag(lake: RequestLake, trace_id: str, body: JsonBody[TraceTag]) ->
 
 
 @api.delete("/traces/{trace_id}/tags")
-@answered
 def delete_trace_tag(lake: RequestLake, trace_id: str, body: JsonBody[TraceTagKey]) -> object:
     """Delete a tag of a trace."""
     lake.annotations.delete_tag(trace_id, body.key)
@@ -171,21 +171,18 @@ _ASSESSMENTS: Final = "/traces/{trace_id}/assessments"
 
 
 @api.get(_ASSESSMENTS)
-@answered
 def list_assessments(lake: RequestLake, trace_id: str) -> object:
     """List the assessments of a trace."""
     return {"assessments": lake.annotations.assessments(trace_id)}
 
 
 @api.post(_ASSESSMENTS)
-@answered
 def log_assessment(lake: RequestLake, trace_id: str, body: JsonBody[AssessmentBody]) -> object:
     """Add an assessment to a trace."""
     return {"assessment": lake.annotations.log_assessment(trace_id, body.assessment)}
 
 
 @api.get(f"{_ASSESSMENTS}/{{assessment_id}}")
-@answered
 def get_assessment(lake: RequestLake, trace_id: str, assessment_id: str) -> object:
     """Return an assessment."""
     for each in lake.annotations.assessments(trace_id):
@@ -195,7 +192,6 @@ def get_assessment(lake: RequestLake, trace_id: str, assessment_id: str) -> obje
 
 
 @api.patch(f"{_ASSESSMENTS}/{{assessment_id}}")
-@answered
 def update_assessment(
     lake: RequestLake, trace_id: str, assessment_id: str, body: JsonBody[AssessmentBody]
 ) -> object:
@@ -204,7 +200,6 @@ def update_assessment(
 
 
 @api.delete(f"{_ASSESSMENTS}/{{assessment_id}}")
-@answered
 def delete_assessment(lake: RequestLake, trace_id: str, assessment_id: str) -> object:
     """Delete an assessment."""
     lake.annotations.delete_assessment(trace_id, assessment_id)
@@ -212,7 +207,6 @@ def delete_assessment(lake: RequestLake, trace_id: str, assessment_id: str) -> o
 
 
 @api.post("/experiments/create")
-@answered
 def create_experiment(lake: RequestLake, request: Request, body: JsonBody[NewExperiment]) -> object:
     """Create an experiment with its tags."""
     # Check everything before creating anything.
@@ -229,7 +223,6 @@ def create_experiment(lake: RequestLake, request: Request, body: JsonBody[NewExp
 
 
 @api.post("/experiments/search")
-@answered
 def search_experiments(lake: RequestLake, body: JsonBody[ExperimentQuery]) -> object:
     """Search for experiments."""
     if body.max_results < 1:
@@ -244,21 +237,18 @@ def search_experiments(lake: RequestLake, body: JsonBody[ExperimentQuery]) -> ob
 
 
 @api.get("/experiments/get")
-@answered
 def get_experiment(lake: RequestLake, experiment_id: str) -> object:
     """Return an experiment."""
     return {"experiment": _experiment_json(lake.annotations.experiment(experiment_id))}
 
 
 @api.get("/experiments/get-by-name")
-@answered
 def get_experiment_by_name(lake: RequestLake, experiment_name: str) -> object:
     """Return the experiment with a name."""
     return {"experiment": _experiment_json(lake.annotations.experiment_named(experiment_name))}
 
 
 @api.post("/experiments/set-experiment-tag")
-@answered
 def set_experiment_tag(lake: RequestLake, body: JsonBody[ExperimentTag]) -> object:
     """Set a tag of an experiment."""
     lake.annotations.set_experiment_tag(body.experiment_id, body.key, body.value)
@@ -266,7 +256,6 @@ def set_experiment_tag(lake: RequestLake, body: JsonBody[ExperimentTag]) -> obje
 
 
 @api.post("/experiments/delete-experiment-tag")
-@answered
 def delete_experiment_tag(lake: RequestLake, body: JsonBody[ExperimentTagKey]) -> object:
     """Delete a tag of an experiment."""
     lake.annotations.delete_experiment_tag(body.experiment_id, body.key)
@@ -331,7 +320,6 @@ class TraceQuery(MlflowModel):
 
 
 @api.post("/traces/search")
-@answered
 def search_traces(lake: RequestLake, body: JsonBody[TraceQuery]) -> object:
     """Search for traces."""
     page = lake.hot.find_traces(
@@ -343,7 +331,6 @@ def search_traces(lake: RequestLake, body: JsonBody[TraceQuery]) -> object:
 
 
 @api.get("/traces/batchGet")
-@answered
 def get_traces(lake: RequestLake, trace_ids: list[str] = Query(default=[])) -> object:  # noqa: B008
     """Return traces with their spans."""
     if len(trace_ids) > limits.MLFLOW_BATCH_TRACES_MAX:
@@ -352,14 +339,12 @@ def get_traces(lake: RequestLake, trace_ids: list[str] = Query(default=[])) -> o
 
 
 @api.get("/traces/get")
-@answered
 def get_trace(lake: RequestLake, trace_id: str) -> object:
     """Return a trace with its spans."""
     return _trace(lake, trace_id)
 
 
 @api.get("/traces/{trace_id}")
-@answered
 def get_trace_info(lake: RequestLake, trace_id: str) -> object:
     """Return a trace without its spans."""
     return {"trace": {"trace_info": _info_alone(lake, bare(trace_id))}}
@@ -602,14 +587,12 @@ def version() -> PlainTextResponse:
 
 
 @client_api.post("/api/3.0/mlflow/traces")
-@answered
 def start_trace(lake: RequestLake, body: JsonBody[NewTrace]) -> object:
     """Store what the client knows about a trace, without its spans."""
     return {"trace": {"trace_info": _start(lake, body.trace.trace_info)}}
 
 
 @api.post("/traces/delete-traces")
-@answered
 def delete_traces(lake: RequestLake, body: JsonBody[Deletion]) -> object:
     """Delete traces of an experiment."""
     deleted = _delete(lake, body)

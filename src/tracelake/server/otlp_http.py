@@ -69,7 +69,6 @@ _DECODE_THREADS_MAX: Final = 4
 _DECODED_AT_ONCE_MAX_BYTES: Final = 64 * 1024
 """Request decompressed or decoded on the event loop, which briefly blocks others."""
 
-
 WINDOW_BITS = {"gzip": 31, "deflate": 15}
 """zlib's window bits for each Content-Encoding."""
 ENCODINGS = frozenset({*WINDOW_BITS, "zstd"})
@@ -410,7 +409,6 @@ METER = "tracelake.meter"
 """ASGI scope entry with the request's `Meter`."""
 
 FORMATS: dict[str, Format] = {"application/x-protobuf": "protobuf", "application/json": "json"}
-
 
 CODES: dict[int, int] = {
     400: INVALID_ARGUMENT,

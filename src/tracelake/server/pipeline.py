@@ -27,8 +27,7 @@ from tracelake.lake.lake import Lake
 from tracelake.otlp.prices import price_table
 from tracelake.server import routes
 from tracelake.server.audit import tell_object
-from tracelake.server.http_policy import RequestLake, may_send
-from tracelake.server.key_ring import ACTOR, KeyHolder
+from tracelake.server.http_policy import RequestLake
 from tracelake.server.pipeline_process import PipelineHost, host_error
 from tracelake.server.render import with_query
 from tracelake.tasks.runners import InProcess
@@ -210,11 +209,10 @@ def remove_price(lake: RequestLake, model: routes.Name, valid_from: routes.Text 
 @pages.get(PRICES_PAGE)
 def prices_page(lake: RequestLake, request: Request) -> Response:
     """Show the prices by which costs are computed."""
-    actor: KeyHolder | None = request.scope.get(ACTOR)
-    can_change = actor is None or may_send("POST", PRICES_PAGE, actor.role, actor.workspace)
     return routes.render_page(
         request, "prices.html", "/api/v1/prices",
-        own=lake.prices.all(), shipped=price_table(), can_change=can_change,
+        own=lake.prices.all(), shipped=price_table(),
+        can_change=routes.is_allowed(request, PRICES_PAGE),
     )  # fmt: skip
 
 

@@ -54,7 +54,6 @@ MEMORY_GROWN_BYTES: Final = 32 * MIB
 MEMORY_LOOKS_MAX: Final = 12
 """Checks without returning free memory."""
 
-
 _M_ARENA_MAX: Final = -8
 """Constant of glibc's malloc.h."""
 
@@ -194,7 +193,6 @@ class PipelineThread:
 
 _PIPELINE_LOG_MAX_CHARS: Final = 20_000
 """One log message of the pipeline process, and one traceback."""
-
 
 _LOGGER: Final = "tracelake"
 STOP: Final = signal.SIGUSR1
@@ -405,7 +403,6 @@ PIPELINE_FIRST_TOLD_S: Final = 60.0
 """Time until the first report of the pipeline process; later reports have REPLICA_GONE_S."""
 _PIPELINE_KILLED_MAX_S: Final = 10.0
 """Time that a server waits for a killed pipeline process to exit."""
-
 
 _log: Final = logging.getLogger("tracelake.pipeline")
 _COMMAND: Final = (sys.executable, "-P", "-m", __name__)

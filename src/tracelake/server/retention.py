@@ -24,8 +24,7 @@ from tracelake.lake.lake import Lake
 from tracelake.server import routes
 from tracelake.server.archive import BY_REQUEST, Archiving, Result, Tell, answer_operation
 from tracelake.server.audit import tell_object
-from tracelake.server.http_policy import RequestLake, may_send
-from tracelake.server.key_ring import ACTOR, KeyHolder
+from tracelake.server.http_policy import RequestLake
 
 OVERVIEW: Final = "/api/v1/retention"
 PAGE: Final = "/retention"
@@ -57,11 +56,6 @@ class NewRule(routes.RequestModel):
     workspace: _Condition = ALL_WORKSPACES
 
 
-def _author(request: Request) -> str:
-    actor: KeyHolder = request.scope[ACTOR]
-    return actor.name or actor.key_id
-
-
 def retention_overview(lake: Lake) -> dict[str, Any]:
     """Return the rules in the order in which they decide, and the last periodic application."""
     run = lake.retention.last_run()
@@ -82,21 +76,8 @@ def rules(lake: RequestLake) -> Response:
 @api.post("/rules")
 def set_rule(lake: RequestLake, request: Request, body: routes.JsonBody[NewRule]) -> Response:
     """Add a retention rule, or replace the rule of that name in its workspace."""
-    return routes.json_response(_set(lake, _author(request), body), 201)
-
-
-def _set(lake: Lake, author: str, rule: NewRule) -> dict[str, object]:
-    return lake.retention.set(
-        rule.name,
-        rule.age,
-        query=rule.query,
-        service=rule.service,
-        experiment=rule.experiment,
-        feedback=rule.feedback,
-        priority=rule.priority,
-        workspace=rule.workspace,
-        by=author,
-    ).to_dict()
+    rule = lake.retention.set(**body.model_dump(), by=routes.author_of(request))
+    return routes.json_response(rule.to_dict(), 201)
 
 
 @api.delete("/rules/{name}")
@@ -116,7 +97,7 @@ def apply(
     lake: RequestLake, archiving: Archiving, request: Request, _body: routes.JsonBody[routes.NoDetails]
 ) -> Response:
     """Apply the rules now: delete the traces that they do not keep."""
-    author = _author(request)
+    author = routes.author_of(request)
 
     def run(_tell: Tell) -> Result:
         return lake.retention.apply(by=author).to_dict()
@@ -127,8 +108,6 @@ def apply(
 @pages.get(PAGE)
 def retention_page(lake: RequestLake, request: Request, show: routes.Text = None) -> Response:
     """Show the rules and, on request, what they would delete."""
-    actor: KeyHolder | None = request.scope.get(ACTOR)
-    can_change = actor is None or may_send("POST", f"{PAGE}/rules", actor.role, actor.workspace)
     report, problem = None, None
     if show == "preview":
         try:
@@ -142,7 +121,7 @@ def retention_page(lake: RequestLake, request: Request, show: routes.Text = None
         view=retention_overview(lake),
         report=report,
         problem=problem,
-        can_change=can_change,
+        can_change=routes.is_allowed(request, f"{PAGE}/rules"),
         is_previewed=show == "preview",
     )
 
@@ -167,7 +146,7 @@ def submit_rule(lake: RequestLake, request: Request, fields: routes.FormFields) 
         feedback=bool(fields.get("feedback")),
         priority=int(priority) if priority else None,
         workspace=fields.get("workspace", "").strip() or ALL_WORKSPACES,
-        by=_author(request),
+        by=routes.author_of(request),
     )
     return RedirectResponse(f"{PAGE}?show=preview", 303)
 

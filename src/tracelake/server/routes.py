@@ -28,7 +28,7 @@ from tracelake.formats import MALFORMED
 from tracelake.lake.trace_list import cut
 from tracelake.server import render
 from tracelake.server.audit import tell_body
-from tracelake.server.http_policy import HttpLocations, may_open, status_of
+from tracelake.server.http_policy import HttpLocations, may_send, status_of
 from tracelake.server.key_ring import ACTOR, KeyHolder
 from tracelake.server.otlp_http import Budget, read_body
 
@@ -257,16 +257,17 @@ def _templates() -> Jinja2Templates:
 
 def _nav_links(request: Request) -> dict[str, Any]:
     """Return the caller, and the navigation links that the caller may open. Without a caller, return all links."""
-    actor: KeyHolder | None = request.scope.get(ACTOR)
     return {
-        "account": actor,
-        "can_erase": actor is None or may_open(ERASURES_PAGE, actor.role, actor.workspace),
-        "rooms": [
-            (path, label)
-            for path, label in ROOMS
-            if actor is None or may_open(path, actor.role, actor.workspace)
-        ],
+        "account": request.scope.get(ACTOR),
+        "can_erase": is_allowed(request, ERASURES_PAGE, "GET"),
+        "rooms": [(path, label) for path, label in ROOMS if is_allowed(request, path, "GET")],
     }
+
+
+def is_allowed(request: Request, path: str, method: str = "POST") -> bool:
+    """Return whether the caller may send a request to this path."""
+    actor: KeyHolder | None = request.scope.get(ACTOR)
+    return actor is None or may_send(method, path, actor.role, actor.workspace)
 
 
 ERASURES_PAGE: Final = "/erasures"

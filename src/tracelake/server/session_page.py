@@ -48,7 +48,6 @@ _FIRST_BLOCKS: Final = 4
 _START: Final = 1
 """Phase of the start of a span among moments of the same time."""
 
-
 _MessageKey: TypeAlias = tuple[str, str, str]
 
 

@@ -363,7 +363,6 @@ def pair_json(pair: SpanPair) -> dict[str, Any]:
 
 api = APIRouter(prefix="/api/v1", route_class=JsonRoute, dependencies=[Depends(refuse_unknown)])
 
-
 First = Annotated[int, Query(ge=0, le=limits.PAGE_OFFSET_MAX)]
 
 

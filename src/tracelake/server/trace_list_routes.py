@@ -59,7 +59,6 @@ LIST: Final = "/traces"
 _USER_TRACES: Final = 10
 """Traces and sessions on the page of a user."""
 
-
 Moment = Annotated[Text, Query(description="2026-01-31, 2026-01-31T17:30Z, or nanoseconds since 1970")]
 
 
@@ -104,7 +103,6 @@ def _group_filter(parameters: Annotated[_GroupQuery, Query()]) -> TraceFilter:
 
 
 GroupFilter = Annotated[TraceFilter, Depends(_group_filter)]
-
 
 api = APIRouter(prefix="/api/v1", route_class=JsonRoute, dependencies=[Depends(refuse_unknown)])
 """JSON API for lists of traces, sessions and users."""

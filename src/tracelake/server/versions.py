@@ -18,8 +18,7 @@ from tracelake._errors import ConflictError, TracelakeError
 from tracelake.lake.lake import Lake
 from tracelake.results import BranchInfo, CommitInfo
 from tracelake.server.audit import tell_object
-from tracelake.server.http_policy import RequestLake, may_send
-from tracelake.server.key_ring import ACTOR, KeyHolder
+from tracelake.server.http_policy import RequestLake
 from tracelake.server.render import with_query
 from tracelake.server.routes import (
     FormFields,
@@ -30,6 +29,7 @@ from tracelake.server.routes import (
     RequestModel,
     Text,
     author_of,
+    is_allowed,
     json_response,
     render_page,
 )
@@ -252,8 +252,7 @@ def _versions_page(
 
 def _may_change(request: Request) -> bool:
     """Return whether the caller may change branches and tags."""
-    actor: KeyHolder | None = request.scope.get(ACTOR)
-    return actor is None or may_send("POST", "/versions/merge", actor.role, actor.workspace)
+    return is_allowed(request, "/versions/merge")
 
 
 def _to_versions(ref: str) -> Response:

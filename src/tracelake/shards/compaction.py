@@ -78,7 +78,6 @@ TAKEN_APART_MAX_BYTES: Final = 64 * MIB
 COMPACTED_PART_MAX_BYTES: Final = 256 * MIB
 """Arrow bytes of one part that compaction writes."""
 
-
 Sizes: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
 
 

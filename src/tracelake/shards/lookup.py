@@ -59,11 +59,9 @@ _READ_THROUGH_MAX_BYTES: Final = 64 * 1024
 _BISECTED_KEYS_MAX: Final = 8
 """Keys of a row group that are found by bisection, which is slower than a comparison of all its rows for more."""
 
-
 Keys: TypeAlias = list[str] | list[int]
 Columns: TypeAlias = ByteLRU[tuple[str, str, int, str], pa.Table]
 """Columns of row groups by part path, footer checksum, group and name. The footer covers the columns' checksums."""
-
 
 _SLICED_ROWS_MAX: Final = 16
 """Single rows of a row group that are sliced from its columns, which is slower than a copy for more."""

@@ -43,7 +43,6 @@ from tracelake.storage.wrappers import for_each
 _STATISTICS_TEXT_MAX_CHARS: Final = 40
 """Minimum and maximum text of a column."""
 
-
 Numbers: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 Hashes: TypeAlias = np.ndarray[Any, np.dtype[np.uint64]]
 
@@ -236,7 +235,6 @@ _PLAIN_PART_MAX_BYTES: Final = 16 * 1024
 """Arrow bytes of a part that is written uncompressed."""
 _CHECKED_PARTS_MAX: Final = 100_000
 """Parts that a process remembers as checked."""
-
 
 _DELTA: Final = frozenset({"_row_id", "row_id", "time", "_gone"})
 """Columns whose neighbouring values differ little. As differences they take almost no space."""

@@ -21,7 +21,6 @@ APPENDS_REMEMBERED: Final = 64
 LEASE_MARGIN_S: Final = 60.0
 """Extra time on top of it, because a reader renews in time but its store may be slow."""
 
-
 EPOCHS_TO_APPEND: Final = 1
 """Number of epochs after the start of an upload in which the writer may still append."""
 

@@ -38,6 +38,7 @@ from tracelake.storage import (
     delete_all,
     settle,
 )
+from tracelake.storage.ports import change_record
 from tracelake.storage.wrappers import for_each
 
 SHARD_STATE_INLINE_MAX_BYTES: Final = 64 * 1024
@@ -46,7 +47,6 @@ _SHARD_STATE_INLINE_BATCHES: Final = 8
 """Batches that stay in the record then."""
 _SHARD_READ_TRIES_MAX: Final = 5
 """Reads of a state whose object was deleted because newer states came."""
-
 
 SHARDS_PARTITION: Final = "shards"
 
@@ -144,8 +144,8 @@ class Writes:
     def find(self, state: model.ShardState, name: str, number: int) -> model.Write | None:
         """Return the write with this name, from the given state or from a separate record; None if it is new. The state
         must have been read before."""
-        recorded = self._record(self._key_value.get(WRITES_PARTITION, self._key(name)))
-        writes = state.written if recorded is None else (*state.written, recorded)
+        entry = self._key_value.get(WRITES_PARTITION, self._key(name))
+        writes = state.written if entry is None else (*state.written, self._decode(entry))
         return next((write for write in writes if protocol.is_written(write, name, number)), None)
 
     def put_away(self, writes: Iterable[model.Write]) -> None:
@@ -154,31 +154,19 @@ class Writes:
             self._put_away(write)
 
     def _put_away(self, write: model.Write) -> None:
+        def decide(there: model.Write | None) -> model.Write:
+            is_recorded = there is not None and protocol.is_written(there, write.name, write.number)
+            return there if there is not None and is_recorded else write
+
         key = self._key(write.name)
-        for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
-            entry = self._key_value.get(WRITES_PARTITION, key)
-            there = self._record(entry)
-            if there is not None and protocol.is_written(there, write.name, write.number):
-                return
-            expected = ABSENT if entry is None else entry.version
-            outcome = self._key_value.set_if(WRITES_PARTITION, key, model.to_bytes(write), expected)
-            settled = settle(self._key_value, WRITES_PARTITION, key, outcome, is_mine=lambda _: False)
-            if isinstance(settled, Done):
-                return
-        raise ContentionError(
-            f"table {self._table}: {CONDITIONAL_WRITE_TRIES_MAX} conditional writes of "
-            f"{WRITES_PARTITION}/{key} in a row were lost to other writers. Try again."
-        )
+        change_record(self._key_value, WRITES_PARTITION, key, self._decode, model.to_bytes, decide)
 
     def _key(self, name: str) -> str:
         return f"{self._table}/{name}"
 
-    def _record(self, entry: Entry | None) -> model.Write | None:
-        return (
-            None
-            if entry is None
-            else model.from_bytes(model.Write, entry.value, f"the record of write {entry.key}")
-        )
+    @staticmethod
+    def _decode(entry: Entry) -> model.Write:
+        return model.from_bytes(model.Write, entry.value, f"the record of write {entry.key}")
 
 
 DecisionT = TypeVar("DecisionT")
@@ -188,7 +176,6 @@ _BATCH_RECORDS_MAX_BYTES: Final = 64 * MIB
 """Batch records that one cache keeps."""
 _PART_ENTRY_BYTES: Final = 4_000
 """Measured memory of a part's entry in a batch record."""
-
 
 _records: Final[WeakKeyDictionary[ObjectStore, BatchRecords]] = WeakKeyDictionary()
 

@@ -442,7 +442,6 @@ DESCRIPTORS_RESERVED: Final = 256
 _DESCRIPTORS_RESERVED_SHARE: Final = 4
 """Divisor that caps this reserve under a low limit of open files."""
 
-
 _OPEN: Final = (Path("/proc/self/fd"), Path("/dev/fd"))
 """Directories that list the open descriptors on Linux and macOS."""
 

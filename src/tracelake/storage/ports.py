@@ -21,14 +21,16 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Final, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import xxhash
 
 from tracelake import limits
 from tracelake._errors import (
+    ContentionError,
     DamagedRecordsError,
     DamageError,
     IndeterminateError,
@@ -45,7 +47,6 @@ SETTLE_READ_TRIES_MAX: Final = 6
 """Failed reads while the outcome of a conditional write is determined."""
 RECORD_NAME_KEY_BYTES: Final = 80
 """Bytes of a key that are spelled out in its object's name."""
-
 
 Version: TypeAlias = str
 """The identity of one write of one record. Opaque, unique for each write, never reused."""
@@ -262,6 +263,66 @@ def settle(
 RESERVED_DIRECTORY = ".tmp"
 """Reserved first segment of object paths: file stores write unfinished objects there."""
 _NO_NAMES = frozenset({"", ".", ".."})
+
+RecordT = TypeVar("RecordT")
+WantedT = TypeVar("WantedT")
+
+
+def change_record(
+    store: KeyValueStore,
+    partition: str,
+    key: str,
+    decode: Callable[[Entry], RecordT],
+    encode: Callable[[Any], bytes],
+    decide: Callable[[RecordT | None], WantedT],
+) -> WantedT:
+    """Apply a decision to a record by conditional writes until one succeeds; return the current record.
+
+    `decide` gets the record, or None without one, and returns the wanted record, or None to delete it. It is called
+    again after each write that lost to another writer. Raises ContentionError after too many.
+    """
+    for _ in range(limits.CONDITIONAL_WRITE_TRIES_MAX):
+        entry = store.get(partition, key)
+        standing = None if entry is None else decode(entry)
+        wanted = decide(standing)
+        is_unchanged = wanted == standing
+        if is_unchanged:
+            return wanted
+        if wanted is None:
+            assert entry is not None
+            value, outcome = b"", store.delete_if(partition, key, entry.version)
+        else:
+            value = encode(wanted)
+            outcome = store.set_if(partition, key, value, ABSENT if entry is None else entry.version)
+        if isinstance(settle(store, partition, key, outcome, is_mine=partial(_has_value, value)), Done):
+            return wanted
+    raise contention(partition, key)
+
+
+def create_record(store: KeyValueStore, partition: str, key: str, value: bytes) -> Entry | None:
+    """Create a record if absent. Return None if the stored record has this value from our write, else the record of
+    another writer. Raises ContentionError after too many lost replies."""
+    for _ in range(limits.CONDITIONAL_WRITE_TRIES_MAX):
+        outcome = store.set_if(partition, key, value, ABSENT)
+        settled = settle(store, partition, key, outcome, is_mine=partial(_has_value, value))
+        if not isinstance(settled, Conflict):
+            return None
+        if settled.current is not None:
+            return settled.current
+        # The reply and the write were lost: no record exists yet.
+    raise contention(partition, key)
+
+
+def contention(partition: str, key: str) -> ContentionError:
+    """Return the error for a record on which too many conditional writes lost."""
+    return ContentionError(
+        f"{partition}/{key}: {limits.CONDITIONAL_WRITE_TRIES_MAX} conditional writes in a row were lost to other "
+        "writers. Try again."
+    )
+
+
+def _has_value(value: bytes, entry: Entry) -> bool:
+    return entry.value == value
 
 
 def encode_text(what: str, text: str) -> bytes:
@@ -495,7 +556,6 @@ def check_records(key_value: KeyValueStore, partitions: Iterable[str]) -> Iterat
 
 VERIFY_ALIKE_MAX: Final = 10
 """Traces that `verify` names per problem, and failed reads of the archive repository."""
-
 
 _WITHOUT_CHECKSUM: Final = re.compile("[0-9a-f]{32}")
 _WITH_CHECKSUM: Final = re.compile("([0-9a-f]{32})-([0-9a-f]{32})")

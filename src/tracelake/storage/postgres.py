@@ -35,7 +35,6 @@ POSTGRES_IDLE_S: Final = 1.0
 _POSTGRES_POLL_S: Final = 0.1
 """Interval at which the wait for a reply checks the clock."""
 
-
 Row: TypeAlias = tuple[Any, ...]
 T = TypeVar("T")
 

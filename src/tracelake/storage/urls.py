@@ -112,7 +112,6 @@ def without_password(url: str) -> str:
 _FOREIGN_BUCKETS_OPEN_MAX: Final = 16
 """Input buckets that a process keeps connections to."""
 
-
 FOREIGN_SCHEMES: Final = (*BUCKET_SCHEMES, "memory")
 _BUCKET: Final = re.compile(rf"({'|'.join(FOREIGN_SCHEMES)})://[\w.-]+", re.ASCII)
 _UNREADABLE: Final = re.compile(r"[\x00-\x1f\x7f]")

@@ -348,7 +348,6 @@ class ScopedKeyValueStore:
 _PART_COPY_LOCKS: Final = 64
 """Concurrent copies of a process, one for each of so many locks."""
 
-
 _PARTIAL: Final = ".partial"
 
 _lock = threading.Lock()

@@ -51,7 +51,6 @@ from tracelake.versions.repository import Repository
 _COMPACTION_TRIES_MAX: Final = 10
 """Consecutive races lost to other compactions."""
 
-
 logger = logging.getLogger("tracelake.maintenance")
 
 

@@ -33,7 +33,6 @@ _CONDITIONS_REMEMBERED_MAX: Final = 16
 _CONDITION_KEYS_MAX: Final = 10_000
 """Keys of one condition whose buckets are computed."""
 
-
 _SUBQUERY: Final = '"class":"SUBQUERY"'
 _NODE_KIND: Final = re.compile(r'"type":"([A-Z_]+_NODE)"')
 _READING: Final = {"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE"}

@@ -112,7 +112,6 @@ QUERY_PROCESS_EXTRA_BYTES: Final = 1024 * MIB
 _QUERY_ERROR_MAX_CHARS: Final = 4_096
 """Characters of DuckDB's message about such a query."""
 
-
 SETTING: Final = "TRACELAKE_QUERY_MEMORY_BYTES"
 _WORKER: Final = Path(__file__).with_name("query_worker.py")
 

@@ -21,7 +21,6 @@ import pyarrow as pa
 TOO_MANY_ROWS = "TooManyRows"
 """Error type if the rows of the result take more memory than the request allows."""
 
-
 _KINDS: Final = {
     "Out of Memory Error": "OutOfMemoryException",
     "INTERRUPT Error": "InterruptException",

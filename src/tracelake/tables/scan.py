@@ -65,7 +65,6 @@ _LIST_VALUE_BYTES: Final = 6
 _QUERY_DATABASES_MAX: Final = 4
 """Databases, each locked to its files, that a process keeps for user queries."""
 
-
 _columns: Final[Columns] = column_cache()
 _list_columns: Final[Columns] = column_cache(lambda: limits.LIST_COLUMNS_MAX_BYTES)
 _NO_OTHER_CODE: Final = ("autoinstall_known_extensions", "autoload_known_extensions")

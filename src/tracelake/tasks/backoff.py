@@ -23,7 +23,6 @@ from tracelake.limits import MAINTENANCE_TRIES, PIPELINE_PAUSE_MAX_S, PIPELINE_P
 MAINTENANCE_PAUSE_MAX_S: Final = 600.0
 """Longest backoff before failed compactions or merges are retried; the backoff doubles up to it."""
 
-
 KeyT = TypeVar("KeyT", bound=Hashable)
 
 

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 _SPARK_CONNECT_RETRIES: Final = 6
 """Retries of a Spark Connect server, within about half a minute."""
 
-
 _SCHEMA: Final = "number long, receipt binary"
 _EXTRA: Final = (
     "Spark Connect needs packages that are not installed: {missing}. "

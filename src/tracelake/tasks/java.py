@@ -37,7 +37,6 @@ _JAVA_VERSION_TIMEOUT_S: Final = 30.0
 _JAVA_POLL_S: Final = 0.02
 """Polling interval for the start of the JVM."""
 
-
 JAVA_MIN: Final = 17
 JAVA_TESTED: Final = 25
 """The newest Java that the tests run Spark with."""

@@ -44,7 +44,6 @@ _JAVA_HEAP_MIB: Final = 512
 SPARK_POLL_S: Final = 0.2
 """Polling interval for Spark's progress."""
 
-
 LOCAL: Final = "local[*]"
 _CREDENTIALS: Final = ("AWS_", "AZURE_", "GOOGLE_")
 """Prefixes of the variables from which object stores take credentials, regions and endpoints."""

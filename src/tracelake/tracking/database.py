@@ -32,7 +32,6 @@ TRACKING_POOL_MAX: Final = 16
 TRACKING_SEARCH_POLL_STEPS: Final = 10_000
 """SQLite steps between two checks of that duration."""
 
-
 _CANCELED: Final = "57014"
 """PostgreSQL's error code for a statement that took too long."""
 

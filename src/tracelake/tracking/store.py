@@ -42,7 +42,6 @@ from tracelake.tracking.schema import (
 _OUTBOX_IN_PARTS_MAX_SHARE: Final = 1.5
 """Size of a request split by trace, each with its resources, as a share of the size as sent."""
 
-
 _AT: Final = {name: place for place, name in enumerate(COLUMNS)}
 _SPAN, _PARENT, _NAME, _STATUS = (_AT[name] for name in ("span_id", "parent_span_id", "name", "status"))
 _START, _END, _SERVICE, _WORKSPACE = (_AT[name] for name in ("start_ns", "end_ns", "service", "workspace"))

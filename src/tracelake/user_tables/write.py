@@ -58,7 +58,6 @@ SMALL_PARTS_MAX_BYTES: Final = 8 * MIB
 _UPPER_MISMATCHES_MAX: Final = 100
 """Consecutive races that a write may lose to other writers."""
 
-
 Together: TypeAlias = list[Part]
 """Pieces of one bucket that become one part."""
 

@@ -31,14 +31,13 @@ from tracelake._errors import ContentionError, DamageError, IndeterminateError, 
 from tracelake.formats import decode, encode
 from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX
 from tracelake.storage import ABSENT, Done, Entry, Expected, Indeterminate, KeyValueStore, settle
-from tracelake.storage.ports import encode_text, whole_of
+from tracelake.storage.ports import create_record, encode_text, whole_of
 from tracelake.versions import model
 
 _DAMAGED_ENTRIES_TOLD_MAX: Final = 3
 """Unreadable staged entries in one message."""
 STAGED_LAYERS_MAX: Final = 4
 """Files staged in turn at one path and token that are kept in case a newer one is gone."""
-
 
 STAGED: Final = "staged"
 _UNREADABLE: Final = b""
@@ -503,21 +502,12 @@ class BranchRecords(StagedEntries):
             with suppress(StorageError):
                 self._key_value.forget(REQUESTS, keys)
 
-    def _create(self, partition: str, key: str, value: bytes) -> None:
-        """Write a record if none exists. On return, this record or the existing one is durable."""
-        for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
-            outcome = self._key_value.set_if(partition, key, value, ABSENT)
-            settled = settle(self._key_value, partition, key, outcome, is_mine=lambda _: False)
-            if isinstance(settled, Done) or settled.current is not None:
-                return
-        raise ContentionError(f"{key}: {CONDITIONAL_WRITE_TRIES_MAX} writes in a row were lost; try again.")
-
     # Answers
 
     def record_answer(self, scope: str, answer: model.Answer) -> None:
         """Keep the answer to a request for later callers; durable on return."""
         recorded = model.OldAnswer(scope, answer, self.epoch().number)
-        self._create(ANSWERS, _request_key(scope, answer.request), model.to_bytes(recorded))
+        create_record(self._key_value, ANSWERS, _request_key(scope, answer.request), model.to_bytes(recorded))
 
     def answer(self, scope: str, request: str) -> model.Answer | None:
         """Return the recorded answer to a request, or None."""

@@ -356,7 +356,6 @@ class Commits:
 STAGING_READ_TRIES_MAX: Final = 10
 """Restarts of a read of staged changes because of a concurrent commit."""
 
-
 FoundT = TypeVar("FoundT")
 
 

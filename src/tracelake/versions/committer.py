@@ -48,7 +48,6 @@ _BRANCH_SEALED_MAX_BYTES: Final = 2 * MIB
 BRANCH_ANSWERS_KEPT: Final = 32
 """Minimum number of answers that stay in a branch record."""
 
-
 LayersOf = Callable[[str], branch_store.Staged]
 """Function that returns the entries staged under a token, in order of path, each with its layers."""
 AncestryOf = Callable[[ReadCommit], Ancestry]

@@ -33,7 +33,8 @@ from msgspec.structs import replace
 
 from tracelake._errors import ContentionError, DamageError, ExpiredError, NotFoundError
 from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX
-from tracelake.storage import ABSENT, Done, Entry, Expected, KeyValueStore, ObjectStore, delete_all, settle
+from tracelake.storage import Entry, KeyValueStore, ObjectStore, delete_all
+from tracelake.storage.ports import change_record, create_record
 from tracelake.versions import model, protocol, tree
 from tracelake.versions.branch_store import COLLECTOR, BranchRecords
 from tracelake.versions.model import is_routine
@@ -72,12 +73,7 @@ class GapRecords:
     def propose(self, key: str, expiry: model.Expiry) -> None:
         """Write an expiry under a new key; it exists on return. It takes effect when the epoch's record names the
         key."""
-        for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
-            outcome = self._key_value.set_if(COLLECTOR, key, model.to_bytes(expiry), ABSENT)
-            settled = settle(self._key_value, COLLECTOR, key, outcome, is_mine=lambda _: True)
-            if isinstance(settled, Done) or settled.current is not None:  # No other process uses the key.
-                return
-        raise ContentionError("an expiry of history could not be written; collect garbage later.")
+        create_record(self._key_value, COLLECTOR, key, model.to_bytes(expiry))
 
     def proposals(self) -> list[str]:
         """Return the keys of all expiries, also of those that were never decided."""
@@ -104,19 +100,7 @@ class GapRecords:
             self._key_value.delete_if(GAPS, commit_id, entry.version)
 
     def _change(self, commit_id: str, change: Callable[[model.Gap | None], model.Gap | None]) -> None:
-        for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
-            entry = self._key_value.get(GAPS, commit_id)
-            there = None if entry is None else _gap(entry)
-            wanted = change(there)
-            if wanted is None or wanted == there:
-                return
-            expected: Expected = ABSENT if entry is None else entry.version
-            outcome = self._key_value.set_if(GAPS, commit_id, model.to_bytes(wanted), expected)
-            if isinstance(settle(self._key_value, GAPS, commit_id, outcome, is_mine=lambda _: False), Done):
-                return
-        raise ContentionError(
-            f"gap {commit_id}: {CONDITIONAL_WRITE_TRIES_MAX} writes in a row were lost; try again later."
-        )
+        change_record(self._key_value, GAPS, commit_id, _gap, model.to_bytes, change)
 
 
 def _gap(entry: Entry) -> model.Gap:

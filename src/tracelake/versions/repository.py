@@ -27,7 +27,6 @@ from tracelake.versions.tree import CHANGES_INLINE_MAX, ContentStore, id_of
 _REQUESTS_TOLD_MAX: Final = 10
 """Requests of a branch that an error names."""
 
-
 _OF_TRANSACTIONS: Final = "transaction-"
 """Prefix of the request ids of transactions, which all replicas of a pipeline compute alike."""
 

@@ -54,7 +54,6 @@ CHANGES_INLINE_MAX: Final = 32
 _OBJECTS_READ_AHEAD: Final = 256
 """Small objects that garbage collection prefetches."""
 
-
 PathEntry = tuple[str, model.Reference]
 RangeReader = Callable[[str], model.Range]
 

@@ -48,7 +48,6 @@ OUTPUT_PARTITIONS_TOLD_MAX: Final = 200
 _KAFKA_MARKERS_READ: Final = 200
 """Offsets at the end of the marker topic that an output reads first."""
 
-
 FORMAT_VERSION: Final = 1
 
 

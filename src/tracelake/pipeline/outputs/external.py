@@ -29,12 +29,12 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tracelake._errors import ContentionError, DamageError, StorageError
+from tracelake._errors import DamageError, StorageError
 from tracelake.formats import decode
 from tracelake.formats import encode as encode_record
 from tracelake.journal.model import QuarantineRecord, Seal, Step
 from tracelake.journal.store import OutputReceipt, OutputReceipts
-from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX, OUTPUT_LEFT_OUT_NAMED_MAX
+from tracelake.limits import OUTPUT_LEFT_OUT_NAMED_MAX
 from tracelake.otlp.encode import encode
 from tracelake.otlp.schema import SPANS
 from tracelake.pipeline.merge_task import TableChange
@@ -46,8 +46,8 @@ from tracelake.shards.model import Batch
 from tracelake.shards.parts import check_part, cut
 from tracelake.shards.rows import conform
 from tracelake.shards.shard import EMPTY, Shard
-from tracelake.storage import ABSENT, Done, Entry, KeyValueStore, LocalFiles, ObjectStore
-from tracelake.storage.ports import whole_of
+from tracelake.storage import Entry, KeyValueStore, LocalFiles, ObjectStore
+from tracelake.storage.ports import change_record, whole_of
 from tracelake.tables.builtin import BUILT_IN, TABLE_SPANS, BuiltInTable
 from tracelake.tables.changes import ChangeLog, Retractions
 from tracelake.tables.scan import CHANGE, Scan
@@ -282,24 +282,16 @@ class OversizedRowStore:
     def note(self, output_id: str, name: str, more: OversizedInTransaction) -> None:
         """Record the rows left out of a transaction. Idempotent. A damaged record does not block the transaction."""
         try:
-            self._note(output_id, name, more)
+            change_record(
+                self._store,
+                self._partition,
+                output_id,
+                self._decode,
+                encode_record,
+                lambda there: merge_oversized(there or OversizedRecord(name, 0, ()), more),
+            )
         except DamageError as error:
             logger.error("%s The rows that output %s omitted are listed only in its markers.", error, name)
-
-    def _note(self, output_id: str, name: str, more: OversizedInTransaction) -> None:
-        for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
-            entry = self._store.get(self._partition, output_id)
-            standing = OversizedRecord(name, 0, ()) if entry is None else self._decode(entry)
-            wanted = merge_oversized(standing, more)
-            expected = ABSENT if entry is None else entry.version
-            if wanted == standing or isinstance(
-                self._store.set_if(self._partition, output_id, encode_record(wanted), expected), Done
-            ):
-                return
-        raise ContentionError(
-            f"{self._partition}/{output_id}: too many conditional writes in a row were lost to other "
-            "writers. Try again."
-        )
 
     def forget(self, output_id: str) -> None:
         """Delete the record of an output that is removed."""

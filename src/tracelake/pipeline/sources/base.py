@@ -184,7 +184,6 @@ together.
 `Fetch` fetches the others, or raises the reason why it cannot.
 """
 
-
 Find: TypeAlias = Callable[[ObjectStore, str], list[Input]]
 """Function from (lake's objects, user's name or pattern) to the inputs that it names.
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Collection, Iterator, Sequence, Set
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,9 +23,9 @@ import pyarrow.compute as pc
 from tracelake._errors import NotFoundError
 from tracelake.formats import decode, encode
 from tracelake.journal.model import DELETIONS, RecordedInput
-from tracelake.journal.store import IngestedFiles
 from tracelake.pipeline.protocol import may_delete
-from tracelake.pipeline.sources.base import AcknowledgedSource, Input, may_pass
+from tracelake.pipeline.sources.base import Input, may_pass
+from tracelake.pipeline.sources.server_inputs import InboxSource
 from tracelake.shards.rows import ROW_ID, time_of
 from tracelake.storage import ObjectStore
 
@@ -93,27 +93,11 @@ def pending(objects: ObjectStore) -> list[Input]:
     return sorted(requests, key=lambda item: item.path)
 
 
-class DeletionSource(AcknowledgedSource):
+class DeletionSource(InboxSource):
     """Deletion requests, identified by their paths in the lake. See `Source`."""
-
-    def __init__(self, objects: ObjectStore, ingested: IngestedFiles) -> None:
-        del ingested
-        self._objects = objects
-
-    def _size_bytes(self, path: str) -> int | None:
-        info = self._objects.head(path)
-        return None if info is None else info.size_bytes
-
-    def _there(self, paths: Collection[str]) -> Set[str]:
-        return {path for path in paths if self._objects.head(path) is not None}
 
     def ack(self, inputs: Sequence[RecordedInput]) -> None:
         """Do nothing. The caller of the deletion deletes its request once the hot tier has no copy either."""
-
-    def discard(self, path: str, *, unread: bool) -> None:
-        """Delete a request that the user discarded, so that no run applies it."""
-        del unread
-        self._objects.delete(path)
 
 
 def fetch_request(objects: ObjectStore, path: str, size_bytes: int, folder: Path) -> str:

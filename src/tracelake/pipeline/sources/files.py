@@ -37,7 +37,6 @@ from tracelake.storage import ObjectStore
 _WALK_LEFT_OUT_TOLD: Final = 3
 """Unreadable folders that it names."""
 
-
 _ANY_DEPTH: Final = "**"
 _MAGIC: Final = re.compile(r"[*?\[]")
 Places: TypeAlias = frozenset[int]

@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
-from tracelake._errors import ContentionError, DamageError, NotFoundError, StorageError, UsageError
+from tracelake._errors import DamageError, NotFoundError, StorageError, UsageError
 from tracelake.formats import decode, encode
 from tracelake.journal.model import RecordedInput
 from tracelake.journal.store import IngestedFiles
-from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX, KAFKA_WAIT_S
+from tracelake.limits import KAFKA_WAIT_S
 from tracelake.limits.input import MIB
 from tracelake.otlp.framing import LOG_MAGIC, log_frame, removed_frame
 from tracelake.pipeline import kafka_client, protocol
@@ -31,7 +31,8 @@ from tracelake.pipeline.protocol import Offsets, mean_after, united
 from tracelake.pipeline.sources import base
 from tracelake.replicas.replica import BacklogEntry
 from tracelake.scratch import scratch_directory
-from tracelake.storage import ABSENT, Done, Entry, KeyValueStore, ObjectStore
+from tracelake.storage import Entry, KeyValueStore, ObjectStore
+from tracelake.storage.ports import change_record
 from tracelake.tasks.backoff import Backoff
 
 KAFKA_ASKED_AGAIN_MAX_S: Final = 10 * 60.0
@@ -47,7 +48,6 @@ _KAFKA_RECEIVE_MAX_BYTES: Final = 2**31 - 1
 """Size of a broker's response; a message larger than a range comes alone."""
 _KAFKA_STATISTICS_S: Final = 1.0
 """Interval at which a client without messages checks its progress, for example past aborted messages."""
-
 
 _WAYS_OUT: Final = (
     "Repair the broker, for example from a replica of the partition, and run `tracelake pipeline retry`; or "
@@ -334,21 +334,7 @@ class ConsumerOffsets:
         name: kafka_client.PartitionName,
         decide: Callable[[kafka_client.PartitionPosition | None], kafka_client.PartitionPosition],
     ) -> kafka_client.PartitionPosition:
-        """Apply a decision by a conditional write. If it was applied and the reply was lost, repeating it changes
-        little."""
-        for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
-            entry = self._store.get(self._partition, name.key())
-            standing = None if entry is None else self._decode(entry)
-            wanted = decide(standing)
-            if wanted == standing:
-                return wanted
-            expected = ABSENT if entry is None else entry.version
-            if isinstance(self._store.set_if(self._partition, name.key(), encode(wanted), expected), Done):
-                return wanted
-        raise ContentionError(
-            f"{self._partition}/{name.key()}: {CONDITIONAL_WRITE_TRIES_MAX} conditional writes in a row "
-            "were lost to other writers. Try again."
-        )
+        return change_record(self._store, self._partition, name.key(), self._decode, encode, decide)
 
     def _decode(self, entry: Entry) -> kafka_client.PartitionPosition:
         return decode(

@@ -37,7 +37,6 @@ LOOK_LATE_S: Final = 30.0
 LOOKS_LEFT_MAX: Final = 50
 """Hanging polls of removed sources."""
 
-
 ResultT = TypeVar("ResultT")
 Spawn: TypeAlias = Callable[[Callable[[], None]], object]
 """Function that starts some work. The work raises nothing."""

@@ -47,7 +47,6 @@ WATCHED_BUCKET_PAUSE_S: Final = 5.0
 WATCHED_OBJECTS_AT_ONCE: Final = 1_000
 """New objects of a watched bucket that a continuous pipeline takes at a time, oldest first."""
 
-
 BUCKETS: Final = "buckets"
 
 
@@ -273,7 +272,6 @@ def _list_new(address: _Address, own: _OfTheLake, processed: Collection[_Mark], 
 
 INPUTS_FETCHED_AT_ONCE: Final = 16
 """Inputs that one task fetches from a bucket concurrently."""
-
 
 KINDS: Final = {
     server_inputs.INBOX: base.Kind(

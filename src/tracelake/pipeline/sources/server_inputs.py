@@ -30,7 +30,6 @@ from tracelake.tracking.outbox import Outbox, OutboxRow
 _OUTBOX_LOOK_MAX: Final = 2_000
 """Outbox rows that one poll of a pipeline returns."""
 
-
 INBOX: Final = "inbox"
 
 
