@@ -229,8 +229,11 @@ _SUMMARIES_REMEMBERED_MAX_BYTES: Final = 256 * MIB
 """Key summaries of parts that a process caches, three bytes a trace: some 70 million traces."""
 _DICTIONARY_SAMPLE_ROWS: Final = 1_024
 """Rows of a row group that are sampled to choose an encoding."""
-_DICTIONARY_DISTINCT_MAX: Final = 0.98
-"""Share of distinct values among them."""
+_DICTIONARY_DISTINCT_MAX: Final = 0.3
+"""Share of distinct values among them. With more, zstd alone takes less space."""
+_TEXT_LEVEL: Final = 3
+"""Level of zstd for long texts and nested columns. Texts of agents take 40 % less space than at level 1, for half as
+much more time. Ids and numbers take more space, so they have level 1."""
 _PLAIN_PART_MAX_BYTES: Final = 16 * 1024
 """Arrow bytes of a part that is written uncompressed."""
 _CHECKED_PARTS_MAX: Final = 100_000
@@ -238,6 +241,8 @@ _CHECKED_PARTS_MAX: Final = 100_000
 
 _DELTA: Final = frozenset({"_row_id", "row_id", "time", "_gone"})
 """Columns whose neighbouring values differ little. As differences they take almost no space."""
+_WITHOUT_RANGES: Final = _DELTA | {"_shared"}
+"""Columns of which no query is interested in a range."""
 PARTS: Final = "parts"
 STAGED: Final = "staged"
 """Folders of a shard: for parts whose batch is known when they are written, and for parts that wait for a batch."""
@@ -270,7 +275,7 @@ def write_part(
         schema_version: The version of the table's schema that the rows have.
     """
     sink = pa.BufferOutputStream()
-    ranges = ranges_of(rows.select([name for name in rows.column_names if name not in _DELTA]))
+    ranges = ranges_of(rows.select([name for name in rows.column_names if name not in _WITHOUT_RANGES]))
     group_bytes: list[int] = []
     written: list[pq.FileMetaData] = []
     with pq.ParquetWriter(
@@ -279,7 +284,9 @@ def write_part(
         # For a few rows, setting up a compressor per column takes longer than everything else and saves
         # almost nothing.
         compression="zstd" if rows.nbytes > _PLAIN_PART_MAX_BYTES else "none",
-        compression_level=1 if rows.nbytes > _PLAIN_PART_MAX_BYTES else None,
+        compression_level=_levels(rows.schema, ranges) if rows.nbytes > _PLAIN_PART_MAX_BYTES else None,
+        # zstd compresses page by page. Readers fetch whole columns of a row group, so one page per group suffices.
+        data_page_size=limits.ROW_GROUP_MAX_BYTES,
         metadata_collector=written,
         write_page_index=True,
         write_page_checksum=True,
@@ -361,6 +368,12 @@ def part_path(shard: str, epoch: int, bucket: int, folder: str = PARTS) -> str:
     """Return a unique path for a new part."""
     name = "all" if is_all(bucket) else f"{bucket:04d}"
     return f"shards/{shard}/{folder}/{epoch:06d}/{name}-{uuid.uuid4().hex}.parquet"
+
+
+def _levels(schema: pa.Schema, short: Collection[str]) -> dict[str, int]:
+    """Return the level of zstd of each column, by path."""
+    plain = {field.name for field in schema if field.name in short or pa.types.is_primitive(field.type)}
+    return {path: 1 if path in plain else _TEXT_LEVEL for path in _leaves(schema)}
 
 
 def _with_statistics(schema: pa.Schema, short: Set[str | None]) -> list[str]:
