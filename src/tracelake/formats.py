@@ -101,8 +101,16 @@ def fields_of(data: bytes) -> frozenset[str]:
         return frozenset()
 
 
-def decode(kind: type[VersionedT], data: bytes, what: str, version: int, place: str = "") -> VersionedT:
-    """Decode a record of this format version.
+def decode(
+    kind: type[VersionedT],
+    data: bytes,
+    what: str,
+    version: int,
+    place: str = "",
+    *,
+    oldest: int | None = None,
+) -> VersionedT:
+    """Decode a record of this format version, or of one since `oldest`.
 
     Raises DamageError if the record is torn, altered, or of another format or place; the message calls it `what`.
     """
@@ -114,7 +122,7 @@ def decode(kind: type[VersionedT], data: bytes, what: str, version: int, place: 
     plain = data[:-_FIELD_BYTES] + b"}"
     try:
         written = decoder(_Format).decode(plain).format_version
-        if written == version:
+        if (version if oldest is None else oldest) <= written <= version:
             return decoder(kind).decode(plain)
     except MALFORMED as error:
         raise DamageError(f"{what} cannot be read: {error}. Restore it from a backup.") from error

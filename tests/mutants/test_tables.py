@@ -14,7 +14,6 @@ from tests.shards.test_added_columns import check_readers
 from tests.tables import test_query_memory
 from tests.tables.test_query_memory import lake
 from tracelake import Lake, TracelakeError
-from tracelake.otlp import schema
 from tracelake.shards import compaction, lookup, rows
 from tracelake.shards.lookup import Lookup
 from tracelake.shards.model import Part
@@ -61,7 +60,7 @@ def test_compacting_to_the_first_schema_is_caught(tmp_path: Path) -> None:
 def test_an_old_lake_without_versions_of_parts_is_caught(tmp_path: Path) -> None:
     """If the tables of a lake add no columns, a lake of an earlier release breaks."""
     with (
-        mock.patch.dict(schema.SPANS_ADDED, clear=True),
+        mock.patch.dict(builtin.TABLE_SPANS.added, clear=True),
         mock.patch.dict(builtin.TRACES_ADDED, clear=True),
         pytest.raises((duckdb.Error, TracelakeError)),
     ):

@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from tracelake import limits
 from tracelake._errors import ContentionError, DamageError, ExpiredError, UsageError
-from tracelake.otlp.schema import SPANS_ADDED, SPANS_TABLE
+from tracelake.otlp.schema import SPANS_TABLE
 from tracelake.results import IndexReport
 from tracelake.scratch import scratch_directory
 from tracelake.search.analyzers import Analyzer, current, get_analyzer, of_fingerprint
@@ -47,6 +47,7 @@ from tracelake.shards.model import Part
 from tracelake.shards.rows import ROW_ID, first_row_id, rows_sql, time_sql
 from tracelake.shards.shard import Shard, Snapshot
 from tracelake.storage import KeyValueStore, LocalFiles, ObjectStore, open_objects
+from tracelake.tables.builtin import TABLE_SPANS
 from tracelake.tables.scan import check_parts
 from tracelake.tables.view import INDEX, INDEX_ENTRY, TABLE_ENTRY, base_of, index_at, vectors_at
 from tracelake.tasks.runners import OnProgress, Progress, ReceiptT, TaskRunner, TaskT, run_reporting, silent
@@ -311,7 +312,7 @@ def _live_rows(
     schema = pa.schema([field for field in (*SPANS_TABLE, ROW_ID) if field.name in columns])
     inserted = f"{ROW_ID.name} >= {first_row_id(lower)} and {ROW_ID.name} < {first_row_id(upper)}"
     with _opened(objects, snapshot) as (files, db):
-        rows = rows_sql(snapshot, files.file, schema.names, SPANS_TABLE, SPANS_ADDED)
+        rows = rows_sql(snapshot, files.file, schema.names, SPANS_TABLE, TABLE_SPANS.added)
         reader = db.sql(f"from ({rows}) where {inserted}").to_arrow_reader(_INDEX_REBUILT_BATCH_ROWS)
         # DuckDB lacks some of the narrower types.
         yield (

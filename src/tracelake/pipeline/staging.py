@@ -38,7 +38,7 @@ from tracelake.pipeline.sources.base import Input
 from tracelake.scratch import scratch_directory
 from tracelake.shards.model import Part
 from tracelake.shards.parts import check_part, cut, is_all
-from tracelake.shards.rows import conform
+from tracelake.shards.rows import read_group
 from tracelake.storage import LocalFiles, ObjectStore, delete_all, open_objects
 from tracelake.tasks.runners import OnProgress, Progress, ReceiptT, Stage, TaskRunner, TaskT, engine_of
 
@@ -65,7 +65,7 @@ def run_restage_task(task: RestageTask) -> list[StagedSlice]:
         check_part(file, task.part)
         with pq.ParquetFile(file) as part:
             for group in range(part.num_row_groups):
-                rows = conform(part.read_row_group(group, columns=SPANS.names), SPANS)
+                rows = read_group(part, group, SPANS)
                 if is_all(task.part.bucket):
                     pieces += stage(rows, objects, task.staging, -task.part.bucket)
                     continue

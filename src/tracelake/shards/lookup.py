@@ -50,6 +50,8 @@ from tracelake.shards.rows import (
     absent_columns,
     conform,
     first_row_id,
+    restore_texts,
+    stored_columns,
 )
 from tracelake.shards.shard import Snapshot
 from tracelake.storage.ports import ObjectStore
@@ -240,7 +242,8 @@ class Lookup:
         if not groups:
             return
         absent = absent_columns(part, self._added)
-        present = [name for name in columns if name != key and name not in absent]
+        stored = stored_columns(part, columns, self._added)
+        present = [name for name in stored if name != key and name not in absent]
         reader = _PartReader(self._objects, part, footer, self._column_cache)
         for number in groups:
             if wanted is None:
@@ -252,7 +255,7 @@ class Lookup:
                 chosen = _with_ids(chosen, reader.read(number, [ROW_ID.name])[ROW_ID.name], row_ids)
             if len(chosen):
                 rows = reader.read(number, present).append_column(key, keys)
-                yield _chosen(self._completed(rows, columns), chosen)
+                yield self._completed(restore_texts(_chosen(rows, chosen)), columns)
 
     def _completed(self, rows: pa.Table, columns: Sequence[str]) -> pa.Table:
         """Return these columns. Those that an old part lacks are null."""

@@ -12,6 +12,10 @@ import msgspec
 from tracelake.formats import decode, encode
 
 FORMAT_VERSION: Final = 1
+_SHARED_FORMAT_VERSION: Final = 2
+"""Format of a batch with shared texts, so that earlier releases refuse it instead of reading null."""
+SHARED_SCHEMA_VERSION: Final = 3
+"""First version of a table's schema whose parts may share texts (see `shards.rows`)."""
 Bound: TypeAlias = int | float | str
 Ranges: TypeAlias = dict[str, tuple[Bound, Bound]]
 """Minimum and maximum of some columns, without nulls. Other columns may hold anything."""
@@ -195,9 +199,14 @@ RecordT = TypeVar("RecordT", ShardState, Batch, Beginning, LeaseRecord, Sighting
 
 def to_bytes(record: ShardState | Batch | Beginning | LeaseRecord | Sighting | Write) -> bytes:
     """Encode a record as JSON."""
+    if isinstance(record, Batch):
+        is_shared = any(part.schema_version >= SHARED_SCHEMA_VERSION for part in record.objects())
+        format_version = _SHARED_FORMAT_VERSION if is_shared else FORMAT_VERSION
+        record = msgspec.structs.replace(record, format_version=format_version)
     return encode(record)
 
 
 def from_bytes(kind: type[RecordT], data: bytes, what: str) -> RecordT:
     """Decode a record. Raises DamageError, which names the record by `what`, if it is torn or of another format."""
-    return decode(kind, data, what, FORMAT_VERSION)
+    newest = _SHARED_FORMAT_VERSION if kind is Batch else FORMAT_VERSION
+    return decode(kind, data, what, newest, oldest=FORMAT_VERSION)

@@ -3,20 +3,25 @@
 Every stored row has a permanent `_row_id`, unique in its table: the time of its insertion and a number within that
 time. A retraction names this id, never a position in a file. So compaction may move rows between parts while writers
 retract them.
+
+A part stores each text once: if an attribute of a span has the text of column `input` or `output`, the value in
+`attributes` is null, and column `_shared` names that column. Readers restore the value.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import Final
+from typing import Any, Final
 
 import duckdb
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from msgspec.structs import replace as changed
 
+from tracelake._errors import DamageError
 from tracelake.shards.model import Batch, Part
 from tracelake.shards.parts import Numbers, buckets_of, is_all, may_share
 from tracelake.shards.shard import Snapshot
@@ -26,6 +31,14 @@ GONE: Final = pa.field("_gone", pa.int64(), nullable=False)
 RETRACTIONS: Final = pa.schema(
     [pa.field("row_id", pa.int64(), nullable=False), pa.field("time", pa.int64(), nullable=False)]
 )
+SHARED: Final = pa.field("_shared", pa.string())
+"""Column of parts that share texts: a character for each entry of column `attributes`, see `_SOURCES`; `.` for an entry
+with its own value. Null if all entries of the row have their own."""
+_SHARING: Final = "attributes"
+_SOURCES: Final = {"i": "input", "o": "output"}
+"""The columns that have the values of entries, by character."""
+_SHARED_TEXT_MIN_BYTES: Final = 64
+"""Length of a text from which it is shared. The repeats of shorter ones take almost no space."""
 _TIME_BITS: Final = 32
 GIVEN_UP: Final = (duckdb.FatalException, duckdb.InternalException)
 """Errors after which a DuckDB database is unusable. Users of a shared database must open another."""
@@ -204,12 +217,15 @@ def parquet(
         groups.setdefault((part.relative, absent_columns(part, added)), []).append(part)
     sources = []
     for (is_relative, absent), group in groups.items():
-        columns = "*"
+        replaced = []
         if is_relative:
             first = ", ".join(str(part.first_row_id) for part in group)
-            columns += (
-                f" replace ({ROW_ID.name} + ([{first}]::bigint[])[file_index::bigint + 1] as {ROW_ID.name})"
-            )
+            replaced.append(f"{ROW_ID.name} + ([{first}]::bigint[])[file_index::bigint + 1] as {ROW_ID.name}")
+        columns = "*"
+        if has_shared(group[0], added):
+            columns += f" exclude ({SHARED.name})"
+            replaced.append(f"{RESTORED_SQL} as {_SHARING}")
+        columns += f" replace ({', '.join(replaced)})" if replaced else ""
         columns += "".join(f", {null}" for null in _nulls(absent, schema))
         read = _read_parquet(group, file)
         sources.append(read if columns == "*" else f"(select {columns} from {read})")
@@ -230,9 +246,132 @@ def conform(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     return pa.Table.from_arrays(columns, names=schema.names).cast(schema)
 
 
+def has_shared(part: Part, added: Mapping[str, int]) -> bool:
+    """Return whether a part has column `_shared`."""
+    return SHARED.name in added and SHARED.name not in absent_columns(part, added)
+
+
+def stored_columns(part: Part, columns: Sequence[str], added: Mapping[str, int]) -> list[str]:
+    """Return the columns of a part from which `restore_texts` makes these columns."""
+    needed = (*_SOURCES.values(), SHARED.name) if _SHARING in columns and has_shared(part, added) else ()
+    return [*dict.fromkeys((*columns, *needed))]
+
+
+def share_texts(rows: pa.Table) -> pa.Table:
+    """Return rows of spans with column `_shared`, whose attributes share the texts of columns `input` and `output`."""
+    if all(rows[source].null_count == len(rows) for source in _SOURCES.values()):
+        return rows.append_column(SHARED, pa.nulls(len(rows), SHARED.type))
+    shared = [share_batch(batch) for batch in rows.to_batches()]
+    place = rows.schema.get_field_index(_SHARING)
+    field = rows.schema.field(place)
+    attributes, names = (pa.chunked_array(list(each)) for each in zip(*shared, strict=True))
+    return rows.set_column(place, field, attributes).append_column(SHARED, names)
+
+
+def share_batch(batch: pa.RecordBatch) -> tuple[pa.Array[Any], pa.Array[Any]]:
+    """Return the attributes of some rows, and column `_shared`."""
+    attributes = batch.column(_SHARING)
+    row_of, keys, values, offsets = _entries(attributes)
+    sizes, marks = _sizes(values), np.full(len(values), ord("."), np.uint8)
+    for mark, source in _SOURCES.items():
+        texts = batch.column(source)
+        if texts.null_count == len(texts):
+            continue
+        alike = np.flatnonzero((sizes >= _SHARED_TEXT_MIN_BYTES) & (sizes == _sizes(texts)[row_of]))
+        equal = pc.equal(values.take(alike), texts.take(row_of[alike]))
+        marks[alike[equal.to_numpy(zero_copy_only=False)]] = ord(mark)
+    is_shared = marks != ord(".")
+    if not is_shared.any():
+        return attributes, pa.nulls(len(batch), SHARED.type)
+    sharing = np.zeros(len(batch), bool)
+    sharing[row_of[is_shared]] = True
+    own = pc.if_else(pa.array(is_shared), pa.scalar(None, pa.string()), values)
+    names = pa.StringArray.from_buffers(
+        len(batch), pa.py_buffer(offsets.tobytes()), pa.py_buffer(marks.tobytes())
+    )
+    return _with_values(attributes, offsets, keys, own), pc.if_else(
+        pa.array(sharing), names, pa.scalar(None, pa.string())
+    )
+
+
+def restore_texts(rows: pa.Table) -> pa.Table:
+    """Return rows of a part with the values of all attributes, without column `_shared`. Rows of other parts, and
+    columns other than `stored_columns`, are returned unchanged.
+
+    Raises DamageError if the columns disagree.
+    """
+    if SHARED.name not in rows.schema.names:
+        return rows
+    names = rows.schema.get_field_index(SHARED.name)
+    if _SHARING in rows.schema.names and rows[SHARED.name].null_count < len(rows):
+        place = rows.schema.get_field_index(_SHARING)
+        field = rows.schema.field(place)
+        values = pa.chunked_array([restore_batch(batch) for batch in rows.to_batches()], field.type)
+        rows = rows.set_column(place, field, values)
+    return rows.remove_column(names)
+
+
+def restore_batch(batch: pa.RecordBatch) -> pa.Array[Any]:
+    """Return the attributes of some rows with all values."""
+    attributes, names = batch.column(_SHARING), batch.column(SHARED.name)
+    row_of, keys, values, offsets = _entries(attributes)
+    is_sharing = pc.is_valid(names).to_numpy(zero_copy_only=False)[row_of]
+    marks = np.full(len(values), ord("."), np.uint8)
+    text = np.frombuffer("".join(filter(None, names.to_pylist())).encode(), np.uint8)
+    if len(text) != np.count_nonzero(is_sharing):
+        raise DamageError(f"a part is damaged: column {SHARED.name} does not match {_SHARING}.")
+    marks[is_sharing] = text
+    # Each value by its place among the own values, the inputs and the outputs.
+    places = np.arange(len(values))
+    pool, size = [values], len(values)
+    for mark, source in _SOURCES.items():
+        is_source = marks == ord(mark)
+        places[is_source] = size + row_of[is_source]
+        pool.append(batch.column(source))
+        size += len(batch)
+    every = pa.concat_arrays(pool).take(places)
+    return _with_values(attributes, offsets, keys, every)
+
+
+def _entries(maps: Any) -> tuple[Numbers, Any, Any, Any]:
+    """Return the row, key and value of each entry of some maps, and the offsets of the rows among the entries."""
+    offsets = maps.offsets.to_numpy()
+    first, entries = int(offsets[0]), int(offsets[-1] - offsets[0])
+    row_of: Numbers = np.repeat(np.arange(len(maps)), np.diff(offsets))
+    return row_of, maps.keys.slice(first, entries), maps.items.slice(first, entries), offsets - offsets[0]
+
+
+def _sizes(texts: Any) -> Numbers:
+    """Return the length of each text, -1 for null."""
+    sizes: Numbers = pc.fill_null(pc.binary_length(texts), -1).to_numpy()
+    return sizes
+
+
+def _with_values(maps: Any, offsets: Any, keys: Any, values: Any) -> pa.Array[Any]:
+    """Return maps with other values."""
+    make: Any = pa.MapArray.from_arrays  # its stubs lack the type
+    changed: pa.Array[Any] = make(
+        pa.array(offsets), keys, values, maps.type, mask=pc.is_null(maps) if maps.null_count else None
+    )
+    return changed
+
+
+_FROM_SOURCE_SQL: Final = " ".join(f"when '{mark}' then {source}" for mark, source in _SOURCES.items())
+RESTORED_SQL: Final = (
+    f"case when {SHARED.name} is null then {_SHARING} else map(map_keys({_SHARING}), list_transform("
+    f"map_values({_SHARING}), lambda own, place: case {SHARED.name}[place] {_FROM_SOURCE_SQL} else own end)) end"
+)
+"""SQL of column `attributes` with all values, for parts with column `_shared`."""
+
+
+def read_group(part: pq.ParquetFile, group: int, schema: pa.Schema) -> pa.Table:
+    """Return the columns of a schema from a row group of a part. Columns that the part lacks are null."""
+    return conform(restore_texts(part.read_row_group(group, columns=[*schema.names, SHARED.name])), schema)
+
+
 def _nulls(columns: Sequence[str], schema: pa.Schema | None) -> list[str]:
     types = _types(schema) if schema is not None else {}
-    return [f"null::{types[name]} as {quoted(name)}" for name in columns]
+    return [f"null::{types[name]} as {quoted(name)}" for name in columns if name != SHARED.name]
 
 
 def _read_parquet(parts: Sequence[Part], file: FileOf) -> str:

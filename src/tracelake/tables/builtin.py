@@ -24,7 +24,8 @@ from tracelake.limits import TRACE_USAGE_MAX_STEPS, TRACKED_ROWS_MAX
 from tracelake.otlp import conventions
 from tracelake.otlp.schema import IS_SERVER_SQL, SPANS_ADDED, SPANS_TABLE, TRANSACTION_FIELD
 from tracelake.results import is_server_side
-from tracelake.shards.rows import literal
+from tracelake.shards.model import SHARED_SCHEMA_VERSION
+from tracelake.shards.rows import SHARED, literal
 from tracelake.storage import ObjectStore
 from tracelake.tables.predicates import Layout
 from tracelake.tracking.location import find_tracking
@@ -371,7 +372,7 @@ TABLE_SPANS: Final = BuiltInTable(
     key=("trace_id", "span_id", "workspace", "kind"),
     sorted_by=("trace_id", "start_ns", "span_id", "workspace", "kind"),
     bucketed_by="trace_id",
-    added=SPANS_ADDED,
+    added={**SPANS_ADDED, SHARED.name: SHARED_SCHEMA_VERSION},
     sides=True,
 )
 TABLE_TRACES: Final = BuiltInTable(

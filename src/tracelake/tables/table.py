@@ -195,7 +195,7 @@ class Table:
 
     def files(self) -> list[str]:
         """Return the paths of the table's Parquet files. If rows were retracted, the files contain more rows than the
-        table; `sql` returns a query without them."""
+        table; `sql` returns a query without them. Attributes that repeat the input or output of a span are null."""
         with self._leased(now=True):
             return [self._files.file(part.path) for part in self.scan.snapshot.parts]
 

@@ -44,7 +44,7 @@ from tracelake.scratch import scratch_directory
 from tracelake.shards.leases import Lease
 from tracelake.shards.model import Batch
 from tracelake.shards.parts import check_part, cut
-from tracelake.shards.rows import conform
+from tracelake.shards.rows import read_group
 from tracelake.shards.shard import EMPTY, Shard
 from tracelake.storage import Entry, KeyValueStore, LocalFiles, ObjectStore
 from tracelake.storage.ports import change_record, whole_of
@@ -155,7 +155,7 @@ class NewSpans:
                 check_part(file, part)
                 with pq.ParquetFile(file) as opened:
                     for group in range(opened.num_row_groups):
-                        yield conform(opened.read_row_group(group, columns=SPANS.names), SPANS)
+                        yield read_group(opened, group, SPANS)
 
     def encode(self, rows: pa.Table) -> bytes:
         """See `Content`."""
