@@ -21,6 +21,7 @@ from tests.archive.place import HotLake
 from tests.faults.flip_metadata import Campaign
 from tests.pipeline.spans import a_line, a_span
 from tests.storage.servers.postgres import PostgresServer
+from tests.tracking.requests import request
 from tracelake import VerifyReport
 from tracelake.tasks.runners import InProcess
 
@@ -81,24 +82,25 @@ def check_altered_rows(folder: Path) -> None:
         assert not is_changed or any(each.what == "record" for each in findings), change
 
 
-def check_tracking_columns(folder: Path) -> None:
-    """A value of the tracking store that differs from its index is reported."""
+def check_tracking_columns(folder: Path, *texts: bytes) -> None:
+    """Each copy of these texts in the tracking store is reported if a bit of it is flipped: names of spans and traces,
+    and previews."""
     lake = HotLake(folder / "hot")
-    lake.write((1, 1))
+    lake.tracking.write([request((1, 1), text="a preview of this trace")])
     assert lake.lake.verify().ok
     database = Path(lake.tracking.database.name)
     lake.lake.close()
-    execute(database, "UPDATE tracelake_spans SET model = 'a-model-of-a-span'")  # no part of any key
     execute(database, "PRAGMA wal_checkpoint(TRUNCATE)")
     data = database.read_bytes()
-    places = [match.start() for match in re.finditer(b"a-model-of-a-span", data)]
-    assert places
-    for at in places:
-        flipped = bytearray(data)
-        flipped[at] ^= 1
-        database.write_bytes(flipped)
-        with tracelake.open(lake.path) as opened:
-            assert any("index" in each.detail for each in opened.verify().findings), at
+    for text in texts or (b"a preview of this trace", b"span 1"):
+        places = [match.start() for match in re.finditer(text, data)]
+        assert places
+        for at in places:
+            flipped = bytearray(data)
+            flipped[at] ^= 1
+            database.write_bytes(flipped)
+            with tracelake.open(lake.path) as opened:
+                assert opened.verify().findings, (text, at)
 
 
 def test_altered_rows_are_reported(tmp_path: Path) -> None:

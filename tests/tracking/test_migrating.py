@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -27,8 +28,17 @@ from tracelake import limits
 from tracelake._errors import UsageError
 from tracelake.tracking import migrate as migrating
 from tracelake.tracking.database import TrackingDatabase
-from tracelake.tracking.migrate import current, migrate
-from tracelake.tracking.schema import HEAD, INCOMPLETE, VERSION_TABLE, metadata, trace_info
+from tracelake.tracking.migrate import copy_tracking, current, migrate, paused_snapshot
+from tracelake.tracking.schema import (
+    HEAD,
+    INCOMPLETE,
+    VERSION_TABLE,
+    metadata,
+    previews_checksum,
+    span_checksum,
+    spans,
+    trace_info,
+)
 
 CONFIG = Config()
 CONFIG.set_main_option("script_location", str(migrating._SCRIPTS))
@@ -197,6 +207,43 @@ def test_what_marks_said_was_given_up_is_kept(new_url: Callable[[], str]) -> Non
         with database.reading() as connection:
             query = select(trace_info.c.trace_id).where(trace_info.c.given_up)
             assert connection.execute(query).scalars().all() == [INCOMPLETE]
+
+
+def test_rows_of_an_earlier_revision_get_checksums(new_url: Callable[[], str], tmp_path: Path) -> None:
+    """Revision 0008 adds checksums on SQLite. Rows on PostgreSQL get theirs when they are copied to SQLite."""
+    insert = (
+        "INSERT INTO tracelake_lakes (lake, lake_id) VALUES (7, 'lake-a')",
+        "INSERT INTO tracelake_trace_info (lake, trace_id, workspace, experiment_id, start_ns, end_ns, state, "
+        "request_preview, spans_location, updated_ns) VALUES (7, 't', '', '0', 1, 1, '', 'é\"', '', 1)",
+        "INSERT INTO tracelake_spans (lake, trace_id, span_id, sequence, name, kind, workspace, start_ns, end_ns, "
+        "input_tokens) VALUES (7, 't', 's', 5, 'ü\n', '', 'w', 1, 1, 9000000000)",
+    )
+    with (
+        closing(TrackingDatabase(new_url())) as database,
+        closing(TrackingDatabase(f"sqlite://{tmp_path}/copy.db")) as copy,
+    ):
+        migrate(database, "0007")
+        with database.writing() as connection:
+            for statement in insert:
+                connection.execute(text(statement))
+        migrate(database)
+        migrate(copy)
+        with copy.writing() as connection:  # so that the lake has another number there
+            connection.execute(text("INSERT INTO tracelake_lakes (lake, lake_id) VALUES (1, 'lake-b')"))
+        with paused_snapshot(database) as (connection, _):
+            copy_tracking(connection, "lake-a", copy)
+        for each in [copy, *([database] if database.is_sqlite else [])]:
+            with each.reading() as connection:
+                (*previews, stored) = connection.execute(
+                    select(
+                        trace_info.c.request_preview,
+                        trace_info.c.response_preview,
+                        trace_info.c.previews_checksum,
+                    )
+                ).one()
+                assert stored == previews_checksum(previews)
+                (*row, stored) = connection.execute(select(spans)).one()
+                assert stored == span_checksum(row)
 
 
 def check_order(url: str) -> None:

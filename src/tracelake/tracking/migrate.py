@@ -20,10 +20,23 @@ from sqlalchemy import Connection, LargeBinary, Table, insert, inspect, select, 
 from tracelake import limits
 from tracelake._errors import StorageError, UsageError
 from tracelake.tracking.database import TrackingDatabase
-from tracelake.tracking.schema import HEAD, VERSION_TABLE, lakes, metadata, outbox
-from tracelake.tracking.store import TrackingStore
+from tracelake.tracking.schema import (
+    HEAD,
+    PREVIEWS,
+    VERSION_TABLE,
+    lakes,
+    metadata,
+    outbox,
+    previews_checksum,
+    span_checksum,
+    spans,
+    trace_info,
+)
+from tracelake.tracking.store import OF_SPANS, TrackingStore
 
 _MIRROR: Final = "tracelake_mirror_"
+_GROWING: Final = "start_ns"
+"""A column whose values mostly grow from row to row."""
 _SCRIPTS: Final = Path(__file__).parent / "migrations"
 _LOCK: Final = 0x544C5452
 """Number of the PostgreSQL advisory lock for migrations: TLTR."""
@@ -62,14 +75,15 @@ def migrate(database: TrackingDatabase, revision: str = HEAD) -> None:
 
 
 def add_mirrors(database: TrackingDatabase) -> None:
-    """On SQLite, index all columns of each table except payloads, which have a checksum.
+    """On SQLite, index all columns of each table except payloads, previews and spans, which have checksums.
 
     SQLite has no checksums. An index over all columns is a second copy of each value, and `PRAGMA integrity_check`
-    compares the two. So `verify` finds a flipped bit in either. Migrations do not know these indexes.
+    compares the two. So `verify` finds a flipped bit in either. A table's own index may be this copy. Migrations do not
+    know the other indexes.
     """
     if not database.is_sqlite:
         return
-    wanted = {_mirror_name(table): table for table in metadata.sorted_tables}
+    wanted = _wanted_mirrors()
     with database.reading() as connection:
         if database.is_read_only or mirrors(connection) == wanted.keys():
             return
@@ -78,7 +92,7 @@ def add_mirrors(database: TrackingDatabase) -> None:
         for name in there - wanted.keys():
             connection.execute(text(f"DROP INDEX {name}"))
         for name in wanted.keys() - there:
-            columns = ", ".join(_mirrored(wanted[name]))
+            columns = ", ".join(f'"{column}"' for column in _mirrored(wanted[name]))
             connection.execute(text(f"CREATE INDEX {name} ON {wanted[name].name} ({columns})"))
 
 
@@ -90,11 +104,24 @@ def mirrors(connection: Connection) -> set[str]:
 
 def has_mirrors(connection: Connection) -> bool:
     """Return whether all columns of all tables are indexed, so that damage to any of them is detectable."""
-    return mirrors(connection) >= {_mirror_name(table) for table in metadata.sorted_tables}
+    return mirrors(connection) >= _wanted_mirrors().keys()
+
+
+def _wanted_mirrors() -> dict[str, Table]:
+    """Return the tables that need a mirror, by its name: no checksum and no index of their own covers all columns."""
+    return {
+        _mirror_name(table): table
+        for table in metadata.sorted_tables
+        if "checksum" not in table.c
+        and not any(set(index.columns.keys()) >= set(_mirrored(table)) for index in table.indexes)
+    }
 
 
 def _mirrored(table: Table) -> list[str]:
-    return [f'"{column.name}"' for column in table.c if not isinstance(column.type, LargeBinary)]
+    """Return the columns of a mirror. A growing one comes first, so that new rows share the mirror's last page."""
+    names = [column.name for column in table.c if not isinstance(column.type, LargeBinary)]
+    names = [name for name in names if name not in PREVIEWS]
+    return sorted(names, key=lambda name: name != _GROWING)
 
 
 def _mirror_name(table: Table) -> str:
@@ -183,10 +210,13 @@ def copy_tracking(source: Connection, lake_id: str, target: TrackingDatabase) ->
             for some in rows.mappings().partitions():
                 copied += len(some)
                 # An experiment that each lake has may be there already.
-                connection.execute(
-                    target.insert(table).on_conflict_do_nothing(),
-                    [{**row, "lake": there.lake} for row in some],
-                )
+                copies = [{**row, "lake": there.lake} for row in some]
+                for row in copies:  # a row of an earlier release has none, and that of a span is of its lake
+                    if table is trace_info:
+                        row["previews_checksum"] = previews_checksum([row[name] for name in PREVIEWS])
+                    elif table is spans:
+                        row["checksum"] = span_checksum([row[name] for name in OF_SPANS[:-1]])
+                connection.execute(target.insert(table).on_conflict_do_nothing(), copies)
         _number_from(connection, target, there.lake, last)
     return copied
 

@@ -30,6 +30,7 @@ from sqlalchemy import (
     Text,
     and_,
     bindparam,
+    column,
     delete,
     func,
     insert,
@@ -329,7 +330,9 @@ class Outbox:
 def _copied(table: Table, lake: int, trace_ids: Collection[str], sequence: int, number: int) -> Insert:
     """Return a statement that copies traces' rows from one outbox number to another."""
     of = table.c
-    values = [literal(number) if column.name == "sequence" else column for column in of]
+    # The checksum of a span contains its number.
+    changed = {"sequence": literal(number), "checksum": column("checksum") - sequence + number}
+    values = [changed.get(each.name, each) for each in of]
     rows = select(*values).where(of.lake == lake, of.trace_id.in_(trace_ids), of.sequence == sequence)
     return insert(table).from_select([column.name for column in of], rows)
 

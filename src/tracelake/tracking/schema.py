@@ -7,8 +7,11 @@ because PostgreSQL checks each of them row by row. Related rows are deleted in o
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
+from zlib import crc32
 
+import msgspec
 from sqlalchemy import (
     BigInteger,
     Boolean,
@@ -26,7 +29,7 @@ from sqlalchemy import (
 
 from tracelake import limits
 
-HEAD: Final = "0007"
+HEAD: Final = "0008"
 """The revision that this release reads and writes."""
 VERSION_TABLE: Final = "tracelake_version"
 
@@ -44,6 +47,31 @@ DEFAULT_EXPERIMENT: Final = "0"
 DEFAULT_WORKSPACE: Final = "default"
 LAKE_LOCATION: Final = "lake:"
 """Prefix of the archive location if the lake's own tables are the archive."""
+
+PREVIEWS: Final = ("request_preview", "response_preview")
+"""Columns of `trace_info` that a checksum protects."""
+
+
+NO_CHECKSUM: Final = -1
+"""Checksum of rows that an earlier release wrote on PostgreSQL."""
+
+
+def previews_checksum(previews: Sequence[str | None]) -> int:
+    """Return the checksum of a trace's PREVIEWS."""
+    return crc32(msgspec.json.encode(previews))
+
+
+def span_checksum(row: Sequence[Any]) -> int:
+    """Return the checksum of a row of `spans`, from its columns in order without the checksum.
+
+    Each outbox number adds itself, so that SQL can copy a row to another number.
+    """
+    sequence: int = row[_SEQUENCE_OF_SPAN]
+    return crc32(msgspec.json.encode((*row[:_SEQUENCE_OF_SPAN], *row[_SEQUENCE_OF_SPAN + 1 :]))) + sequence
+
+
+_SEQUENCE_OF_SPAN: Final = 3
+
 
 metadata: Final = MetaData()
 
@@ -122,6 +150,8 @@ trace_info: Final = Table(
     Column("updated_ns", BigInteger, nullable=False),
     # Permanent, unlike the mark: the tables will never have all spans of the trace.
     Column("given_up", Boolean, nullable=False, server_default=false()),
+    # Of both previews. `verify` compares it, and all other columns with their mirror.
+    Column("previews_checksum", BigInteger, nullable=False, server_default=str(NO_CHECKSUM)),
     # Covers the selection of archive passes, in their order. The last two columns allow counts from the index
     # alone.
     Index(
@@ -135,8 +165,8 @@ trace_info: Final = Table(
         "archival_failure",
         "archive_bytes",
     ),
-    sqlite_with_rowid=False,
 )
+"""SQLite stores its rows in order of arrival: in order of the random trace ids, each new row changes another page."""
 trace_tags: Final = Table(
     "tracelake_trace_tags",
     metadata,
@@ -175,8 +205,9 @@ trace_parts: Final = Table(
         Column("size_bytes", BigInteger, nullable=False),
         Column("payload", LargeBinary, nullable=False),
     ),
-    # Used to trim the outbox; the other columns allow the total size to be read from the index alone.
-    Index("tracelake_trace_parts_by_sequence", "sequence", "lake", "size_bytes"),
+    # Used to trim the outbox; `size_bytes` allows the total size to be read from the index alone. On SQLite all
+    # columns make it the mirror of the table (`migrate.add_mirrors`).
+    Index("tracelake_trace_parts_by_sequence", "sequence", "lake", "size_bytes", "trace_id", "spans"),
 )
 """Payload: one trace's spans from one transaction, as OTLP `TracesData` compressed with zstd."""
 spans: Final = Table(
@@ -198,6 +229,8 @@ spans: Final = Table(
         Column("model", _Name),
         Column("input_tokens", BigInteger),
         Column("output_tokens", BigInteger),
+        # Of all other columns, in place of a mirror.
+        Column("checksum", BigInteger, nullable=False, server_default=str(NO_CHECKSUM)),
     ),
     sqlite_with_rowid=False,
 )
@@ -210,7 +243,8 @@ outbox: Final = Table(
     Column("payload", LargeBinary, nullable=False),
     Column("size_bytes", BigInteger, nullable=False),
     Column("received_ns", BigInteger, nullable=False),
-    Index("tracelake_outbox_by_lake", "lake", "sequence"),
+    # It has all columns for the same reason.
+    Index("tracelake_outbox_by_lake", "lake", "sequence", "size_bytes", "received_ns"),
     # The journal identifies a row by its number, so numbers are never reused.
     sqlite_autoincrement=True,
 )

@@ -30,10 +30,13 @@ from tracelake.tracking.schema import (
     ARCHIVE_REPO,
     DEFAULT_EXPERIMENT,
     LAKE_LOCATION,
+    PREVIEWS,
     TRACKING_STORE,
     experiments,
     lakes,
     outbox,
+    previews_checksum,
+    span_checksum,
     spans,
     trace_info,
     trace_parts,
@@ -46,15 +49,12 @@ _AT: Final = {name: place for place, name in enumerate(COLUMNS)}
 _SPAN, _PARENT, _NAME, _STATUS = (_AT[name] for name in ("span_id", "parent_span_id", "name", "status"))
 _START, _END, _SERVICE, _WORKSPACE = (_AT[name] for name in ("start_ns", "end_ns", "service", "workspace"))
 _SESSION, _USER, _INPUT, _OUTPUT = (_AT[name] for name in ("session_id", "user_id", "input", "output"))
-_STORED: Final = tuple(name for name in COLUMNS if name not in ("input", "output"))
-"""Span columns that the store has too."""
-_stored: Final = itemgetter(*(_AT[name] for name in _STORED))
+OF_SPANS: Final = tuple(column.name for column in spans.c)
+_stored: Final = itemgetter(*(_AT[name] for name in OF_SPANS if name in _AT))
 _texts: Final = itemgetter(
     *(_AT[name] for name in ("name", "service", "session_id", "user_id", "model", "workspace"))
 )
 """Columns with arbitrary text. Kinds and states are words or digits, and ids are hex digits."""
-OF_SPANS: Final = ("lake", "trace_id", "sequence", *_STORED)
-"""Columns of table `spans` that a write fills."""
 OF_INFO: Final = (
     "workspace",
     "experiment_id",
@@ -65,8 +65,8 @@ OF_INFO: Final = (
     "service",
     "session_id",
     "user_id",
-    "request_preview",
-    "response_preview",
+    *PREVIEWS,
+    "previews_checksum",
 )
 """Columns of table `trace_info` that come from spans."""
 
@@ -157,6 +157,9 @@ def info_of(write: TraceWrite, workspace: str | None = None) -> dict[str, Any] |
         return None
     rows = write.rows if its == brought else [row for row in write.rows if row[_WORKSPACE] in its]
     root = min((row for row in rows if row[_PARENT] is None), key=_by_precedence, default=None)
+    previews = [
+        _cut(root[at], limits.TRACKING_PREVIEW_MAX_CHARS) if root else None for at in (_INPUT, _OUTPUT)
+    ]
     return {
         "workspace": workspace,
         "experiment_id": write.experiment_id,
@@ -167,23 +170,21 @@ def info_of(write: TraceWrite, workspace: str | None = None) -> dict[str, Any] |
         "service": root and stored_name(root[_SERVICE]),
         "session_id": stored_name(_first(rows, _SESSION)),
         "user_id": stored_name(_first(rows, _USER)),
-        "request_preview": root and _cut(root[_INPUT], limits.TRACKING_PREVIEW_MAX_CHARS),
-        "response_preview": root and _cut(root[_OUTPUT], limits.TRACKING_PREVIEW_MAX_CHARS),
+        **dict(zip(PREVIEWS, previews, strict=True)),
+        "previews_checksum": previews_checksum(previews),
     }
 
 
 def span_rows(lake: int, trace_id: str, sequence: int, write: TraceWrite) -> list[tuple[Any, ...]]:
     """Return rows of table `spans`, with the columns OF_SPANS."""
-    key = (lake, trace_id, sequence)
     rows = []
     for row in write.rows:
+        span_id, *others = _stored(row)
         texts = "".join(filter(None, _texts(row)))
-        if len(texts) <= limits.TRACKING_NAME_MAX_CHARS and "\0" not in texts:  # then each text fits too
-            rows.append(key + _stored(row))
-        else:
-            rows.append(
-                key + tuple(stored_name(each) if isinstance(each, str) else each for each in _stored(row))
-            )
+        if len(texts) > limits.TRACKING_NAME_MAX_CHARS or "\0" in texts:  # otherwise each text fits too
+            others = [stored_name(each) if isinstance(each, str) else each for each in others]
+        columns = (lake, trace_id, span_id, sequence, *others)
+        rows.append((*columns, span_checksum(columns)))
     return rows
 
 
@@ -231,7 +232,7 @@ def _cut(text: str | None, max_chars: int) -> str | None:
 
 
 ARCHIVED: Final = "the trace is archived; restore it (`tracelake archive restore`), then send its spans again"
-_OF_ROOT: Final = ("state", "name", "service", "request_preview", "response_preview")
+_OF_ROOT: Final = ("state", "name", "service", *PREVIEWS, "previews_checksum")
 _OF_ADVANCE: Final = ("lake", "trace_id", "spans_location", "updated_ns", "db_payload_generation")
 OF_OUTBOX: Final = ("lake", "payload", "size_bytes", "received_ns")
 _OF_ANY: Final = ("session_id", "user_id")

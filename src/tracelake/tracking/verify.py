@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Generator, Iterator, Mapping, Sequence, Set
+from itertools import islice
 from typing import Any, Final, TypeAlias
 
 from google.protobuf.message import DecodeError
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 from sqlalchemy import Column, Connection, Select, exists, func, or_, select
 
+from tracelake import limits
 from tracelake._errors import DamageError, InputError, NotFoundError, StorageError
 from tracelake.otlp.framing import segment_problem
 from tracelake.otlp.partition import COLUMNS, take_apart
@@ -59,7 +61,9 @@ def check_store(store: TrackingStore, settled: Collection[int]) -> Iterator[Find
     try:
         with store.database.reading() as connection:
             if store.database.is_sqlite and (
-                problems := _file_problems(connection) or list(_kind_problems(connection))
+                problems := _file_problems(connection)
+                or list(_kind_problems(connection))
+                or list(_checksum_problems(connection))
             ):
                 name = store.database.name
                 yield from (Finding("damaged", DATABASE, name, f"{each}; restore it") for each in problems)
@@ -103,6 +107,21 @@ def _kind_problems(connection: Connection) -> Iterator[str]:
             for name, kind in row.items():
                 if kind not in kinds[name]:
                     yield f"{kind} value in {table.name}.{name}"
+
+
+def _checksum_problems(connection: Connection) -> Iterator[str]:
+    """Yield traces and spans of any lake whose columns differ from their checksum."""
+    info = schema.trace_info
+    previews = [info.c[name] for name in (*schema.PREVIEWS, "previews_checksum")]
+    for table, columns, checksum in (
+        (info, previews, schema.previews_checksum),
+        (schema.spans, list(schema.spans.c), schema.span_checksum),
+    ):
+        query = select(table.c.trace_id, *columns)
+        rows = connection.execution_options(yield_per=limits.VERIFY_ROWS_AT_ONCE).execute(query)
+        differ = (trace_id for trace_id, *row, stored in rows if checksum(row) != stored)
+        for trace_id in islice(differ, VERIFY_ALIKE_MAX):
+            yield f"a row of trace {trace_id} in {table.name} differs from its checksum"
 
 
 def _kinds(column: Column[Any]) -> list[str]:
