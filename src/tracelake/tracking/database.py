@@ -394,6 +394,12 @@ def at_once(keys: Collection[_Key]) -> Iterator[list[_Key]]:
         yield some
 
 
+def fetch(connection: Connection, query: str, parameters: Sequence[Any]) -> _Rows:
+    """Return the rows of a query with `?` for each parameter. It goes to the driver, as in `inserting`."""
+    text = query if connection.dialect.name == "sqlite" else query.replace("?", "%s")
+    return _carry_out(connection, lambda driver: driver.execute(text, parameters).fetchall())
+
+
 def _carry_out(connection: Connection, do: Callable[[Any], _Done]) -> _Done:
     """Call the driver on a connection, and convert its errors to SQLAlchemy's."""
     try:

@@ -12,7 +12,9 @@ from tracelake.tracking.store import TrackingStore, info_of, span_rows, unpacked
 
 
 @pytest.mark.parametrize(
-    "broken", [Mutation("the key", span_rows, rewrite("a + b(c)", "a + (*b(c)[:-1], 'a')"))], ids=rule_of
+    "broken",
+    [Mutation("the key", span_rows, rewrite("(_1, _2, _3, _4, *_5)", "(_1, _2, _3, _4, 'a', *_5[1:])"))],
+    ids=rule_of,
 )
 def test_w11_workspaces_have_columns_of_their_own(broken: Mutation, store: TrackingStore) -> None:
     """The check fails if the rule is broken."""
