@@ -480,9 +480,9 @@ class TrackingStore:
         for write in writes.values():
             if write.experiment_id not in self._experiments:
                 new.setdefault(write.experiment_id, str((info_of(write) or {})["workspace"]))
-        statement = self.database.insert(experiments).on_conflict_do_nothing()
         of = experiments.c
         for experiment_id, workspace in sorted(new.items()):
+            statement = self.database.insert(experiments).on_conflict_do_nothing()
             row = {"lake": self.lake, "experiment_id": experiment_id, "workspace": workspace}
             row["created_ns"] = time.time_ns()
             connection.execute(statement, {**row, "name": experiment_id})
