@@ -18,12 +18,16 @@ from tests.tracking.conftest import new_url, postgres
 from tests.tracking.requests import payload, request, trace_id
 from tracelake import limits
 from tracelake._errors import NotFoundError, UsageError
+from tracelake.journal.model import QuarantinedInput
+from tracelake.journal.quarantine import QuarantineStore
 from tracelake.lake.erasure import ValueScanner
+from tracelake.location import open_location
 from tracelake.otlp.partition import take_apart
 from tracelake.pipeline.continuous import InboxPipeline
 from tracelake.pipeline.decode_task import staged_bytes
 from tracelake.pipeline.staging import STAGING
 from tracelake.tasks.runners import InProcess
+from tracelake.tracking.erasure import ErasedTraces
 from tracelake.tracking.store import TracedRequest, TrackingStore
 
 __all__ = ["new_url", "postgres"]
@@ -104,6 +108,32 @@ def test_an_uncommitted_trace_is_erased(
     assert report.state == "finished"
     assert lake.search(SECRET).total == 0
     assert lake.search(OTHER).total == 1
+
+
+def test_quarantined_input_does_not_delay_an_erasure(
+    lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline
+) -> None:
+    """Input that no pipeline takes is named in the report. A retry does not show its spans of erased traces."""
+    fill(store, pipeline)
+    store.write([request((1, 9), (4, 1), text=SECRET)])
+    lake.objects.put("inbox/1", b"unreadable")
+    newest = ErasedTraces(store.database, store.lake, store.lake_id).newest_outbox_row()
+    outbox = f"outbox/{newest}"
+    quarantine = QuarantineStore(open_location(lake.url, None).open_records(), "main")
+    records = [
+        QuarantinedInput(path.partition("/")[0], path, 9, "", 3, "killed a task", 3, "", "set aside")
+        for path in (outbox, "inbox/1")
+    ]
+    for record in records:
+        quarantine.change(record, lambda _, record=record: record)  # type: ignore[misc]
+    report = lake.erase(trace=trace_id(1))
+    assert report.state == "finished"
+    assert report.not_removed[-2:] == ("quarantined inbox/1", f"quarantined {outbox}")
+    for record in records:
+        quarantine.change(record, lambda _: None)
+    pipeline.run_once()
+    assert {hit.trace_id for hit in lake.search(SECRET)} == {trace_id(4)}
+    assert lake.sql("select 1 from spans where trace_id = '" + trace_id(1) + "'").num_rows == 0
 
 
 def test_the_bytes_of_an_erased_trace_are_gone(

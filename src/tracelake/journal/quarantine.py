@@ -197,6 +197,10 @@ class QuarantineStore:
         """Return all readable records. `read` reports the others, and `verify` reports all damaged records."""
         return self.read().readable
 
+    def quarantined_paths(self) -> set[str]:
+        """Return the paths of inputs that no pipeline takes until a user decides about them."""
+        return {each.path for each in self.all() if each.state == "set aside"}
+
     def read(self) -> QuarantineListing:
         """Return readable and damaged records. A damaged one must not block other inputs."""
         damaged: dict[str, str] = {}

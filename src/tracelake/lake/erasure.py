@@ -42,6 +42,7 @@ from tracelake.erasure.protocol import Criterion, ErasureRecord, ErasureStep, Ob
 from tracelake.erasure.store import FOLDER
 from tracelake.hot.tier import HotTier
 from tracelake.indexing.redaction import IndexRedactor
+from tracelake.journal.quarantine import QuarantineStore
 from tracelake.journal.store import Journal
 from tracelake.lake.maintenance import Maintenance
 from tracelake.limits.input import MIB
@@ -65,6 +66,8 @@ from tracelake.versions.branch_store import MAIN
 _TRACE_ID: Final = re.compile("[0-9a-f]{32}")
 _CHECKSUM: Final = re.compile("[0-9a-f]{64}")
 _SQLITE: Final = "sqlite://"
+_SHOWN_MAX: Final = 20
+"""Quarantined inputs that a report names."""
 _COLLECTIONS: Final = 3
 """Collections after which every object that no state names is deleted."""
 OUT_OF_REACH: Final = (
@@ -72,7 +75,7 @@ OUT_OF_REACH: Final = (
     "outputs, such as Kafka topics, that already received the rows",
     "exports, backups and copies of the lake's storage or databases",
     "caches of index and table parts on other machines, which drop unused copies by themselves",
-    "quarantined input, and sources that deliver the traces again",
+    "quarantined input until you discard it, and sources that deliver the traces again",
     "ids of dataset examples in the history of commits",
     "tables that users wrote",
 )
@@ -292,6 +295,7 @@ class Erasures:
         self._opened = opened
         self._hot = hot
         self._store = opened.erasures
+        self._quarantine = QuarantineStore(opened.key_value, "main")
         self._redactors = {
             name: TableRedactor(table, opened.config.buckets, opened.key_value, opened.objects)
             for name, table in BUILT_IN.items()
@@ -632,13 +636,14 @@ class Erasures:
         return last
 
     def _waiting(self, record: ErasureRecord) -> int:
-        """Count the input from before the request that is not committed."""
+        """Count the input from before the request that is not committed. Quarantined input may never be."""
+        quarantined = self._quarantine.quarantined_paths()
         barrier, masking = record.barrier, self._store.masking().get(record.id)
         last = max(barrier["journal"], -1 if masking is None else masking.until)
         waiting = max(0, last + 1 - upper_of(self._opened.repository))
         if "outbox" in barrier and self._hot.store is not None:
-            waiting += self._tracking().pending_until(barrier["outbox"])
-        segments = self._opened.objects.list(INBOX)
+            waiting += self._tracking().pending_until(barrier["outbox"], quarantined)
+        segments = (each for each in self._opened.objects.list(INBOX) if each.path not in quarantined)
         return waiting + sum(int(info.modified_s * 1000) <= barrier["inbox_ms"] for info in segments)
 
     def _index_of(self, record: ErasureRecord) -> IndexRedactor:
@@ -654,7 +659,7 @@ class Erasures:
         return changed
 
     def _report(self, record: ErasureRecord) -> ErasureReport:
-        step = None
+        step, quarantined = None, self._quarantine.quarantined_paths()
         if record.state == "open":
             step = (
                 "wait for `tracelake erase run`"
@@ -671,7 +676,10 @@ class Erasures:
             requested=record.requested,
             finished=record.finished,
             removed=record.removed,
-            not_removed=OUT_OF_REACH,
+            not_removed=(
+                *OUT_OF_REACH,
+                *(f"quarantined {path}" for path in sorted(quarantined)[:_SHOWN_MAX]),
+            ),
         )
 
 

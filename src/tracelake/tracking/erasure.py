@@ -175,13 +175,12 @@ class ErasedTraces:
         with self._database.reading() as connection:
             return int(connection.execute(query).scalar_one())
 
-    def pending_until(self, sequence: int) -> int:
-        """Count the outbox rows up to a number."""
-        query = select(func.count()).where(
-            schema.outbox.c.lake == self._lake, schema.outbox.c.sequence <= sequence
-        )
+    def pending_until(self, sequence: int, quarantined: Collection[str]) -> int:
+        """Count the outbox rows up to a number, without quarantined ones, given by their paths."""
+        column = schema.outbox.c.sequence
+        query = select(column).where(schema.outbox.c.lake == self._lake, column <= sequence)
         with self._database.reading() as connection:
-            return int(connection.execute(query).scalar_one())
+            return sum(f"outbox/{each}" not in quarantined for each in connection.execute(query).scalars())
 
     def _of(self, table: Table, trace_ids: Collection[str]) -> tuple[Any, Any]:
         return table.c.lake == self._lake, table.c.trace_id.in_(trace_ids)
