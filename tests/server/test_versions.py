@@ -12,6 +12,7 @@ import pytest
 
 from tests.datasets.conversations import a_lake, ids, talk
 from tests.datasets.conversations import ingest as bring
+from tests.lake.test_lake_history import days_later
 from tests.patience import HANG_S
 from tests.server.client import Client
 from tests.server.fake_lake import FakeLake
@@ -185,6 +186,24 @@ def test_conflicts_are_409(client: Client, real: Lake) -> None:
     assert conflict["path"] == f"datasets/refunds/{ids(0, 1)}"
     assert {conflict[side]["type"] for side in ("base", "ours", "theirs")} == {"file"}
     post(client, "merges", source="work", prefer="dest")
+
+
+def test_expired_commits_are_counted(client: Client, real: Lake, tmp_path: Path) -> None:
+    """Page, API and metrics say how many commits have expired and which is the oldest that can be read."""
+    assert get(client, "commits")["expired"] is None
+    assert "expires 7d after the next one, the last of a day after 30d" in client.get("/versions").text
+    assert "tracelake_history_expired_commits 0.0" in client.get("/metrics").text
+    for number in range(10, 14):
+        bring(real, tmp_path, talk(number, 0, "text", "text"))
+    real.maintenance.gc(history_age="1m", history_daily="none")
+    with days_later(1):
+        real.maintenance.gc(history_age="1m", history_daily="none")
+    expired = get(client, "commits")["expired"]
+    assert expired["commits"] > 0
+    assert f"the oldest that can be read is {expired['oldest'][:12]}" in client.get("/versions").text
+    metrics = client.get("/metrics").text
+    assert f"tracelake_history_expired_commits {expired['commits']}.0" in metrics
+    assert "tracelake_history_oldest_timestamp_seconds 0.0" not in metrics
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ from tracelake.results import InboxInfo, ReplicaInfo, SetAsideInput, TableInfo
 from tracelake.server.archive import ArchiveService
 from tracelake.server.pipeline_process import PipelineHost
 from tracelake.server.retention import retention_metrics
+from tracelake.server.versions import history_metrics
 
 _SPACE: Final = {
     "hot_traces": "Traces in the tracking store.",
@@ -275,6 +276,7 @@ class _LakeCollector(Collector):
             yield from self._of_hot_tier()
             yield from self._of_index()
             yield from retention_metrics(self._lake)
+            yield from history_metrics(self._lake)
             yield _of_quarantine(inputs)
             yield from source_metrics(sources)
             yield _of_outputs(outputs)

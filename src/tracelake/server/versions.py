@@ -6,15 +6,19 @@ Each page has a JSON twin. POST and DELETE change history.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import Annotated, Literal
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.responses import RedirectResponse
+from prometheus_client import Metric
+from prometheus_client.core import GaugeMetricFamily
 
 from tracelake import limits
 from tracelake._errors import ConflictError, TracelakeError
+from tracelake._settings import load_settings
 from tracelake.lake.lake import Lake
 from tracelake.results import BranchInfo, CommitInfo
 from tracelake.server.audit import tell_object
@@ -129,7 +133,7 @@ def branches(lake: RequestLake) -> Response:
 def commits(lake: RequestLake, ref: Name = "main", limit: Limit = limits.PAGE_ROWS_DEFAULT) -> Response:
     """List commits, newest first."""
     commits, following = list_commits(lake, ref, limit)
-    return json_response({"commits": commits, "next": following})
+    return json_response({"commits": commits, "next": following, "expired": lake.branch().expired()})
 
 
 @api.get("/diff")
@@ -247,7 +251,24 @@ def _versions_page(
         names=names_of(branches, tags),
         commits=commits,
         next_url=with_query(request, ref=following) if following else None,
+        expired=lake.branch().expired(),
+        history=load_settings(),
     )
+
+
+def history_metrics(lake: Lake) -> Iterator[Metric]:
+    """Yield metrics of expired commits."""
+    expired = lake.branch().expired()
+    oldest_at = expired.oldest_at if expired is not None else ""
+    for name, text, value in (
+        ("expired_commits", "Commits that have expired.", 0 if expired is None else expired.commits),
+        (
+            "oldest_timestamp_seconds",
+            "Time of the oldest commit of main that can be read; 0 before any has expired.",
+            datetime.fromisoformat(oldest_at).timestamp() if oldest_at else 0,
+        ),
+    ):
+        yield GaugeMetricFamily(f"tracelake_history_{name}", text, value=value)
 
 
 def _may_change(request: Request) -> bool:
