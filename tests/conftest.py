@@ -61,6 +61,7 @@ SLOWEST_FIRST: Final = (
     "pipeline/test_continuous.py",
     "faults/test_kill_maintenance.py",
     "shards/test_gather.py",
+    "lake/test_lake_windows.py",
 )
 """Files of ten seconds and more. Short ones come last, so that no process ends with a long one."""
 
@@ -69,7 +70,8 @@ SLOW: Final = (
     *ON_SPARK,
     *("browser/", "demo/", "faults/", "integration/", "places/", "simulation/"),
     *("archive/test_kills.py", "cli/test_process.py", "doctor/test_machine.py", "storage/test_processes.py"),
-    *("lake/test_lake_concurrency.py", "lake/test_lake_maintenance.py", "pipeline/test_crashes.py"),
+    *("lake/test_lake_concurrency.py", "lake/test_lake_maintenance.py", "lake/test_lake_windows.py"),
+    "pipeline/test_crashes.py",
 )
 """Directories and files that only `make test-all` runs, not `make test`: Spark, killed processes, a browser."""
 
