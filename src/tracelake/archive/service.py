@@ -193,14 +193,8 @@ def list_traces(tracking: TrackingStore, state: ArchiveState, limit: int) -> lis
     """Return archived traces, the most recently archived first, or marked ones, the newest first."""
     info = trace_info.c
     columns = (
-        info.trace_id,
-        info.experiment_id,
-        info.name,
-        info.start_ns,
-        info.archived_ns,
-        info.archive_location,
-        info.archive_bytes,
-        info.archival_failure,
+        *(info.trace_id, info.experiment_id, info.name, info.start_ns, info.archived_ns),
+        *(info.archive_location, info.archive_bytes, info.archival_failure),
     )
     if state == "archived":
         which, order = info.spans_location == ARCHIVE_REPO, info.archived_ns.desc()

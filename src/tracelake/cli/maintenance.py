@@ -251,10 +251,6 @@ def _rules(rules: Sequence[RetentionRule]) -> Rendered:
     )
 
 
-def _rule_json(rule: RetentionRule) -> dict[str, Any]:
-    return rule.to_dict()
-
-
 def _is_set(rule: RetentionRule) -> Renderable:
     return plain(f"Rule {rule.name}: {rule.condition}, kept for {rule.age}.")
 
@@ -263,15 +259,10 @@ def _is_removed(rule: RetentionRule) -> Renderable:
     return plain(f"Rule {rule.name} of workspace {rule.workspace} is removed.")
 
 
-def _rules_json(rules: Sequence[RetentionRule]) -> list[dict[str, Any]]:
-    return [each.to_dict() for each in rules]
-
-
 @command(
     retention_app,
     "list",
     text=_rules,
-    json=_rules_json,
     examples=["tracelake retention list", "tracelake retention list --json"],
 )
 def list_rules(
@@ -292,7 +283,6 @@ def list_rules(
     retention_app,
     "set",
     text=_is_set,
-    json=_rule_json,
     examples=[
         "tracelake retention set errors 1y --where status:error",
         "tracelake retention set rated 1y --feedback",
@@ -341,7 +331,6 @@ def set_rule(
     retention_app,
     "remove",
     text=_is_removed,
-    json=_rule_json,
     examples=["tracelake retention remove checkout"],
 )
 def remove_rule(
@@ -374,10 +363,6 @@ def report_lines(report: RetentionReport) -> Iterator[Renderable]:
         yield plain(f"They stay readable at the commits of tags {', '.join(report.readable_at)}.")
 
 
-def _report_json(report: RetentionReport) -> dict[str, Any]:
-    return report.to_dict()
-
-
 def _time(text: str | None) -> datetime | None:
     if text is None:
         return None
@@ -394,7 +379,6 @@ def _time(text: str | None) -> datetime | None:
     retention_app,
     "preview",
     text=report_lines,
-    json=_report_json,
     examples=[
         "tracelake retention preview",
         "tracelake retention preview --now 2027-01-01T00:00+00:00 --json",
@@ -415,7 +399,6 @@ def preview(
     retention_app,
     "apply",
     text=report_lines,
-    json=_report_json,
     examples=["tracelake retention apply", "tracelake retention apply --json"],
 )
 def apply(lake: Lake, now: NowOption = None) -> RetentionReport:

@@ -408,7 +408,7 @@ def diagnosis(findings: Diagnosis) -> Table:
             checked.check,
             Text(checked.status, _STATUS_STYLES[checked.status]),
             _check_text(checked),
-            _seconds(checked),
+            f"{checked.seconds:.1f} s",
         )
         for checked in findings.checks
     ]
@@ -420,10 +420,6 @@ def diagnosis(findings: Diagnosis) -> Table:
 def _check_text(checked: CheckResult) -> Text:
     text = Text(plain(checked.message))
     return text.append(f"\n→ {plain(checked.mend)}", _STATUS_STYLES["warning"]) if checked.mend else text
-
-
-def _seconds(checked: CheckResult) -> str:
-    return f"{checked.seconds:.1f} s"
 
 
 def archive_plan(due: Sequence[ArchiveDue]) -> Table:

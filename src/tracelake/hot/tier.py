@@ -585,10 +585,7 @@ class HotTier:
                 raise too_large(full_id)
             return rows
 
-        keys = ["workspace", "span_id", "kind"]
-        return self._opened.read(MAIN, read), {
-            _key_of(span) for batch in hot for span in batch.select(keys).to_pylist()
-        }
+        return self._opened.read(MAIN, read), set[_Key]().union(*map(_spans_in, hot))
 
     def _hot(
         self, ids: Sequence[str], workspace: str | None, complete: bool, span_id: str | None = None

@@ -70,10 +70,6 @@ def find_superseded(repository: Repository) -> Callable[[str], bool]:
     return lambda build: build < build_name(max(0, newest - 1))
 
 
-def _is_never_superseded(_: str) -> bool:
-    return False
-
-
 class Maintenance:
     """Maintenance operations of a lake: `lake.maintenance`."""
 
@@ -237,7 +233,7 @@ class Maintenance:
             if isinstance(self._opened.objects, FileObjectStore):
                 self._opened.objects.sweep_temporaries()
         collected = CollectedCommits(indexes=None)
-        is_superseded: Callable[[str], bool] = _is_never_superseded
+        is_superseded: Callable[[str], bool] = lambda _: False  # noqa: E731
         with _recording(damage):
             # Before the commits are read: the index of a later transaction may be unknown to this collection.
             is_superseded = find_superseded(Repository(self._opened.key_value, self._opened.singly()))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 
 from tracelake.journal.model import QuarantinedInput, ReadRange, RecordedRange, SegmentRange
@@ -124,14 +124,4 @@ def report_of(result: RunResult, seconds: float) -> IngestReport:
 
 def shown(suspect: QuarantinedInput) -> SetAsideInput:
     """Return a quarantined input in the form of the public API."""
-    return SetAsideInput(
-        path=suspect.path,
-        source=suspect.source,
-        size_bytes=suspect.size_bytes,
-        sha256=suspect.sha256,
-        transaction=suspect.transaction,
-        state=suspect.state,
-        tries=suspect.tries,
-        reason=suspect.reason,
-        at=suspect.at,
-    )
+    return SetAsideInput(*(getattr(suspect, each.name) for each in fields(SetAsideInput)))

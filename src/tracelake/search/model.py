@@ -25,7 +25,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Protocol, TypeAlias, TypeVar
+from typing import Annotated, Any, Final, Literal, Protocol, Self, TypeAlias
 
 import msgspec
 import numpy as np
@@ -191,12 +191,10 @@ class _ManifestRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         """Return the record as JSON for its path. Equal records give equal bytes."""
         return encode(self, path)
 
-
-_AnyRecord = TypeVar("_AnyRecord", bound=_ManifestRecord)
-
-
-def _decode(kind: type[_AnyRecord], data: bytes, path: str) -> _AnyRecord:
-    return decode(kind, data, f"{kind.__name__.lower()} {path}", FORMAT_VERSION, path)
+    @classmethod
+    def from_json(cls, data: bytes, path: str) -> Self:
+        """Read a record from its path. Raises DamageError if it does not decode."""
+        return decode(cls, data, f"{cls.__name__.lower()} {path}", FORMAT_VERSION, path)
 
 
 class Receipt(_ManifestRecord, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -233,11 +231,6 @@ class Receipt(_ManifestRecord, frozen=True, kw_only=True, forbid_unknown_fields=
                 "documents, size_bytes, sha256, path and vectors do not agree on whether there is a part"
             )
 
-    @classmethod
-    def from_json(cls, data: bytes, path: str) -> Receipt:
-        """Read a receipt from `path`. Raises DamageError if it does not decode."""
-        return _decode(cls, data, path)
-
 
 class PartRef(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One part of an index."""
@@ -272,11 +265,6 @@ class PartList(_ManifestRecord, frozen=True, kw_only=True, forbid_unknown_fields
     """Ordered list of parts."""
 
     parts: tuple[PartRef, ...]
-
-    @classmethod
-    def from_json(cls, data: bytes, path: str) -> PartList:
-        """Read a list from `path`. Raises DamageError if it does not decode."""
-        return _decode(cls, data, path)
 
 
 class ListRef(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -314,11 +302,6 @@ class Manifest(_ManifestRecord, frozen=True, kw_only=True, forbid_unknown_fields
     def part_count(self) -> int:
         """The number of parts."""
         return sum(one.parts for one in self.lists) + len(self.newest)
-
-    @classmethod
-    def from_json(cls, data: bytes, path: str) -> Manifest:
-        """Read a manifest from `path`. Raises DamageError if it does not decode."""
-        return _decode(cls, data, path)
 
 
 @dataclass(frozen=True, slots=True)

@@ -409,15 +409,10 @@ def _ids(trace_ids: Sequence[str]) -> list[str]:
 
 def report_json(report: ArchiveReport) -> Result:
     """Return a pass's result, or its progress so far, as JSON."""
-    return {
-        "layout": report.layout,
-        "traces": dict(report.fates),
-        "failures": dict(report.failures),
-        "archived_bytes": report.archived_bytes,
-        "stored_bytes": report.stored_bytes,
-        "seconds": report.seconds,
-        "goes_on": report.goes_on,
-    }
+    # Copies, because the pass continues to change them.
+    counts = {"traces": dict(report.fates), "failures": dict(report.failures)}
+    names = ("layout", "archived_bytes", "stored_bytes", "seconds", "goes_on")
+    return counts | {name: getattr(report, name) for name in names}
 
 
 def archive_overview(lake: Lake, archiving: ArchiveService, limit: int) -> dict[str, Any]:
@@ -449,16 +444,8 @@ def archive_overview(lake: Lake, archiving: ArchiveService, limit: int) -> dict[
 
 def resolved_retention(lake: Lake) -> dict[str, Any]:
     """Return the archive settings, and the effective retention of each experiment with its source."""
-    experiments = [
-        {
-            "experiment_id": each.experiment_id,
-            "workspace": each.workspace,
-            "retention": each.retention,
-            "source": each.source,
-            "problem": each.problem,
-        }
-        for each in lake.archive.retentions()
-    ]
+    names = ("experiment_id", "workspace", "retention", "source", "problem")
+    experiments = [{name: getattr(each, name) for name in names} for each in lake.archive.retentions()]
     return {"settings": lake.archive.settings(), "experiments": experiments}
 
 

@@ -187,7 +187,11 @@ def proposal(
     example = target.propose(trace_id, span_id, workspace=workspace, kind=kind)
     exists = _find(target, example.id) is not None
     return json_response(
-        {"example": example.to_row(), "known": exists, "warnings": _warnings(target, example)}
+        {
+            "example": example.to_row(),
+            "known": exists,
+            "warnings": list(remarks(target.examples(staged=target.on_branch), example)),
+        }
     )
 
 
@@ -288,10 +292,6 @@ def _find(target: Dataset, identity: str) -> Example | None:
         return target.example(identity)
     except NotFoundError:
         return None
-
-
-def _warnings(target: Dataset, example: Example) -> list[str]:
-    return list(remarks(target.examples(staged=target.on_branch), example))
 
 
 def _changes(

@@ -235,22 +235,21 @@ def _templates() -> Jinja2Templates:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {
-        "duration": render.duration,
-        "timestamp": render.timestamp,
-        "minute": render.minute,
-        "ago": lambda nanoseconds: render.ago(nanoseconds, time.time_ns()),
-        "count": render.count,
-        "short": render.short,
-        "size": render.size,
-        "outcome": render.outcome,
-        "span_url": render.span_url,
-        "tokens": render.tokens,
-        "cost": render.cost,
-        "reference": render.reference,
-        "cut": cut,
-        "highlighted": render.highlighted,
-    }
+    names = (
+        "duration",
+        "timestamp",
+        "minute",
+        "count",
+        "short",
+        "size",
+        "outcome",
+        "span_url",
+        "tokens",
+        "cost",
+    )
+    environment.filters |= {name: getattr(render, name) for name in (*names, "reference", "highlighted")}
+    environment.filters["ago"] = lambda nanoseconds: render.ago(nanoseconds, time.time_ns())
+    environment.filters["cut"] = cut
     environment.globals["json_url"] = None
     return Jinja2Templates(env=environment, context_processors=[_nav_links])
 

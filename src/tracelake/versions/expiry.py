@@ -20,6 +20,7 @@ made. Otherwise walks would find neither the expired commits nor the gaps that r
 
 from __future__ import annotations
 
+import dataclasses
 import time
 import uuid
 from collections.abc import Callable, Collection, Mapping
@@ -241,24 +242,23 @@ class CommitFacts:
     """The facts about a commit, apart from the gaps below it."""
 
     parents: tuple[str, ...]
-    created_s: float
-    generation: int
-    is_routine: bool
-    is_transaction: bool
-    is_index_merge: bool
-    has_entries: bool
+    commit: protocol.HistoryCommit
+    """Without its steps, which depend on the gaps."""
 
     @classmethod
     def of(cls, commit: model.Commit) -> CommitFacts:
         """Return the facts about a commit."""
         return cls(
             commit.parents,
-            model.seconds_of(commit.created_at),
-            commit.generation,
-            is_routine(commit),
-            model.TRANSACTION in commit.metadata,
-            commit.committer == model.INDEX_MERGER,
-            commit.changes is None,
+            protocol.HistoryCommit(
+                (),
+                model.seconds_of(commit.created_at),
+                commit.generation,
+                is_routine(commit),
+                model.TRANSACTION in commit.metadata,
+                commit.committer == model.INDEX_MERGER,
+                commit.changes is None,
+            ),
         )
 
 
@@ -411,15 +411,7 @@ class HistoryExpirer:
                         continue  # The request will be refused; an example names a commit of another lake.
                     raise facts
                 steps = tuple(step_over(parent, gaps) for parent in facts.parents)
-                graph[commit_id] = protocol.HistoryCommit(
-                    steps,
-                    facts.created_s,
-                    facts.generation,
-                    facts.is_routine,
-                    facts.is_transaction,
-                    facts.is_index_merge,
-                    facts.has_entries,
-                )
+                graph[commit_id] = dataclasses.replace(facts.commit, steps=steps)
                 behind.update(step.to for step in steps if step.to)
             todo = behind - graph.keys()
         return names, graph

@@ -454,7 +454,7 @@ class KeyedOutput:
                 return
             assert marker < t, "transactions strictly increase"
             self._marker = None  # unknown until written: an attempt may fail, or succeed without a reply
-            fits = self._sink.fits if isinstance(self._sink, BoundedSink) else _any_fits
+            fits = self._sink.fits if isinstance(self._sink, BoundedSink) else lambda _: True
             with closing(
                 Messages(self._content.tables(batch), self._content.encode, self._content.name, fits)
             ) as messages:
@@ -486,7 +486,3 @@ class KeyedOutput:
         # A committed batch may be compacted with others. Then a peer has continued, and every output has the
         # transaction.
         return batch if batch is not None and (batch.lower, batch.upper) == (t, t + 1) else None
-
-
-def _any_fits(_message: bytes) -> bool:
-    return True
