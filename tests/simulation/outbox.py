@@ -111,15 +111,15 @@ class SimulatedHotTier(HotTier):
         )
         self._opened: Any = SimpleNamespace(read=lambda _branch, read: read(view))
 
-        self._traces = _LargeTraces(_SimulatedParts(process))
+        self._large = _LargeTraces(_SimulatedParts(process))
 
     @property
     def store(self) -> Any:
         """The tracking store as readers of traces see it."""
         return self
 
-    def _reads_of(self, _store: Any) -> Any:
-        return None, self._traces
+    def _traces_of(self, _store: Any) -> Any:
+        return self._large
 
 
 class _SimulatedParts(Uncommitted):

@@ -154,7 +154,8 @@ HOT_TRACE_BYTES: Final = MIB
 class HotTraces:
     """Reads single traces from one tracking store. Threads may share it."""
 
-    def __init__(self, uncommitted: Uncommitted, prices: PriceTable = SHIPPED) -> None:
+    def __init__(self, uncommitted: Uncommitted, prices: Callable[[], PriceTable] = lambda: SHIPPED) -> None:
+        """Create a reader. `prices` returns the current prices, and is called only if spans are decoded."""
         self._uncommitted = uncommitted
         self._prices = prices
         self._reading = ReadGate(1)
@@ -231,7 +232,7 @@ class HotTraces:
         `begin` is called before large rows are built. `held_bytes` counts against the memory limit. Raises LimitError
         if the rows exceed the memory limit, and the errors of `begin`.
         """
-        columns = SpanColumns(self._prices)
+        columns = SpanColumns(self._prices())
         for part in self._uncommitted.of_traces(parts):
             if span_id is not None and not holds_span(part, span_id):
                 continue
@@ -283,7 +284,8 @@ class HotTier:
         self._lock = Lock()
         self._store: TrackingStore | None = None
         self._next_look_s = 0.0
-        self._reads: tuple[TrackingStore, PriceTable, tuple[HotLists, HotTraces]] | None = None
+        self._traces: tuple[TrackingStore, HotTraces] | None = None
+        self._lists: tuple[TrackingStore, PriceTable, HotLists] | None = None
         self._search = HotSearch(opened, lambda: self.store)
 
     def set_up(self, url: str | None = None) -> TrackingStore:
@@ -458,7 +460,7 @@ class HotTier:
         """Return the newest uncommitted traces, for lists. Call this before choosing the commit, so that no trace is
         missing from both."""
         store = self.store
-        return HotList() if store is None else self._reads_of(store)[0].newest()
+        return HotList() if store is None else self._lists_of(store).newest()
 
     def _rows(
         self, trace_id: str, workspace: str | None, *, tiers: bool = False
@@ -560,14 +562,14 @@ class HotTier:
         if store is None or not trace_id.isalnum():
             return {}
         ids = [trace_id] if len(trace_id) == 32 else store.ids_that_begin(trace_id, 2, workspace)
-        return {each: self._reads_of(store)[1].received_spans(each, workspace) for each in ids}
+        return {each: self._traces_of(store).received_spans(each, workspace) for each in ids}
 
     def _unsettled(self, trace_ids: Iterable[str]) -> list[str]:
         """Return the traces that a commit may lack spans of, because they are in the outbox or were discarded."""
         store = self.store
         if store is None:
             return []
-        traces = self._reads_of(store)[1]
+        traces = self._traces_of(store)
         return [each for each in trace_ids if not traces.is_settled(each)]
 
     def _both(
@@ -612,7 +614,7 @@ class HotTier:
         """
         from tracelake.archive.service import open_archive  # noqa: PLC0415  lists of traces never read it
 
-        traces = self._reads_of(store)[1]
+        traces = self._traces_of(store)
         for _ in range(limits.ARCHIVE_RESTORE_TRIES_MAX):
             rows = traces.rows(trace_id, workspace, complete=complete, span_id=span_id)
             if len(rows) or (not complete and not traces.is_given_up(trace_id)):
@@ -627,15 +629,21 @@ class HotTier:
                 return pa.Table.from_batches([rows_of(data, self._opened.prices.table()).take()])
         return rows
 
-    def _reads_of(self, store: TrackingStore) -> tuple[HotLists, HotTraces]:
-        """Return the cached readers of lists and traces for this store. Other prices need others, because rows are
-        cached with their costs."""
+    def _traces_of(self, store: TrackingStore) -> HotTraces:
+        """Return the cached reader of single traces for this store."""
+        with self._lock:
+            if self._traces is None or self._traces[0] is not store:
+                self._traces = store, HotTraces(Uncommitted(store), self._opened.prices.table)
+            return self._traces[1]
+
+    def _lists_of(self, store: TrackingStore) -> HotLists:
+        """Return the cached reader of lists for this store. Other prices need another one, because rows are cached with
+        their costs."""
         prices = self._opened.prices.table()
         with self._lock:
-            if self._reads is None or self._reads[0] is not store or self._reads[1] != prices:
-                lists = HotLists(self._opened, Uncommitted(store), prices)
-                self._reads = store, prices, (lists, HotTraces(Uncommitted(store), prices))
-            return self._reads[2]
+            if self._lists is None or self._lists[0] is not store or self._lists[1] != prices:
+                self._lists = store, prices, HotLists(self._opened, Uncommitted(store), prices)
+            return self._lists[2]
 
 
 def _key_of(span: Row) -> _Key:

@@ -340,10 +340,13 @@ def _only(rows: pa.Table, row_ids: RowIds | None) -> pa.Table:
 
 def _limit_memory(tables: Iterable[pa.Table], max_bytes: int | None) -> Iterator[pa.Table]:
     """Yield the tables. Raises LimitError as soon as their total size exceeds `max_bytes`."""
+    if max_bytes is None:
+        yield from tables
+        return
     total_bytes = 0
     for table in tables:
         total_bytes += table.nbytes
-        if max_bytes is not None and total_bytes > max_bytes:
+        if total_bytes > max_bytes:
             raise LimitError(
                 f"these rows take more than {max_bytes:,} bytes, with resource and scope at each span; "
                 "request fewer traces, or some columns by SQL"
