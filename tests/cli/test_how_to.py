@@ -5,6 +5,7 @@ Ids, times, sizes and paths differ from run to run. A line `…` of a page stand
 
 from __future__ import annotations
 
+import gzip
 import re
 import shlex
 import shutil
@@ -12,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +24,12 @@ import pytest
 import tracelake
 from tests.cli.conftest import AGENTS, RunCli
 from tests.cli.test_find_how_to import commands
+from tests.patience import wait_until
 from tests.pipeline.spans import a_line, a_span
+from tests.pipeline.test_deaths import Killed, Preempted
 from tests.server.process import serving
+from tracelake import UnreadInputsError
+from tracelake.replicas import protocol
 from tracelake.tasks.runners import InProcess
 
 HOW_TO = Path(__file__).parents[2] / "docs" / "how-to"
@@ -85,10 +91,14 @@ class Page:
         """
         chosen = [each for each in commands(self.text) if only(each[0])]
         for command, shown in chosen:
-            self._check(command, shown, numbers, words or {})
+            self.check(command, shown, words, numbers=numbers)
         return [command for command, _ in chosen]
 
-    def _check(self, command: str, shown: str, numbers: bool, words: Mapping[str, str]) -> None:
+    def check(
+        self, command: str, shown: str, words: Mapping[str, str] | None = None, *, numbers: bool = True
+    ) -> None:
+        """Run a command of the page; it must print what the page shows."""
+        words = words or {}
         if command == "echo $?":
             assert shown.strip() == str(self.code)
             return
@@ -329,3 +339,77 @@ def test_a_trace_shows_texts_of_messages(cli: RunCli, tmp_path: Path) -> None:
         lake.ingest(tmp_path / "a.jsonl", runner=InProcess())
     ran = cli("trace", "show", f"{1:032x}", "--lake", tmp_path / "lake")
     assert re.search(r"^input +Why\?\s+^output +Because\.\s*$", ran.out, re.MULTILINE), ran.out
+
+
+@pytest.mark.slow
+def test_added_sources(cli: RunCli, agents: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page on sources adds one of each kind, pauses one, and shows their states while a replica runs."""
+    monkeypatch.setattr("tracelake.pipeline.sources.files.WATCHED_FILE_QUIET_S", 0)
+    for folder in ("otlp", "mlflow-archive"):
+        (agents / folder).mkdir()
+    (agents / "otlp" / "a.jsonl.gz").write_bytes(gzip.compress(a_line(a_span(1, 0))))
+    page = Page("add-sources.md", cli, agents)
+    words = {"/data": str(agents), "broker:9092": "127.0.0.1:1"}
+    assert len(page.run(only=lambda command: "add" in command or "pause" in command, words=words)) == 5
+    with tracelake.open(agents / "lake") as lake, closing(lake.pipeline(replica="a")) as pipeline:
+        lake.hot.set_up()
+        pipeline.start()
+        with pytest.raises(UnreadInputsError, match="source spans"):
+            pipeline.run_once()
+        printed = (
+            cli("source", "list").out.replace(str(agents), "/data").replace("127.0.0.1:1", "broker:9092")
+        )
+    (shown,) = [shown for command, shown in commands(page.text) if command == "tracelake source list"]
+    names, _, *rows, reason = forms(shown)
+    expected = [re.split(r" (?:\d|(?=\S+$))", row)[0] for row in rows]
+    assert forms(printed)[0] == names
+    assert [line[: len(row)] for line, row in zip(forms(printed)[2:], expected, strict=False)] == expected
+    assert [row.split()[-1] for row in forms(printed)[4:-1]] == [row.split()[-1] for row in rows[2:]]
+    assert matches([reason], forms(printed)[-1:])
+    assert len(page.run(only=lambda command: "resume" in command or "remove" in command)) == 2
+
+
+def test_recovery(cli: RunCli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page on crashes: the run after a killed ingest finishes it, and refuses a file that changed meanwhile."""
+    runner = Preempted("merge", 1)
+    monkeypatch.setattr("tracelake.context.spark_runner", lambda *_args, **_options: runner)
+    assert cli("init", "lake").code == 0
+    (tmp_path / "traces").mkdir()
+    shutil.copy(AGENTS, tmp_path / "traces" / "big.otlp.jsonl.gz")
+    page = Page("recover-after-a-crash.md", cli, tmp_path)
+    killed, tables, again, (refused, error), _ = commands(page.text)
+    with pytest.raises(Killed):
+        page.check(*killed)
+    page.check(*tables)
+    page.check(*again, numbers=False)
+    for name in ("big.otlp.jsonl.gz", "more.jsonl"):
+        (tmp_path / name).write_bytes(a_line(a_span(len(name), 0)))
+    runner.left = 1
+    with pytest.raises(Killed):
+        cli("ingest", "big.otlp.jsonl.gz")
+    (tmp_path / "big.otlp.jsonl.gz").write_bytes(a_line(a_span(9, 0)))
+    ran = cli(*shlex.split(refused)[1:])
+    printed = ran.err.replace(str(tmp_path), "/home/ada")
+    one, other = (
+        " ".join(forms(text, numbers=False)).replace("ID bytes", "N bytes") for text in (error, printed)
+    )
+    assert (ran.code, matches([one], [other])) == (1, True), printed
+    assert cli("pipeline", "retry", "1").code == 0
+    assert cli(*shlex.split(refused)[1:]).code == 0
+
+
+def test_several_pipelines(cli: RunCli, agents: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page on replicas shows the status of two, one of which is gone."""
+    page = Page("run-several-pipelines.md", cli, agents)
+    status, silent_s = protocol.status, {"a": 0, "b": 15}
+    monkeypatch.setattr(
+        protocol, "status", lambda replica, now_s: status(replica, now_s + silent_s[replica.name])
+    )
+    with ExitStack() as stack, tracelake.open(agents / "lake") as lake:
+        for replica in silent_s:
+            pipeline = stack.enter_context(closing(lake.pipeline(replica=replica)))
+            pipeline.start()
+            pipeline.run_once()
+        wait_until(lambda: "running" not in cli("pipeline", "status").out)
+        page.run(numbers=False, only=lambda command: command == "tracelake pipeline status")
+    assert page.code == 1
