@@ -237,6 +237,20 @@ def run_of(*results: ExampleResult | None) -> EvaluationRun:
     return EvaluationRun(info, tuple(each for each in results if each is not None))
 
 
+def test_results_are_matched_by_example() -> None:
+    """The order of results does not matter, and examples with more lower scores come first."""
+
+    def result(identity: str, *scores: int) -> ExampleResult:
+        return ExampleResult(example_id=identity, scores=dict(zip("abc", scores, strict=False)))
+
+    base = run_of(result("x", 1, 1, 1), result("y", 0, 1, 1), result("z", 1, 0, 0))
+    same = compare(base, run_of(*reversed(base.results)))
+    assert same.counts == {"same": 3}
+    worse = compare(base, run_of(result("z", 1, 0, 0), result("y", 0, 0, 0), result("x", 0, 1, 1)))
+    assert [each.example_id for each in worse.examples] == ["y", "x", "z"]
+    assert [each.worse for each in worse.examples] == [("b", "c"), ("a",), ()]
+
+
 def test_regressions_come_first(refunds: Dataset) -> None:
     """The comparison of two runs lists new errors, then lower scores, then the others; a notebook shows it escaped."""
     base = refunds.evaluate(lambda text: text[:0] + "ask the shop", [exact], name="<b>")

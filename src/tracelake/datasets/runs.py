@@ -260,7 +260,7 @@ def compare(base: EvaluationRun, run: EvaluationRun) -> RunComparison:
             identity,
             before.get(identity),
             after.get(identity),
-            *_changes(before.get(identity), after.get(identity), shared),
+            *score_changes(before.get(identity), after.get(identity), shared),
         )
         for identity in {**before, **after}
     ]
@@ -276,7 +276,7 @@ def compare(base: EvaluationRun, run: EvaluationRun) -> RunComparison:
     return RunComparison(base.info, run.info, tuple(compared))
 
 
-def _changes(
+def score_changes(
     old: ExampleResult | None, new: ExampleResult | None, shared: Container[str]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the names of the scores that are worse, and of those that are better."""

@@ -1,0 +1,1 @@
+"""Mutants that the tests in `tests/tables` notice."""
