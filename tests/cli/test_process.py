@@ -120,13 +120,18 @@ def test_commands_without_spark_start_quickly(
     assert imported(unneeded, [*words, "--lake", str(agents_lake)], cwd=tmp_path, env=environment) == []
 
 
-def test_a_command_can_still_make_a_frame(tmp_path: Path, environment: dict[str, str]) -> None:
-    """Pyarrow finds pandas when a caller asks for a frame, although its first array did without."""
+@pytest.mark.parametrize(("words", "is_there"), [(["tables"], False), (["pipeline", "run"], True)])
+def test_a_command_can_still_make_a_frame(
+    tmp_path: Path, environment: dict[str, str], words: list[str], is_there: bool
+) -> None:
+    """Pyarrow finds pandas when a caller asks for a frame. Pipelines, which run code of users, have it from the
+    start."""
     code = (
-        "import tracelake.cli; tracelake.cli._command = lambda *_: 0 / 0\n"
-        "try: tracelake.cli.main()\nexcept ZeroDivisionError: pass\n"
-        "import sys, pyarrow as pa, pyarrow.compute\n"
-        "rows = pa.table({'a': [1, None]}); rows['a'].to_numpy(); assert 'pandas' not in sys.modules\n"
+        "import sys, tracelake.cli as cli\n"
+        f"cli._command = lambda *_: 0 / 0; sys.argv[1:] = {words!r}\n"
+        "try: cli.main()\nexcept ZeroDivisionError: pass\n"
+        "import pyarrow as pa, pyarrow.compute\n"
+        f"rows = pa.table({{'a': [1, None]}}); rows['a'].to_numpy(); assert ('pandas' in sys.modules) is {is_there}\n"
         "frame = rows.to_pandas(); assert frame['a'].isna().sum() == 1\n"
         "assert pa.Table.from_pandas(frame).num_rows == 2"
     )

@@ -82,6 +82,10 @@ _GC_THRESHOLD: Final = 50_000
 """New objects between two collections. With Python's 700, imports spend a tenth of a short command on collections."""
 
 
+_PIPELINES: Final = ("demo", "executor", "ingest", "pipeline run", "serve")
+"""Commands that run code of users, such as sinks, whose frames pyarrow must convert completely."""
+
+
 class _NoPandas(MetaPathFinder):
     """Keep pyarrow from importing pandas for its first array, which takes a fifth of a second.
 
@@ -106,7 +110,8 @@ class _NoPandas(MetaPathFinder):
 def main() -> None:
     """Run the command line of this process and exit."""
     gc.set_threshold(_GC_THRESHOLD)
-    sys.meta_path.insert(0, _NoPandas())
+    if not " ".join(sys.argv[1:3]).startswith(_PIPELINES):
+        sys.meta_path.insert(0, _NoPandas())
     # A shell that completes a command line sets an environment variable: this call prints suggestions and exits.
     _command()._main_shell_completion({}, "tracelake")
     sys.exit(run(sys.argv[1:]))
