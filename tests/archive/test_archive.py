@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -578,11 +579,11 @@ def test_a_lake_without_a_hot_tier(tmp_path: Any) -> None:
 def test_space_comes_back(make: Make) -> None:
     """After a pass the database is smaller, or the next traces reuse the freed space."""
     lake = make("lake")
-    texts = ["%08x" % (number * 2654435761 % 2**32) * 500 for number in range(400)]
+    texts = [random.Random(number).randbytes(8_000).hex() for number in range(400)]
 
     def fill(first: int) -> None:
         for number, text in enumerate(texts, first):
-            lake.tracking.write([request((number, 1), text=text[number % 8 :] + str(number) * 50)])
+            lake.tracking.write([request((number, 1), text=text)])
         lake.commit()
 
     fill(1)

@@ -23,6 +23,9 @@ DAY_NS = 86_400 * 10**9
 SET = (None, "1d", "7d", "30d")
 
 
+DEFAULT = (None, "10m")
+
+
 def expected(server: str | None, workspace: str | None, experiment: str | None, allowed: bool) -> str | None:
     """Compute the expected retention differently: on the allowlist the narrowest one that is set, else the shortest
     of all."""
@@ -32,14 +35,16 @@ def expected(server: str | None, workspace: str | None, experiment: str | None, 
 
 def every_retention() -> None:
     """Check each combination."""
-    for server, workspace, experiment, allowed in itertools.product(SET, SET, SET, (False, True)):
-        resolved = resolve(server, workspace, experiment, allowed=allowed)
+    for server, workspace, experiment, allowed, default in itertools.product(
+        SET, SET, SET, (False, True), DEFAULT
+    ):
+        resolved = resolve(server, workspace, experiment, allowed=allowed, default=default)
+        if server is workspace is experiment is None:
+            assert resolved == ResolvedRetention(default, default and "default")
+            continue
         assert resolved.text == expected(server, workspace, experiment, allowed)
-        assert (
-            resolved == ResolvedRetention(None, None)
-            or resolved.text
-            == {"server": server, "workspace": workspace, "experiment": experiment}[resolved.source or ""]
-        )
+        by_source = {"server": server, "workspace": workspace, "experiment": experiment}
+        assert resolved.text == by_source[resolved.source or ""]
 
 
 def test_a8_every_retention_of_server_workspace_experiment_and_allowlist() -> None:

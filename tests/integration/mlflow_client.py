@@ -12,7 +12,10 @@ from contextlib import closing
 from pathlib import Path
 from typing import Final
 
+import pytest
+
 from tests.archive.place import HotLake
+from tests.archive.test_default import age
 from tests.server.process import serving
 from tests.tracking.requests import trace_id
 
@@ -53,11 +56,13 @@ print(json.dumps({
 """
 
 
-def test_the_client_searches_both_tiers(tmp_path: Path) -> None:
+@pytest.mark.parametrize("settings", [{"layout": "pack", "retention": "1m"}, {}], ids=["pack", "default"])
+def test_the_client_searches_both_tiers(tmp_path: Path, settings: dict[str, str]) -> None:
     """Searches by filters, orders and pages return the same traces whether they are hot or archived."""
-    lake = HotLake(tmp_path / "lake", layout="pack", retention="1m")
+    lake = HotLake(tmp_path / "lake", **settings)
     with closing(lake.tracking), closing(lake.lake):
         lake.write((1, 1), (1, 2), (2, 1))
+        age(lake, 1, 2)
         assert lake.archive.run().fates["archived"] == 2
         lake.write((3, 1), (4, 1))
         lake.lake.annotations.set_tag(trace_id(1), "team", "a")

@@ -32,6 +32,7 @@ _ARCHIVE_NOW_SEEN_S: Final = 600
 Place: TypeAlias = tuple[int, str]
 """Position among an experiment's traces by age: start and id of a trace."""
 BEGINNING: Final[Place] = (-(2**63), "")
+_LATEST_NS: Final = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,24 +112,30 @@ class Candidates:
                 narrower,
                 retention.parse_retention_tag(tags.get(retention.RETENTION_TAG)),
                 allowed=experiment_id in settings.allowlist,
+                default=settings.default_retention,
             )
             mark = tags.get(retention.ARCHIVE_NOW_TAG)
             at_once = retention.parse_archive_now_tag(mark)
             seen_ns = self._seen_ns.get((experiment_id, mark or ""), now_ns)
         except UsageError as error:
             return replace(due, problem=str(error))
+        # A request covers other traces than the default, so the default waits until it is done.
+        text = None if resolved.source == "default" and at_once is not None else resolved.text
+        cutoff = cutoff_ns(text, at_once, now_ns, max(seen_ns, now_ns - _SEEN_NS))
         return replace(
             due,
             retention=resolved.text,
             source=resolved.source,
             is_now=at_once is not None,
-            cutoff_ns=cutoff_ns(resolved.text, at_once, now_ns, max(seen_ns, now_ns - _SEEN_NS)),
+            cutoff_ns=cutoff,
+            quiet_ns=retention.quiet_ns(resolved, at_once, cutoff),
         )
 
     def older(self, due: Sequence[ArchiveDue], cutoff: int) -> list[ArchiveDue]:
         """Return experiments with counts of traces older than a cutoff, regardless of retention."""
         # An archiveNow mark may ask for more than this cutoff, so ignore the mark and leave it uncleared.
-        return self.counted([replace(each, is_now=False, cutoff_ns=cutoff, problem=None) for each in due])
+        now = [replace(each, is_now=False, cutoff_ns=cutoff, quiet_ns=None, problem=None) for each in due]
+        return self.counted(now)
 
     def batches(
         self, due: ArchiveDue, traces_max: int | None = None, after: Place = BEGINNING
@@ -251,7 +258,7 @@ class Candidates:
         """Return experiments with counts of due traces, with one query for some hundred experiments."""
         totals: dict[tuple[str, str], tuple[int, int]] = {}
         requested = [
-            (each.experiment_id, each.workspace, each.cutoff_ns)
+            (each.experiment_id, each.workspace, each.cutoff_ns, each.quiet_ns or _LATEST_NS)
             for each in due
             if each.cutoff_ns is not None and each.hot_traces
         ]
@@ -268,13 +275,14 @@ class Candidates:
             counted.append(replace(each, traces=traces, size_bytes=size_bytes))
         return counted
 
-    def _totals(self, requested: Sequence[tuple[str, str, int | None]]) -> Iterator[Any]:
+    def _totals(self, requested: Sequence[tuple[str, str, int | None, int]]) -> Iterator[Any]:
         """Yield queries whose results add up to the due counts."""
         info, parts = schema.trace_info.c, schema.trace_parts.c
         columns = (
             column("experiment_id", String),
             column("workspace", String),
             column("cutoff_ns", BigInteger),
+            column("quiet_ns", BigInteger),
         )
         wanted = values(*columns, name="wanted").data(requested).cte()
         its = (
@@ -282,6 +290,8 @@ class Candidates:
             info.experiment_id == wanted.c.experiment_id,
             info.workspace == wanted.c.workspace,
         )
+        if any(quiet_ns != _LATEST_NS for *_, quiet_ns in requested):
+            its = (*its, info.updated_ns <= wanted.c.quiet_ns)
         for is_older in _are_older(wanted.c.cutoff_ns):
             yield (
                 select(
@@ -313,6 +323,8 @@ class Candidates:
             .scalar_subquery()
             .label("size_bytes")
         )
+        # The index does not have this column.
+        is_quiet = () if due.quiet_ns is None else (info.updated_ns <= due.quiet_ns,)
         is_behind = (info.start_ns > after[0]) | ((info.start_ns == after[0]) & (info.trace_id > after[1]))
         return (
             select(info.start_ns, info.trace_id, size_bytes)
@@ -321,6 +333,7 @@ class Candidates:
                 info.experiment_id == due.experiment_id,
                 info.workspace == due.workspace,
                 *is_older,
+                *is_quiet,
                 info.start_ns >= after[0],  # implied by `is_behind`, but needed to use the index
                 is_behind,
             )

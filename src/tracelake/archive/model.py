@@ -10,20 +10,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, TypeAlias
 
 from sqlalchemy import Connection, delete, select, update
 
 from tracelake._errors import DamageError, UsageError
 from tracelake.archive.protocol import LIVE
-from tracelake.archive.retention import ArchiveOutcome
+from tracelake.archive.retention import DEFAULT_RETENTION, ArchiveOutcome
 from tracelake.tracking.schema import archive_objects, archive_settings
 from tracelake.tracking.store import TrackingStore
 
 LayoutName: TypeAlias = Literal["lake", "trace", "pack"]
 LAYOUTS: Final[dict[str, LayoutName]] = {"lake": "lake", "trace": "trace", "pack": "pack"}
 
+_STORED: Final = ("layout", "location", "retention", "allowlist")
 DELETION_REMOVED: Final = (
     "tracking store: spans, tags, metadata and assessments of the trace; MLflow's client no longer finds it",
     "archive repository: the file of the trace (layout `trace`), or its pack once every trace of the pack is deleted",
@@ -48,9 +49,11 @@ class ArchiveSettings:
     location: str | None = None
     """URL of the repository of layouts `trace` and `pack`; None for `archive/` in the lake."""
     retention: str | None = None
-    """Default time for which traces stay hot; None for unlimited."""
+    """Time for which traces stay hot, if it is set."""
     allowlist: tuple[str, ...] = ()
     """Experiments that may have a longer retention than the server."""
+    default_retention: str | None = None
+    """Retention that applies if nothing is set; None for unlimited. It is not stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +75,9 @@ class ArchiveDue:
     """Number of marked traces, which passes skip."""
     problem: str | None = None
     """An invalid tag that keeps all its traces hot."""
+    quiet_ns: int | None = None
+    """Time after which a due trace received no span; None for any. The default retention keeps traces hot that still
+    receive spans."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +167,7 @@ def read_settings(tracking: TrackingStore) -> ArchiveSettings:
     """Return the archive settings of a lake. Raises DamageError if they are unreadable."""
     query = select(archive_settings.c.settings).where(archive_settings.c.lake == tracking.lake)
     with tracking.database.reading() as connection:
-        return _from_text(connection.execute(query).scalar())
+        return settings_of(_fields(connection.execute(query).scalar()))
 
 
 def change_settings(tracking: TrackingStore, changed: Mapping[str, Any]) -> ArchiveSettings:
@@ -172,19 +178,22 @@ def change_settings(tracking: TrackingStore, changed: Mapping[str, Any]) -> Arch
     can only be replaced all at once.
     """
     with tracking.database.writing() as connection:
+        before: Mapping[str, Any] = locked_fields(connection, tracking, is_changed=True)
         try:
-            before = locked_settings(connection, tracking, is_changed=True)
+            settings_of(before)
         except DamageError:
-            if len(changed) < len(fields(ArchiveSettings)):
+            if len(changed) < len(_STORED):
                 raise
-            before = ArchiveSettings(**changed)
-        after = replace(before, **changed)
-        if after.location != before.location:
+            before = changed
+        # A retention that was never set stays out, so that the default of the layout applies.
+        stored = {**{name: before[name] for name in _STORED if name in before}, **changed}
+        after = settings_of(stored)
+        if after.location != before.get("location"):
             _leave_repository(connection, tracking.lake)
         here = update(archive_settings).where(archive_settings.c.lake == tracking.lake)
         # Without ASCII escapes, so that invalid UTF-8, possible from a command line, fails here and not in
         # each answer.
-        connection.execute(here, {"settings": json.dumps(asdict(after), ensure_ascii=False)})
+        connection.execute(here, {"settings": json.dumps(stored, ensure_ascii=False)})
     return after
 
 
@@ -194,10 +203,15 @@ def locked_settings(connection: Connection, tracking: TrackingStore, *, is_chang
     Passes take a shared lock on the settings' row, and changes an exclusive one. The row is therefore created even for
     default settings.
     """
+    return settings_of(locked_fields(connection, tracking, is_changed=is_changed))
+
+
+def locked_fields(connection: Connection, tracking: TrackingStore, *, is_changed: bool) -> dict[str, Any]:
+    """Return the stored archive settings, locked as by `locked_settings`."""
     row = {"lake": tracking.lake, "settings": "{}"}
     connection.execute(tracking.database.insert(archive_settings).on_conflict_do_nothing(), row)
     query = select(archive_settings.c.settings).where(archive_settings.c.lake == tracking.lake)
-    return _from_text(connection.execute(query.with_for_update(read=not is_changed)).scalar())
+    return _fields(connection.execute(query.with_for_update(read=not is_changed)).scalar())
 
 
 def _leave_repository(connection: Connection, lake: int) -> None:
@@ -221,12 +235,24 @@ def _leave_repository(connection: Connection, lake: int) -> None:
     connection.execute(delete(archive_objects).where(objects.lake == lake))
 
 
-def _from_text(text: str | None) -> ArchiveSettings:
+def _fields(text: str | None) -> dict[str, Any]:
+    """Return the stored fields. Damaged text has an unknown field, which `settings_of` refuses."""
     try:
-        fields = {} if text is None else json.loads(text)
-        return ArchiveSettings(**fields | {"allowlist": tuple(fields.get("allowlist", ()))})
-    except (ValueError, TypeError, AttributeError) as error:
+        fields = json.loads(text or "{}")
+    except ValueError as error:
+        fields = str(error)
+    return fields if isinstance(fields, dict) else {f"{fields}": None}
+
+
+def settings_of(fields: Mapping[str, Any]) -> ArchiveSettings:
+    """Return stored settings with the default retention. Raises DamageError if they are unreadable."""
+    try:
+        settings = ArchiveSettings(**{**fields, "allowlist": tuple(fields.get("allowlist", ()))})
+    except TypeError as error:
         raise DamageError(
             f"the settings of the archive cannot be read: {error}; set layout, location, retention and "
             "allowlist again, all at once"
         ) from error
+    if settings.layout == "lake" and "retention" not in fields:
+        return replace(settings, default_retention=DEFAULT_RETENTION)
+    return settings

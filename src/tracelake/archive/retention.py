@@ -1,7 +1,8 @@
 """Retention rules: how long traces stay hot, and which traces are due (A7, A8). The rules are pure functions.
 
-Retention can be set for the server, for workspaces and for experiments. Without any, nothing is archived. A narrower
-setting applies if it is shorter. If it is longer, it applies only for experiments on the allowlist:
+Retention can be set for the server, for workspaces and for experiments. Without any, the default of the layout
+applies: `DEFAULT_RETENTION` in layout `lake`, none in the others. The default limits no setting. A narrower setting
+applies if it is shorter. If it is longer, it applies only for experiments on the allowlist:
 
 | set for | shorter than the current value, or the first | longer, on the allowlist | longer, not on it |
 |---|---|---|---|
@@ -31,20 +32,30 @@ from tracelake.tracking.store import TrackingStore
 RETENTION_TAG: Final = "mlflow.trace.archivalRetention"
 ARCHIVE_NOW_TAG: Final = "mlflow.trace.archiveNow"
 MALFORMED: Final = "MALFORMED_TRACE"
+DEFAULT_RETENTION: Final = "10m"
+"""Retention in layout `lake` if none is set. The tables have every trace, and late spans are accepted, so the payloads
+in the tracking store are a second copy."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResolvedRetention:
-    """The effective retention of an experiment, and its source: `server`, `workspace`, `experiment`, or None."""
+    """The effective retention of an experiment, and its source: `server`, `workspace`, `experiment`, `default`, or
+    None."""
 
     text: str | None
     source: str | None
 
 
 def resolve(
-    server: str | None, workspace: str | None, experiment: str | None, *, allowed: bool
+    server: str | None,
+    workspace: str | None,
+    experiment: str | None,
+    *,
+    allowed: bool,
+    default: str | None = None,
 ) -> ResolvedRetention:
-    """Return the effective retention (A8). Raises UsageError if a duration is invalid."""
+    """Return the effective retention (A8). `default` applies if nothing is set. Raises UsageError if a duration is
+    invalid."""
     counts = ResolvedRetention(None, None)
     for source, text in (("server", server), ("workspace", workspace), ("experiment", experiment)):
         if text is None:
@@ -53,6 +64,8 @@ def resolve(
         if is_first or allowed or duration_ns(text) < duration_ns(counts.text or ""):
             duration_ns(text)
             counts = ResolvedRetention(text, source)
+    if counts.text is None and default is not None:
+        return ResolvedRetention(default, "default")
     return counts
 
 
@@ -109,6 +122,12 @@ def cutoff_ns(
         cutoffs.append((now_ns if asked_ns is None else asked_ns) - now.older_than_ns)
     # no trace began before 1970, and databases cannot store earlier times
     return max((0, *cutoffs)) if cutoffs else None
+
+
+def quiet_ns(resolved: ResolvedRetention, now: ArchiveNow | None, cutoff: int | None) -> int | None:
+    """Return the time after which a due trace received no span, or None for any. The default retention keeps traces
+    hot that still receive spans."""
+    return cutoff if resolved.source == "default" and now is None else None
 
 
 class ArchiveOutcome(Enum):

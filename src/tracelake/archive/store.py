@@ -5,8 +5,8 @@ SQLite a writing transaction has the write lock from its start; on PostgreSQL ro
 lock order is the same everywhere: objects, then traces by id, then outbox rows.
 
 The module also reports the disk usage of the tracking store, and returns freed space to the file system. SQLite
-returns free pages by `PRAGMA incremental_vacuum` and a checkpoint that truncates the log. PostgreSQL's `VACUUM` makes
-rows reusable, and truncates the file if its end is free.
+returns free pages, if they are many, by `PRAGMA incremental_vacuum` and a checkpoint that truncates the log.
+PostgreSQL's `VACUUM` makes rows reusable, and truncates the file if its end is free.
 """
 
 from __future__ import annotations
@@ -550,6 +550,8 @@ def _joined(trace_id: str, parts: Sequence[tuple[bytes, int]]) -> bytes:
     return data
 
 
+ARCHIVE_FREE_SHARE: Final = 0.25
+"""Share of a SQLite file that is free before a pass shrinks it."""
 _ARCHIVE_CUT_PAGES: Final = 200
 """Pages that one SQLite transaction returns to the disk after a pass."""
 _ARCHIVE_TRUNCATE_WAIT_S: Final = 0.5
@@ -617,11 +619,12 @@ def space(tracking: TrackingStore) -> ArchiveSpace:
 def reclaim_disk(database: TrackingDatabase, stopping: Callable[[], bool] = lambda: False) -> None:
     """Make cleared space reusable, and shrink the files if possible. A failure only costs space, so it is logged.
 
-    On SQLite, other writers can write between steps of a few pages.
+    A SQLite file is shrunk if at least a quarter of it is free: that moves pages, and new rows reuse the free ones.
+    Other writers can write between steps of a few pages.
     """
     try:
         if database.is_sqlite:
-            _cut_sqlite(database, stopping)
+            shrink_sqlite(database, stopping)
         else:
             _clean_postgres(database)
     except (sqlite3.Error, SQLAlchemyError, StorageError) as error:
@@ -642,9 +645,15 @@ def _clean_postgres(database: TrackingDatabase) -> None:
             autocommit.execute(text(f"VACUUM (SKIP_LOCKED) {table}"))
 
 
-def _cut_sqlite(database: TrackingDatabase, stopping: Callable[[], bool]) -> None:
+def shrink_sqlite(database: TrackingDatabase, stopping: Callable[[], bool]) -> None:
+    """Return free pages of a SQLite file to the disk, if they are many, and truncate its log."""
     with database.reading() as connection:
-        free_pages = int(connection.exec_driver_sql("PRAGMA freelist_count").scalar_one())
+        free_pages, pages = (
+            int(connection.exec_driver_sql(f"PRAGMA {name}").scalar_one())
+            for name in ("freelist_count", "page_count")
+        )
+    if free_pages < pages * ARCHIVE_FREE_SHARE:
+        free_pages = 0
     while free_pages > 0 and not stopping():
         with database.writing() as connection:
             raw: Any = connection.connection.driver_connection

@@ -115,8 +115,8 @@ def _status(of: dict[str, Any]) -> Rendered:
 def status(lake: Lake) -> dict[str, Any]:
     """Show how much is hot and how much is archived.
 
-    Traces and bytes of both tiers, failed traces, and the size of the database. On SQLite, the file shrinks after
-    each pass. On PostgreSQL, later rows reuse the freed space.
+    Traces and bytes of both tiers, failed traces, and the size of the database. Later rows reuse the freed
+    space; on SQLite, the file also shrinks after a pass if a quarter of it is free.
     """
     return {"settings": lake.archive.settings(), "space": lake.archive.space()}
 
@@ -286,7 +286,8 @@ def retention(
 ) -> dict[str, Any]:
     """Show or set the archive settings of a lake.
 
-    Options that you omit stay unchanged. A workspace or an experiment may have a shorter retention, or a longer one
+    Options that you omit stay unchanged. Without a retention, layout lake archives ten minutes after the last span,
+    and the other layouts archive nothing. A workspace or an experiment may have a shorter retention, or a longer one
     if --allow lists it. Set it by DURATION with --experiment or --workspace; `none` removes it.
     """
     retention = "" if duration == "none" else duration

@@ -464,13 +464,14 @@ def archive_settings(settings: ArchiveSettings) -> Table:
 
 
 def _settings(settings: ArchiveSettings) -> list[tuple[str, str]]:
+    default = settings.default_retention and f"{settings.default_retention}, the default"
     return [
         ("layout", settings.layout),
         (
             "repository",
             settings.location or ("the tables" if settings.layout == "lake" else "archive/ in the lake"),
         ),
-        ("retention", settings.retention or "none: traces stay hot"),
+        ("retention", settings.retention or default or "none: traces stay hot"),
         ("longer for", ", ".join(settings.allowlist) or "no experiment"),
     ]
 

@@ -106,7 +106,7 @@ MLFLOW_BATCH_MAX_BYTES: Final = 64 * 1024**2
 """Memory of these spans. Beyond: 413."""
 TRACE_SUMMED_MAX_SPANS: Final = 500
 """Spans of a trace whose row is computed without a query. Beyond: a query computes it."""
-ARCHIVE_ROWS_MAX_BYTES: Final = 256 * MIB
+ARCHIVE_ROWS_MAX_BYTES: Final = 16 * MIB
 """Memory for rows that layout `lake` compares with the tables at once. Beyond: the next comparison; a larger trace
 is compared alone, if it can be read whole."""
 ARCHIVE_FOLDER_MAX_CHARS: Final = 250

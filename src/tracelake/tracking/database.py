@@ -96,6 +96,8 @@ _SQLITE_PRAGMAS: Final = (
     # FAST zeroes only if it needs no extra write; free pages leave the file at the next truncation or are
     # reused.
     "PRAGMA secure_delete = FAST",
+    # Statements that change many rows remember the pages before it, otherwise in a file.
+    "PRAGMA temp_store = MEMORY",
 )
 
 

@@ -22,7 +22,7 @@ def test_each_of_it_is_noticed_when_it_breaks(hot: HotLake) -> None:
         Mutation(
             "any pass does what a mark asks for",
             Candidates.older,
-            rewrite("_1(_2, a=_, b=_3, c=_4)", "_1(_2, b=_3, c=_4)"),
+            rewrite("_1(_2, a=_, b=_3, c=_4, d=_5)", "_1(_2, b=_3, c=_4, d=_5)"),
         ),
         Mutation(
             "what says nothing is taken away",

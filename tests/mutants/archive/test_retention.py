@@ -15,6 +15,7 @@ from tracelake.archive.retention import ArchiveOutcome, is_archive_now_complete,
         Mutation("longer counts for all", resolve, rewrite("_ or _ or _1", "True or _1")),
         Mutation("nobody may be longer", resolve, rewrite("_1 or _ or _2", "_1 or _2")),
         Mutation("shorter does not count", resolve, rewrite("_1 < _2", "_1 > _2")),
+        Mutation("the default limits settings", resolve, rewrite("_1._ is None and _2", "_2 is not None")),
     ],
     ids=rule_of,
 )

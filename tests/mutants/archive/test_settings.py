@@ -17,7 +17,7 @@ from tracelake.archive.store import ArchiveStore
 
 @pytest.mark.parametrize(
     "broken",
-    [Mutation("who changes settings locks them", kept.locked_settings, rewrite("_1._(a=_)", "_1"))],
+    [Mutation("who changes settings locks them", kept.locked_fields, rewrite("_1._(a=_)", "_1"))],
     ids=rule_of,
 )
 def test_who_changes_settings_waits_for_who_does(
@@ -52,7 +52,7 @@ def test_a_repository_that_is_moved_while_a_pass_begins(
 
 @pytest.mark.parametrize(
     "broken",
-    [Mutation("who notes uploads locks settings", kept.locked_settings, rewrite("_1._(a=_)", "_1"))],
+    [Mutation("who notes uploads locks settings", kept.locked_fields, rewrite("_1._(a=_)", "_1"))],
     ids=rule_of,
 )
 def test_a_repository_is_not_moved_while_uploads_are_noted(
