@@ -76,7 +76,9 @@ Incoming = Callable[[], Iterable[pa.Table]]
 repeats."""
 
 _TRACE_CONTENT: Final = [name for name in TRACES.names if name != TRANSACTION_FIELD.name]
-_NOTHING_GONE: Final = pa.table({"row_id": pa.nulls(0, pa.int64())})  # `empty_table` would import pandas
+# `empty_table` would import pandas.
+_NOTHING_GONE: Final = pa.table({"row_id": pa.nulls(0, pa.int64())})
+_NO_DELETIONS: Final = pa.Table.from_batches([], deletions.ROWS)
 _STORED: Final = pa.schema([*(SPANS.field(name) for name in SPAN_COLUMNS), ROW_ID])
 
 
@@ -101,7 +103,7 @@ def merge(
     spans: Lookup,
     traces: Lookup,
     transaction: int,
-    deletions: pa.Table = deletions.ROWS.empty_table(),  # noqa: B008  immutable
+    deletions: pa.Table = _NO_DELETIONS,
 ) -> UpsertResult:
     """Merge incoming spans with the stored ones. First delete the stored rows that `deletions` requests, so that an
     incoming span of a deleted trace is a new row."""

@@ -34,7 +34,13 @@ from tracelake.server.connections import Connection, Handshakes, Renewal, Tls
 from tracelake.server.guard import LOCAL_HOSTS, Allowed
 from tracelake.server.http_policy import HttpLocations, allowed_host, allowed_origin
 from tracelake.server.otlp_grpc import OtlpGrpcServer
-from tracelake.server.pipeline_process import HeapTrimmer, PipelineHost, PipelineProcess, PipelineThread
+from tracelake.server.pipeline_process import (
+    HeapTrimmer,
+    PipelineHost,
+    PipelineProcess,
+    PipelineThread,
+    skip_pandas,
+)
 from tracelake.storage.local import raise_limit
 from tracelake.tasks.backoff import FailureLog, PeriodicThread
 from tracelake.tracking.ingest_queue import Inbox, RequestGroups, TrackingDoor
@@ -287,6 +293,7 @@ def serve(
     with ExitStack() as stack:
         stack.enter_context(once_per_second())
         stack.enter_context(HeapTrimmer())
+        skip_pandas()
         stack.callback(listener.close)
         pipeline_host = (
             _pipeline_host(lake, watch, interval_s, pipeline_hang_s if apart else None) if pipeline else None
