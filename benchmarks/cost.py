@@ -1,14 +1,19 @@
-"""Cost of a span: processor time, bytes written and bytes kept, in bulk and under a steady rate, beside the floor.
+"""Cost of a span: processor time, bytes written and bytes kept, in bulk and under a steady rate, beside peers.
 
-    python benchmarks/cost.py --texts agents.otlp.jsonl.gz                       # both kinds of spans, each one minute
+    python benchmarks/cost.py --texts agents.otlp.jsonl.gz --results benchmarks/results     # both kinds of spans
     python benchmarks/cost.py --texts agents.otlp.jsonl.gz --kinds llm --seconds 3600 --rate 500
     python benchmarks/cost.py --texts agents.otlp.jsonl.gz --delays 0 5 --out cost.json
 
 An *LLM span* has 4 KB of text from the given traces, all of it different; a *service span* has eleven short attributes.
 
 - floor: what protobuf, Parquet (zstd 3) and tantivy (English stems, positions) need alone, one thread each;
-- bulk: `tracelake ingest` of a file into a lake that has ingested another one;
-- steady: `tracelake serve`, requests at a rate, until all is committed and the processes rest.
+- DuckDB and plain PySpark: a JSON file to Parquet, without an index, the second of two rounds;
+- bulk: `tracelake ingest` of a file into a lake that has ingested another one; peers get large requests;
+- steady: requests at a rate to `tracelake serve` and to each peer, until all is committed and the processes rest.
+
+Peers are installed into `--cache` at their first use (`cost_peers.py`). A missing peer is reported with the reason.
+During the steady run, py-spy samples the server and the pipeline: processor time by stage. A second run under strace
+counts written bytes by kind of file. `--results` gets `cost.json`, the page `cost.md` and its chart `cost.svg`.
 
 Processor time counts, by kind of process, whatever else the machine does; the start of a JVM is in it. Ratios within a
 run count, not microseconds. `--delays` compares least durations of a transaction (`transaction_delay_s`).
@@ -29,7 +34,8 @@ import tempfile
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Event, Lock, Thread
@@ -40,12 +46,14 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import tantivy
+from google.protobuf.json_format import MessageToJson
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from rich.console import Console
-from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from benchmarks.cost_peers import PEERS, MissingPeerError, Peer, SentRequest, free_port
+from benchmarks.cost_report import sampling, table_of, write_report
 from benchmarks.door_figures import share
 from benchmarks.door_servers import cpu_s, tree, written_bytes
 
@@ -55,14 +63,17 @@ SAMPLE_EVERY_S: Final = 2.0
 """Interval at which a trace is searched until it is found: each search has a cost of its own."""
 SETTLED_SHARE: Final = 0.05
 SETTLE_MAX_S: Final = 180.0
+REST_MAX_S: Final = 30.0
+FOUND_MAX_S: Final = 30.0
+"""Time after the last answer until which sampled traces are looked for."""
 _ROUTES: Final = [
     f"/api/v1/{a}/{b}/{{id}}" for a in ("order", "train", "user", "seat") for b in ("list", "status")
 ]
 _FILE_KINDS: Final = (
     (r"tracking\.db", "hot tier"),
     (r"metadata\.db", "metadata"),
-    (r"^search/", "index"),
-    (r"^shards/", "tables"),
+    (r"(^|/)search/", "index"),
+    (r"(^|/)shards/", "tables"),
     (r"", "other"),
 )
 
@@ -92,9 +103,9 @@ class SpanMaker:
         cut = first.find(" ", self._rng.randrange(200, 1_500))
         return first[:cut] + second[cut:]
 
-    def request(self, spans: int) -> tuple[bytes, str]:
-        """Return a request, and a word that only its first span has."""
-        rng, message = self._rng, ExportTraceServiceRequest()
+    def request(self, spans: int) -> SentRequest:
+        """Return a request."""
+        rng, message, first = self._rng, ExportTraceServiceRequest(), b""
         resource_spans: Any = message.resource_spans.add()
         service = rng.choice(("shop", "agent", "mail", "pay"))
         resource_spans.resource.attributes.add(key="service.name").value.string_value = service
@@ -102,6 +113,7 @@ class SpanMaker:
         for number in range(spans):
             if is_root := number % TRACE_SPANS == 0:
                 trace_id, root = rng.randbytes(16), rng.randbytes(8)
+                first = first or trace_id
             token = f"q{trace_id.hex()[:15]}" if is_root else ""
             word = word or token
             span: Any = scope.spans.add(trace_id=trace_id, span_id=root if is_root else rng.randbytes(8))
@@ -110,7 +122,7 @@ class SpanMaker:
             span.end_time_unix_nano = span.start_time_unix_nano + int(rng.lognormvariate(15, 1.5))
             span.status.code = 2 if rng.random() < 0.02 else 1
             self._fill(span, service, token)
-        return message.SerializeToString(), word
+        return SentRequest(message.SerializeToString(), word, first.hex())
 
     def _fill(self, span: Any, service: str, token: str) -> None:
         rng, add = self._rng, span.attributes.add
@@ -159,9 +171,17 @@ class Cost:
     cpu_us: dict[str, float] = field(default_factory=dict)
     """By kind of process."""
     written_bytes: float = 0.0
+    written_by: dict[str, float] = field(default_factory=dict)
+    """By kind of process, of processes that still run."""
+    stages_us: dict[str, float] = field(default_factory=dict)
+    """Processor time by process and stage, from samples."""
+    files_bytes: dict[str, float] = field(default_factory=dict)
+    """Written bytes by process and kind of file, scaled to `written_bytes`."""
     kept_bytes: dict[str, float] = field(default_factory=dict)
     """By kind of file, before replaced parts are collected."""
     memory_mib: float = 0.0
+    rate: float | None = None
+    """Spans a second."""
     commits: int | None = None
     found_p50_s: float | None = None
     found_p99_s: float | None = None
@@ -178,10 +198,18 @@ class Meter:
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
-        self._cpu, self._written = self._cpu_by_kind(), written_bytes(self._pid)
+        self._cpu, self._written, self._each = (
+            self._cpu_by_kind(),
+            written_bytes(self._pid),
+            self._written_by_kind(),
+        )
         self._peak, self._end = 0.0, Event()
         self._thread = Thread(target=self._watch, daemon=True)
         self._thread.start()
+
+    def processes(self) -> dict[int, str]:
+        """Return the processes by id, each with its kind."""
+        return {process.pid: _kind(process, self._pid) for process in tree(self._pid)}
 
     def into(self, cost: Cost) -> Cost:
         """Write the figures into a cost."""
@@ -190,8 +218,17 @@ class Meter:
         used = self._cpu_by_kind()
         cost.cpu_us = {kind: (used[kind] - self._cpu[kind]) / cost.spans * 1e6 for kind in sorted(used)}
         cost.written_bytes = (written_bytes(self._pid) - self._written) / cost.spans
+        each = self._written_by_kind()
+        cost.written_by = {kind: (each[kind] - self._each[kind]) / cost.spans for kind in sorted(each)}
         cost.memory_mib = self._peak
         return cost
+
+    def _written_by_kind(self) -> defaultdict[str, float]:
+        written = defaultdict[str, float](float)
+        for process in tree(self._pid):
+            with suppress(psutil.Error):
+                written[_kind(process, self._pid)] += process.io_counters().write_bytes
+        return written
 
     def _cpu_by_kind(self) -> defaultdict[str, float]:
         used = defaultdict[str, float](float)
@@ -222,10 +259,10 @@ def _kind(process: psutil.Process, root: int) -> str:
 
 def kept(lake: Path, before: dict[str, int], spans: int) -> dict[str, float]:
     """Return the bytes of a lake's files by kind, a span, less those that were there before."""
-    return {kind: (size - before.get(kind, 0)) / spans for kind, size in _sizes(lake).items()}
+    return {kind: (size - before.get(kind, 0)) / spans for kind, size in sizes(lake).items()}
 
 
-def _sizes(lake: Path) -> dict[str, int]:
+def sizes(lake: Path) -> dict[str, int]:
     sizes = Counter[str]()
     for folder, _, names in os.walk(lake):
         for name in names:
@@ -234,13 +271,14 @@ def _sizes(lake: Path) -> dict[str, int]:
                 kind for pattern, kind in _FILE_KINDS if re.search(pattern, str(path.relative_to(lake)))
             )
             with suppress(OSError):
-                sizes[kind] += path.stat().st_size
+                status = path.stat()
+                sizes[kind] += min(status.st_size, status.st_blocks * 512)  # files may be sparse
     return dict(sizes)
 
 
 def floor(maker: SpanMaker, spans: int) -> Cost:
     """Return what the libraries need alone."""
-    requests = [maker.request(100)[0] for _ in range(spans // 100)]
+    requests = [maker.request(100).body for _ in range(spans // 100)]
     spans = len(requests) * 100
     cost = Cost("floor", spans, sum(map(len, requests)) // spans)
     with tempfile.TemporaryDirectory() as folder:
@@ -302,12 +340,12 @@ def bulk(maker: SpanMaker, spans: int, folder: Path) -> Cost:
     """Ingest two files into a lake, and return the cost of the second."""
     lake = _new_lake(folder)
     for number in (1, 2):
-        requests = [maker.request(100)[0] for _ in range(spans // 100)]
+        requests = [maker.request(100).body for _ in range(spans // 100)]
         file = folder / f"{number}.otlp.pb"
         with file.open("wb") as out:
             for each in requests:
                 out.write(len(each).to_bytes(4, "big") + each)
-        before = _sizes(lake)
+        before = sizes(lake)
         used = resource.getrusage(resource.RUSAGE_CHILDREN)
         subprocess.run(
             [*_COMMAND, "ingest", str(file), "--lake", str(lake)],
@@ -317,7 +355,7 @@ def bulk(maker: SpanMaker, spans: int, folder: Path) -> Cost:
         )
         now = resource.getrusage(resource.RUSAGE_CHILDREN)
     count = len(requests) * 100
-    cost = Cost("bulk", count, sum(map(len, requests)) // count)
+    cost = Cost("Tracelake, bulk", count, sum(map(len, requests)) // count)
     seconds = now.ru_utime + now.ru_stime - used.ru_utime - used.ru_stime
     cost.cpu_us = {"ingest": seconds / count * 1e6}
     cost.written_bytes = (now.ru_oublock - used.ru_oublock) * 512 / count
@@ -339,80 +377,149 @@ def _new_lake(folder: Path) -> Path:
     return lake
 
 
+def library(name: str, maker: SpanMaker, spans: int) -> Cost:
+    """Return what a library needs for a JSON file to Parquet, the second time."""
+    requests = [maker.request(100).body for _ in range(spans // 100)]
+    cost = Cost(name, len(requests) * 100, sum(map(len, requests)) // len(requests) // 100)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "spans.jsonl")
+        with file.open("w") as out:
+            for body in requests:
+                out.write(
+                    MessageToJson(
+                        ExportTraceServiceRequest.FromString(body), indent=None, use_integers_for_enums=True
+                    )
+                    + "\n"
+                )
+        script = str(Path(__file__).parent / "ingest.py")
+        command = [sys.executable, script, "--contestant", name, "--rounds", "2", "--files", str(file)]
+        output = subprocess.run(
+            command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        ).stdout
+    warm = json.loads(output.splitlines()[-1])[-1]
+    cost.cpu_us = {name: warm["cpu_seconds"] / cost.spans * 1e6}
+    cost.kept_bytes = {"tables": warm["bytes"] / cost.spans}
+    return cost
+
+
+class Tracelake(Peer):
+    """`tracelake serve` on a new lake."""
+
+    name = "tracelake"
+    health = "/readyz"
+    delay_s: float | None = None
+
+    def program(self) -> str:
+        """See `Peer`."""
+        return sys.executable
+
+    def command(self, program: str) -> list[str]:
+        """See `Peer`."""
+        subprocess.run(
+            [*_COMMAND, "init", str(self.folder / "lake")], check=True, stdout=subprocess.DEVNULL, env=_env()
+        )
+        self.environment = {"PYTHONDONTWRITEBYTECODE": ""}
+        if self.delay_s is not None:
+            self.environment["TRACELAKE_TRANSACTION_DELAY_S"] = str(self.delay_s)
+        ports = ["--port", self.port, "--grpc-port", str(free_port())]
+        return [program, *_COMMAND[1:], "serve", "--lake", str(self.folder / "lake"), *ports]
+
+    def find(self, client: httpx.Client, sent: SentRequest) -> bool:
+        """See `Peer`."""
+        return bool(
+            client.get(f"{self.url}/api/v1/search", params={"q": sent.word, "limit": 1}).json()["hits"]
+        )
+
+    def commits(self) -> int:
+        """Return the number of commits."""
+        answer = httpx.get(f"{self.url}/api/v1/commits", params={"limit": 1_000}, timeout=60)
+        return len(answer.json()["commits"])
+
+    def pending(self) -> float:
+        """Return the number of outbox rows."""
+        text = httpx.get(f"{self.url}/metrics", timeout=60).text
+        rows = re.search(r"^tracelake_outbox_rows(?:\{.*\})? (\S+)", text, re.MULTILINE)
+        return 0.0 if rows is None else float(rows[1])
+
+
 @dataclass(frozen=True)
 class Load:
-    """Requests at a rate."""
+    """Requests at a rate; None sends as fast as they are answered."""
 
-    rate: float
+    rate: float | None
     seconds: float
     spans: int
     senders: int
 
 
-def steady(maker: SpanMaker, load: Load, folder: Path, delay_s: float | None) -> Cost:
-    """Send requests at a rate to a server, and return their cost until all is committed and the processes rest."""
-    lake = _new_lake(folder)
-    requests = [maker.request(load.spans) for _ in range(int(load.rate * load.seconds / load.spans))]
-    count = len(requests) * load.spans
-    cost = Cost("steady" if delay_s is None else f"steady, {delay_s:g} s", count, 0)
-    cost.raw_bytes = sum(len(body) for body, _ in requests) // count
-    with serving(lake, delay_s) as (pid, url):
-        _send(url, [maker.request(load.spans) for _ in range(20)], replace(load, rate=50.0))
-        settle(pid, url)
-        before, meter, commits = _sizes(lake), Meter(pid), _commits(url)
-        found, answers_s = _send(url, requests, load)
-        cost.details["committed_s"] = settle(pid, url)
-        cost.kept_bytes = kept(lake, before, count)
+def serve(
+    peer: Peer,
+    name: str,
+    maker: SpanMaker,
+    load: Load,
+    spans: int = 0,
+    samples: str = "",
+    cache: Path | None = None,
+) -> Cost:
+    """Send requests to a server, and return their cost until all is committed and the processes rest.
+
+    Args:
+        peer: the server.
+        name: name of the run.
+        maker: makes the requests.
+        load: rate and time.
+        spans: number of spans, if the load has no rate.
+        samples: `stages` samples processor time, `files` counts written bytes, both of Tracelake alone.
+        cache: folder of the programs that sample.
+    """
+    count = spans if load.rate is None else int(load.rate * load.seconds)
+    requests = [maker.request(load.spans) for _ in range(max(1, count // load.spans))]
+    cost = Cost(name, len(requests) * load.spans, 0, rate=load.rate)
+    cost.raw_bytes = sum(len(each.body) for each in requests) // cost.spans
+    with peer.running():
+        warm = Load(50.0, 4.0, load.spans, 2)
+        _send(peer, [maker.request(load.spans) for _ in range(20)], warm)
+        settle(peer)
+        before, meter = sizes(peer.folder), Meter(peer.pid)
+        commits = peer.commits() if isinstance(peer, Tracelake) else None
+        with sampling(samples, meter.processes(), load.seconds, cache) as sampled:
+            found, answers_s = _send(peer, requests, load)
+        cost.details["committed_s"] = settle(peer)
+        cost.kept_bytes = kept(peer.folder, before, cost.spans)
         meter.into(cost)
-        cost.commits = _commits(url) - commits
+        if commits is not None and isinstance(peer, Tracelake):
+            cost.commits = peer.commits() - commits
         cost.found_p50_s, cost.found_p99_s = share(found, 0.5), share(found, 0.99)
         cost.details["answer_p99_ms"] = share(answers_s, 0.99) * 1e3
+    for place, part in sampled.stages.items():
+        process = place.partition(":")[0]
+        cost.stages_us[place] = part * cost.cpu_us.get(process, 0.0)
+    cost.files_bytes = {place: part * cost.written_bytes for place, part in sampled.files.items()}
     return cost
 
 
-@contextmanager
-def serving(lake: Path, delay_s: float | None) -> Iterator[tuple[int, str]]:
-    """Run a server on a lake until the end of the block."""
-    env = _env() | ({} if delay_s is None else {"TRACELAKE_TRANSACTION_DELAY_S": str(delay_s)})
-    command = [*_COMMAND, "serve", "--lake", str(lake), "--port", "0", "--json"]
-    with (lake.parent / "serve.log").open("wb") as log:
-        server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, env=env, text=True)
-        try:
-            assert server.stdout is not None
-            yield server.pid, json.loads(server.stdout.readline())["url"]
-        finally:
-            server.terminate()
-            server.wait(60)
-
-
-def _commits(url: str) -> int:
-    return len(httpx.get(f"{url}/api/v1/commits", params={"limit": 1_000}).json()["commits"])
-
-
-def settle(pid: int, url: str) -> float:
-    """Wait until the outbox is empty and the processes rest. Return the time until the outbox was empty."""
+def settle(peer: Peer) -> float:
+    """Wait until a server has written everything and its processes rest. Return the time until the outbox was empty."""
     begun_s = time.monotonic()
-    while time.monotonic() - begun_s < SETTLE_MAX_S:
-        rows = re.search(
-            r"^tracelake_outbox_rows(?:\{.*\})? (\S+)", httpx.get(f"{url}/metrics").text, re.MULTILINE
-        )
-        if rows is None or float(rows[1]) == 0:
-            break
-        time.sleep(0.2)
-    committed_s = time.monotonic() - begun_s
-    while time.monotonic() - begun_s < SETTLE_MAX_S:
-        before = cpu_s(pid)
+    if isinstance(peer, Tracelake):
+        while peer.pending() and time.monotonic() - begun_s < SETTLE_MAX_S:
+            time.sleep(0.2)
+    else:
+        time.sleep(peer.memory_s)
+    committed_s, until_s = time.monotonic() - begun_s, time.monotonic() + REST_MAX_S
+    while time.monotonic() < until_s:
+        before = cpu_s(peer.pid)
         time.sleep(2.0)
-        if cpu_s(pid) - before < 2.0 * SETTLED_SHARE:
+        if cpu_s(peer.pid) - before < 2.0 * SETTLED_SHARE:
             break
     return committed_s
 
 
-def _send(url: str, requests: Sequence[tuple[bytes, str]], load: Load) -> tuple[list[float], list[float]]:
-    """Send requests at a rate. Return the seconds until sampled traces were found, and those until answers."""
+def _send(peer: Peer, requests: Sequence[SentRequest], load: Load) -> tuple[list[float], list[float]]:
+    """Send requests. Return the seconds until sampled traces were found, and those until answers."""
     numbers, lock, begun_s = iter(range(len(requests))), Lock(), time.monotonic()
     answers_s: list[float] = []
-    samples: list[tuple[str, float]] = []
+    samples: list[tuple[SentRequest, float]] = []
 
     def send() -> None:
         with httpx.Client(timeout=60) as client:
@@ -421,71 +528,79 @@ def _send(url: str, requests: Sequence[tuple[bytes, str]], load: Load) -> tuple[
                     number = next(numbers, None)
                 if number is None:
                     return
-                time.sleep(max(0.0, begun_s + number * load.spans / load.rate - time.monotonic()))
-                body, word = requests[number]
-                sent_s = time.monotonic()
-                headers = {"Content-Type": "application/x-protobuf"}
-                client.post(f"{url}/v1/traces", content=body, headers=headers).raise_for_status()
+                if load.rate is not None:
+                    time.sleep(max(0.0, begun_s + number * load.spans / load.rate - time.monotonic()))
+                sent_s, sent = time.monotonic(), requests[number]
+                headers = {"Content-Type": "application/x-protobuf", **peer.headers}
+                client.post(peer.traces, content=sent.body, headers=headers).raise_for_status()
                 with lock:
                     answers_s.append(time.monotonic() - sent_s)
                     if not samples or time.monotonic() - samples[-1][1] >= SAMPLE_EVERY_S:
-                        samples.append((word, time.monotonic()))
+                        samples.append((sent, time.monotonic()))
 
-    senders = [Thread(target=send) for _ in range(load.senders)]
-    for sender in senders:
-        sender.start()
-    found = _find(url, samples, senders)
-    for sender in senders:
-        sender.join()
+    with ThreadPoolExecutor(load.senders) as pool:
+        senders = [pool.submit(send) for _ in range(load.senders)]
+        found = _find(peer, samples, senders)
+        for sender in senders:
+            sender.result()
     return found, answers_s
 
 
-def _find(url: str, samples: Sequence[tuple[str, float]], senders: Sequence[Thread]) -> list[float]:
-    """Search sampled words, one after the other, until each is found."""
+def _find(
+    peer: Peer, samples: Sequence[tuple[SentRequest, float]], senders: Sequence[Future[None]]
+) -> list[float]:
+    """Look for sampled traces, one after the other, until each is found."""
     found: list[float] = []
+    late_s = float("inf")
     with httpx.Client(timeout=60) as client:
-        while len(found) < len(samples) or any(sender.is_alive() for sender in senders):
-            if len(found) == len(samples):
-                time.sleep(0.05)
-                continue
-            word, since_s = samples[len(found)]
-            if client.get(f"{url}/api/v1/search", params={"q": word, "limit": 1}).json()["hits"]:
-                found.append(time.monotonic() - since_s)
-            else:
-                time.sleep(0.05)
+        while time.monotonic() < late_s:
+            if all(sender.done() for sender in senders):
+                late_s = min(late_s, time.monotonic() + FOUND_MAX_S)
+                if len(found) >= len(samples):
+                    break
+            if len(found) < len(samples):
+                sent, since_s = samples[len(found)]
+                if peer.find(client, sent):
+                    found.append(time.monotonic() - since_s)
+                    continue
+            time.sleep(0.05)
     return found
 
 
-def table_of(kind: str, costs: Sequence[Cost]) -> Table:
-    """Return the figures of one kind of span as a table."""
-    raw = costs[0].raw_bytes
-    table = Table(title=f"{kind} spans of {raw:,} bytes")
-    for column in (
-        "",
-        "CPU µs a span",
-        "of it",
-        "written B",
-        "kept B",
-        "of it",
-        "MiB",
-        "commits",
-        "found p50 / p99 s",
-    ):
-        table.add_column(column)
-    for each in costs:
-        found = "" if each.found_p50_s is None else f"{each.found_p50_s:.2f} / {each.found_p99_s:.2f}"
-        table.add_row(
-            each.run,
-            f"{each.cpu_total_us:,.0f}",
-            ", ".join(f"{name} {used:,.0f}" for name, used in each.cpu_us.items()),
-            f"{each.written_bytes:,.0f}",
-            f"{sum(each.kept_bytes.values()):,.0f}",
-            ", ".join(f"{name} {size:,.0f}" for name, size in each.kept_bytes.items() if size >= 1),
-            f"{each.memory_mib:,.0f}",
-            "" if each.commits is None else str(each.commits),
-            found,
+def run_kind(kind: str, options: argparse.Namespace, folder: Path) -> tuple[list[Cost], dict[str, str]]:
+    """Return the costs of one kind of spans, and the missing peers with the reasons."""
+    texts: Path = options.texts
+    load = Load(options.rate, options.seconds, options.request, options.senders)
+    fast = Load(None, options.seconds, 500, options.senders)
+    costs, missing = [floor(SpanMaker(kind, texts, 1), options.spans)], dict[str, str]()
+    costs += [library(name, SpanMaker(kind, texts, 1), options.spans) for name in options.libraries]
+    costs.append(bulk(SpanMaker(kind, texts, 2), options.spans, folder / "bulk"))
+    for number, delay_s in enumerate(options.delays or (None,)):
+        name = "Tracelake" if delay_s is None else f"Tracelake, {delay_s:g} s"
+        server = Tracelake(options.cache, folder / f"tracelake-{number}")
+        server.delay_s = delay_s
+        costs.append(
+            serve(server, name, SpanMaker(kind, texts, 3), load, samples="stages", cache=options.cache)
         )
-    return table
+    traced = Tracelake(options.cache, folder / "traced")
+    short = replace(load, rate=load.rate and load.rate / 4)
+    files = serve(traced, "traced", SpanMaker(kind, texts, 5), short, samples="files", cache=options.cache)
+    written = costs[-1].written_bytes / (files.written_bytes or 1.0)
+    costs[-1].files_bytes = {place: part * written for place, part in files.files_bytes.items()}
+    for name in options.peers:
+        if name in missing:
+            continue
+        try:
+            peer = PEERS[name](options.cache, folder / name)
+            slow = replace(load, rate=min(options.rate, peer.rate_max))
+            costs.append(serve(peer, name, SpanMaker(kind, texts, 3), slow))
+            if peer.rate_max > options.rate:
+                again = PEERS[name](options.cache, folder / f"{name}-bulk")
+                costs.append(serve(again, f"{name}, bulk", SpanMaker(kind, texts, 2), fast, options.spans))
+        except (MissingPeerError, httpx.HTTPError) as error:
+            missing[name] = f"{type(error).__name__}: {error}"
+            Console(stderr=True).print(f"without {name}: {missing[name]}", markup=False)
+    return costs, missing
 
 
 def main() -> None:
@@ -500,31 +615,34 @@ def main() -> None:
     parser.add_argument("--kinds", nargs="+", choices=("llm", "service"), default=("llm", "service"))
     parser.add_argument("--spans", type=int, default=20_000, help="spans of floor and bulk")
     parser.add_argument("--rate", type=float, default=400.0, help="spans a second")
-    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--seconds", type=float, default=30.0)
     parser.add_argument("--request", type=int, default=10, help="spans a request")
     parser.add_argument("--senders", type=int, default=4)
+    parser.add_argument("--peers", nargs="*", choices=tuple(PEERS), default=tuple(PEERS))
+    parser.add_argument(
+        "--libraries", nargs="*", choices=("duckdb", "pyspark"), default=("duckdb", "pyspark")
+    )
+    parser.add_argument("--cache", type=Path, default=Path.home() / ".cache" / "tracelake-peers")
     parser.add_argument(
         "--delays", type=float, nargs="+", help="least seconds of a transaction; else the default"
     )
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--results", type=Path, help="folder for cost.json, cost.md and cost.svg")
     options = parser.parse_args()
-    load = Load(options.rate, options.seconds, options.request, options.senders)
-    results: dict[str, list[Cost]] = {}
+    machine = {"at": time.strftime("%Y-%m-%d %H:%M"), "cores": os.cpu_count(), "load": os.getloadavg()}
+    document: dict[str, Any] = {
+        "machine": machine,
+        "command": " ".join(sys.argv[1:]),
+        "kinds": {},
+        "missing": {},
+    }
     with tempfile.TemporaryDirectory(prefix="tracelake-cost-") as folder:
         for kind in options.kinds:
-            costs = results[kind] = [floor(SpanMaker(kind, options.texts, 1), options.spans)]
-            costs.append(bulk(SpanMaker(kind, options.texts, 2), options.spans, Path(folder, kind, "bulk")))
-            for delay_s in options.delays or (None,):
-                place = Path(folder, kind, f"steady-{delay_s}")
-                costs.append(steady(SpanMaker(kind, options.texts, 3), load, place, delay_s))
-            Console(width=200).print(table_of(kind, costs))
-    if options.out:
-        machine = {"at": time.strftime("%Y-%m-%d %H:%M"), "cores": os.cpu_count(), "load": os.getloadavg()}
-        document = {
-            "machine": machine,
-            **{kind: [vars(each) for each in costs] for kind, costs in results.items()},
-        }
-        options.out.write_text(json.dumps(document, indent=1) + "\n")
+            costs, missing = run_kind(kind, options, Path(folder, kind))
+            Console(width=200).print(table_of(kind, [vars(each) for each in costs]))
+            document["kinds"][kind] = [vars(each) for each in costs]
+            document["missing"].update(missing)
+    if options.results:
+        write_report(document, options.results)
 
 
 if __name__ == "__main__":

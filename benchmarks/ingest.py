@@ -24,6 +24,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,21 @@ SPARK_SCHEMA = (
     .replace(" array", " array")
     .strip()
 )
+
+
+def _cpu_s() -> float:
+    """Return the processor time of this process and those below it."""
+    total, me = 0.0, psutil.Process()
+    for process in [me, *me.children(recursive=True)]:
+        with suppress(psutil.Error):
+            total += sum(process.cpu_times()[:4])
+    return total
+
+
+def _used(before_s: float, target: Path) -> dict[str, float]:
+    """Return the processor time since `before_s`, and the size of a file or folder."""
+    files = [target] if target.is_file() else target.rglob("*")
+    return {"cpu_seconds": _cpu_s() - before_s, "bytes": sum(file.stat().st_size for file in files)}
 
 
 def tracelake_rounds(files: list[str], folder: Path, rounds: int, started: float) -> list[dict[str, float]]:
@@ -93,7 +109,7 @@ def pyspark_rounds(files: list[str], folder: Path, rounds: int, started: float) 
     ready = time.perf_counter()
     results = []
     for number in range(rounds):
-        begun = time.perf_counter()
+        begun, cpu_s = time.perf_counter(), _cpu_s()
         lines = spark.read.schema(" ".join(SPARK_SCHEMA.split())).json(files)
         spans = (
             lines.select(f.explode("resourceSpans").alias("r"))
@@ -103,7 +119,7 @@ def pyspark_rounds(files: list[str], folder: Path, rounds: int, started: float) 
         )
         target = str(folder / str(number))
         spans.write.option("compression", "zstd").parquet(target)
-        results.append({"seconds": time.perf_counter() - begun})
+        results.append({"seconds": time.perf_counter() - begun, **_used(cpu_s, Path(target))})
         results[-1][SPANS_PER_RUN] = spark.read.parquet(target).count()
     results[0]["start_seconds"] = ready - started
     spark.stop()
@@ -129,7 +145,7 @@ def duckdb_rounds(files: list[str], folder: Path, rounds: int, started: float) -
     ready = time.perf_counter()
     results = []
     for number in range(rounds):
-        begun = time.perf_counter()
+        begun, cpu_s = time.perf_counter(), _cpu_s()
         target = folder / f"{number}.parquet"
         names = ", ".join(f"'{file}'" for file in files)
         db.execute(f"""
@@ -142,7 +158,7 @@ def duckdb_rounds(files: list[str], folder: Path, rounds: int, started: float) -
                 SELECT resource, s.scope AS scope, unnest(s.spans, recursive := false) AS span FROM s
             ) TO '{target}' (FORMAT parquet, COMPRESSION zstd)
         """)
-        results.append({"seconds": time.perf_counter() - begun})
+        results.append({"seconds": time.perf_counter() - begun, **_used(cpu_s, target)})
         ((count,),) = db.sql(f"SELECT count(*) FROM read_parquet('{target}')").fetchall()
         results[-1][SPANS_PER_RUN] = count
     results[0]["start_seconds"] = ready - started
