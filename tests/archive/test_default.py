@@ -28,7 +28,7 @@ from tracelake.tracking.schema import archive_settings, trace_info, trace_parts
 
 @pytest.fixture
 def lake(new_url: Callable[[], str], tmp_path: Path) -> Iterator[HotLake]:
-    """Return a lake whose archive settings nobody changed."""
+    """Return a lake with unchanged archive settings."""
     lake = HotLake(tmp_path / "lake", new_url())
     with closing(lake.tracking), closing(lake.lake):
         yield lake
@@ -120,7 +120,7 @@ def test_a_span_that_arrives_while_its_trace_leaves(lake: HotLake, monkeypatch: 
 
 
 def check_settings(lake: HotLake) -> None:
-    """Check which changes of the settings keep the default."""
+    """Check that the default stays until a retention is set."""
     archive = lake.archive
 
     def shown() -> tuple[str | None, str | None]:
