@@ -158,9 +158,13 @@ def test_ten_thousand_spans(page: Page, site: str) -> None:
 def test_megabytes_of_text(page: Page, site: str) -> None:
     """Megabytes of text are cut in the details, and shown whole on request."""
     open_trace(page, site, HUGE, f"#span={1:016x}")
-    text = page.locator(".pretty .prose")
+    excerpt, text = page.locator(".pretty .excerpt"), page.locator(".pretty details .prose")
+    expect(excerpt).to_be_visible()
+    assert len(excerpt.inner_text()) < 1_100
+    page.click("text=Show the first 20,000 of 3,000,000 characters")
     expect(text).to_be_visible()
-    assert len(text.inner_text()) < 30_000
+    expect(excerpt).to_be_hidden()
+    assert 19_000 < len(text.inner_text()) < 30_000
     page.click("text=Show all 3,000,000 characters")
     block = page.locator(".pretty pre")
     assert block.evaluate("block => block.textContent.length") == len(HUGE_TEXT)
@@ -186,7 +190,7 @@ def test_light_and_dark(browser: Browser, site: str, scheme: str) -> None:
 
 
 def test_without_scripts(browser: Browser, site: str) -> None:
-    """Without JavaScript a user reads the tree and the details of each span."""
+    """Without JavaScript a user reads the tree, the details of each span, and long messages."""
     with browser.new_context(java_script_enabled=False) as context:
         page = context.new_page()
         page.goto(f"{site}/traces/{ORDINARY}")
@@ -194,3 +198,8 @@ def test_without_scripts(browser: Browser, site: str) -> None:
         expect(page.locator(".details")).to_contain_text("fell")
         page.click('.row:has-text("look")')
         expect(page.locator(".details h2")).to_contain_text("look")
+        page.goto(f"{site}/traces/{HUGE}?span={1:016x}")
+        page.click(".unfold")
+        expect(page.locator(".details details .prose")).to_be_visible()
+        page.click("text=Show less")
+        expect(page.locator(".pretty .excerpt")).to_be_visible()

@@ -72,6 +72,27 @@ def test_a_search_is_completed_narrowed_sorted_paged_and_corrected(page: Page, s
     assert page.locator("main img").count() == 0
 
 
+def test_a_search_has_a_time_range(page: Page, search_site: str) -> None:
+    """The form of the lists narrows a search, which its facets, orders and search field keep."""
+    page.goto(f"{search_site}/search?q=refund")
+    total = page.locator(".sums strong")
+    expect(total).to_have_text("34 spans")
+    page.click(".range summary")
+    page.fill(".range input[name=end]", "1970-01-01T00:00")
+    page.click(".range button")
+    expect(page.locator(".range summary")).to_contain_text("1970-01-01 00:00 UTC")
+    narrowed = total.inner_text()
+    page.locator(".facets a", has_text="ERROR").click()
+    expect(page.locator(".range summary")).to_contain_text("1970-01-01 00:00 UTC")
+    page.click(".orders >> text=oldest")
+    page.fill(".find input[name=q]", "refund")
+    page.press(".find input[name=q]", "Enter")
+    expect(page.locator(".range summary")).to_contain_text("1970-01-01 00:00 UTC")
+    expect(total).to_have_text(narrowed)
+    page.click("text=15 min")
+    expect(page.locator(".empty")).to_contain_text("No span matches this search in this time.")
+
+
 def test_an_error_points_at_the_character(page: Page, search_site: str) -> None:
     """For a search that does not parse, the page marks the character and says what to write."""
     page.route(

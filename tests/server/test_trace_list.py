@@ -13,7 +13,7 @@ import pytest
 from tests.server.client import Client
 from tests.server.fake_lake import FakeLake, span_row
 from tracelake.lake import trace_list
-from tracelake.lake.trace_list import TraceFilter, list_traces, span_values_of
+from tracelake.lake.trace_list import TraceFilter, list_traces, previews_of, span_values_of
 
 START_NS = 1_760_000_000_000_000_000  # 2025-10-09T08:53:20Z
 MINUTE_NS = 60_000_000_000
@@ -194,6 +194,31 @@ def test_input_and_output_are_shown_on_request(client: Client) -> None:
     (row,) = client.get("/api/v1/traces?limit=1&order=oldest&previews=true").json()["traces"]
     assert (row["input"], row["output"]) == ("question 1", None)
     assert "input" not in client.get("/api/v1/traces?limit=1").json()["traces"][0]
+
+
+def test_previews_come_from_the_first_span_that_has_them() -> None:
+    """The root's texts come first; without them, the input of the first model call and the output of the last."""
+    lake = FakeLake(
+        [
+            span_row(1, 1, input="asked", output=""),
+            span_row(1, 2, parent=1, type="llm", input="prompt", output="first answer"),
+            span_row(1, 3, parent=1, type="llm", output="last answer"),
+            span_row(1, 4, parent=1, output="written"),
+            span_row(2, 1),
+            span_row(2, 2, parent=1, input="query", output="rows"),
+            span_row(2, 3, parent=1, type="llm", input="prompt"),
+            span_row(3, 1, output=None, end_ns=2**63 - 1),
+            span_row(4, 1, output="of the first root"),
+            span_row(4, 2, output="of the second root"),
+        ]
+    )
+    texts = previews_of(lake, list_traces(lake, TraceFilter()).traces)
+    assert {int(trace_id, 16): (each["input"], each["output"]) for trace_id, each in texts.items()} == {
+        1: ("asked", "last answer"),
+        2: ("prompt", "rows"),
+        3: (None, None),
+        4: (None, "of the first root"),
+    }
 
 
 def test_models_and_types_are_listed_on_request(client: Client, lake: FakeLake) -> None:

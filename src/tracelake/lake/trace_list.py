@@ -50,6 +50,7 @@ _PREVIEW_BYTES: Final = 8 * 1024 * 1024
 """Input and output texts that one page of the list reads; longer texts are cut before they are read."""
 _VALUES_SHOWN: Final = 4
 """Models or types of the spans of a trace that a list shows."""
+_HOUR_NS: Final = 3_600_000_000_000
 _INT64_MAX: Final = (1 << 63) - 1
 
 
@@ -343,19 +344,28 @@ def column_values(lake: Lake, column: str) -> list[str]:
 
 
 def previews_of(lake: Lake, traces: Sequence[Row]) -> dict[str, dict[str, str | None]]:
-    """Return the beginnings of input and output of the root spans of traces, by trace id."""
+    """Return the beginnings of input and output of traces, by trace id.
+
+    They are those of the root. If it lacks one, the input is that of the first span that has one, and the output that
+    of the last; model calls, agents and chains come before other spans.
+    """
     if not traces:
         return {}
     room = _PREVIEW_BYTES // len(traces)
     first_ns, last_ns = min(row["start_ns"] for row in traces), max(row["end_ns"] for row in traces)
+    below_root = (
+        "CASE WHEN parent_span_id IS NULL THEN 0 WHEN type IN ('llm', 'agent', 'chain') THEN 1 ELSE 2 END"
+    )
+    # The complement of a time orders as its negative does, and cannot overflow.
+    times = {"input": "start_ns", "output": f"CASE {below_root} WHEN 0 THEN start_ns ELSE ~end_ns END"}
     texts = ", ".join(
-        f"CASE WHEN strlen({name}) <= {room} THEN {name} ELSE left({name}, {limits.LIST_TEXT_MAX_CHARS}) END AS {name}"
-        for name in ("input", "output")
+        f"arg_min(CASE WHEN strlen({name}) <= {room} THEN {name} ELSE left({name}, {limits.LIST_TEXT_MAX_CHARS}) END, "
+        f"ROW({below_root}, {time}, span_id, workspace, kind)) FILTER ({name} <> '') AS {name}"
+        for name, time in times.items()
     )
     (table,) = lake.select(
         f"SELECT trace_id, {texts} FROM spans WHERE {_among([row['trace_id'] for row in traces])} "
-        f"AND start_ns BETWEEN {first_ns} AND {max(first_ns, last_ns)} QUALIFY row_number() OVER "
-        "(PARTITION BY trace_id ORDER BY parent_span_id IS NOT NULL, start_ns, span_id, workspace, kind) = 1",
+        f"AND start_ns BETWEEN {first_ns} AND {max(first_ns, last_ns)} GROUP BY trace_id",
         traces=[row["trace_id"] for row in traces],
     )
     return {
@@ -536,8 +546,13 @@ def list_groups(
 
 def first_inputs(lake: Lake, groups: Sequence[Row]) -> dict[str, str | None]:
     """Return the beginning of the input of the first trace of each session, by trace id."""
+    # The end of these traces is not known here: an input comes within their first hour.
     firsts = [
-        {"trace_id": row["first_trace_id"], "start_ns": row["first_ns"], "end_ns": row["first_ns"]}
+        {
+            "trace_id": row["first_trace_id"],
+            "start_ns": row["first_ns"],
+            "end_ns": row["first_ns"] + _HOUR_NS,
+        }
         for row in groups
     ]
     return {trace_id: texts["input"] for trace_id, texts in previews_of(lake, firsts).items()}

@@ -27,6 +27,10 @@ from tracelake.otlp.content import Conversation, conversation, span_type_of
 _EXCERPT_CHARS: Final = 300
 """Part of a text that is shown after the texts of the page have reached their total."""
 _MARKDOWN_MAX_CHARS: Final = 20_000
+_FOLDED_CHARS: Final = 2_400
+"""A longer text is folded: the page shows its beginning."""
+_FOLD_CHARS: Final = 1_000
+"""Beginning of a folded text."""
 _PRETTY_MAX_CHARS: Final = 2_000_000
 _URL_SHOWN_CHARS: Final = 120
 _WORD_SHOWN_CHARS: Final = 40
@@ -54,8 +58,21 @@ class TextView:
 
     @property
     def is_cut(self) -> bool:
-        """Whether the page shows only the beginning."""
+        """Whether the page has only the beginning."""
         return len(self.text) < self.chars
+
+    @property
+    def excerpt(self) -> str | None:
+        """The beginning of a long text up to the end of a line, which stands for the text until a reader unfolds it."""
+        if len(self.text) <= _FOLDED_CHARS:
+            return None
+        stop = self.text.rfind("\n", _FOLD_CHARS // 2, _FOLD_CHARS)
+        return self.text[: stop if stop > 0 else _FOLD_CHARS].rstrip() + " …"
+
+    @property
+    def excerpt_html(self) -> Markup:
+        """The excerpt as Markdown."""
+        return markdown(self.excerpt or "")
 
 
 @dataclass(slots=True)

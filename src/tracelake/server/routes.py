@@ -176,6 +176,8 @@ Text = Annotated[
     BeforeValidator(_none_if_empty),
     Query(),
 ]
+Length = Annotated[Text, Query(description="length of the time range that ends now: 15m, 1h, 7d")]
+Moment = Annotated[Text, Query(description="2026-01-31, 2026-01-31T17:30Z, or nanoseconds since 1970")]
 Name = Annotated[str, Query(min_length=1, max_length=limits.PARAMETER_MAX_CHARS)]
 Milliseconds = Annotated[
     Annotated[float, Field(ge=0, le=limits.PARAMETER_MAX_MS)] | None, BeforeValidator(_none_if_empty), Query()

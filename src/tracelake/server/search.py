@@ -20,8 +20,8 @@ from tracelake.search.semantic_search import Mode
 from tracelake.server.http_policy import RequestLake, status_of
 from tracelake.server.render import with_query
 from tracelake.server.routes import Hits, Text, render_page
-from tracelake.server.trace_list_routes import find_id
-from tracelake.server.traces import search
+from tracelake.server.trace_list_routes import find_id, presets_of
+from tracelake.server.traces import TimeRange, search
 from tracelake.tables.page_tokens import PageToken, token_of
 
 FACETS: Final = ("service", "status", "kind", "model", "user", "session", "day")
@@ -77,6 +77,7 @@ pages = APIRouter(include_in_schema=False)
 def search_page(
     lake: RequestLake,
     request: Request,
+    time_range: TimeRange,
     q: str = "",
     limit: Hits = limits.SEARCH_HITS_DEFAULT,
     sort: Sort = "score",
@@ -87,12 +88,16 @@ def search_page(
     if (address := find_id(lake, q)) is not None:
         return RedirectResponse(address, 303)
     results, problem = SearchResults(), None
+    parameters = request.query_params
+    times = tuple((name, parameters[name]) for name in ("last", "start", "end") if parameters.get(name))
     try:
-        if q.strip():
-            results = search(lake, q, limit=limit, sort=sort, facets=FACETS, page=page, mode=mode)
+        if q.strip() or times:
+            results = search(
+                lake, q, mode=mode, time_range=time_range, limit=limit, sort=sort, facets=FACETS, page=page
+            )
     except (QueryError, EmbeddingError, UsageError) as error:
         problem = error
-    page_request = SearchPageRequest(q, sort, mode)
+    page_request = SearchPageRequest(q, sort, mode, times)
     # The lake has checked that the token belongs to this search and workspace.
     token = token_of(page) if page and not problem else None
     first = token.offset if token is not None else 0
@@ -103,6 +108,10 @@ def search_page(
         "/api/v1/search",
         status=status_of(type(problem)) if problem else 200,
         q=q,
+        times=times,
+        wanted=time_range,
+        presets=presets_of(request),
+        parameters=parameters,
         sort=sort,
         mode=mode,
         results=results,
@@ -128,12 +137,14 @@ class SearchPageRequest:
     query: str
     sort: Sort = "score"
     mode: Mode = "text"
+    times: tuple[tuple[str, str], ...] = ()
+    """Parameters of the time range."""
 
     def url(self) -> str:
         """Return the URL of the first page."""
         order = {} if self.sort == "score" else {"sort": self.sort}
         by = {} if self.mode == "text" else {"mode": self.mode}
-        return f"/search?{urlencode({'q': self.query, **order, **by})}"
+        return f"/search?{urlencode({'q': self.query, **order, **by, **dict(self.times)})}"
 
     def orders(self) -> list[SearchLink]:
         """Return links to the same hits in each order."""
@@ -145,7 +156,7 @@ class SearchPageRequest:
         """Return links to the same search by words, by meaning, and by both."""
         texts: dict[Mode, str] = {"text": "words", "semantic": "meaning", "hybrid": "both"}
         return [
-            SearchLink(text, SearchPageRequest(self.query, mode=mode).url(), mode == self.mode)
+            SearchLink(text, replace(self, sort="score", mode=mode).url(), mode == self.mode)
             for mode, text in texts.items()
         ]
 

@@ -40,8 +40,10 @@ from tracelake.server.call_graph import BOX, draw, service_graph
 from tracelake.server.http_policy import RequestLake
 from tracelake.server.routes import (
     JsonRoute,
+    Length,
     Limit,
     Milliseconds,
+    Moment,
     Offset,
     Tags,
     Text,
@@ -59,14 +61,12 @@ LIST: Final = "/traces"
 _USER_TRACES: Final = 10
 """Traces and sessions on the page of a user."""
 
-Moment = Annotated[Text, Query(description="2026-01-31, 2026-01-31T17:30Z, or nanoseconds since 1970")]
-
 
 class _GroupQuery(BaseModel):
     """Query parameters of lists of traces, sessions and users."""
 
     query: Annotated[Text, Query(description="a search query that any span of a trace matches")] = None
-    last: Annotated[Text, Query(description="length of the time range that ends now: 15m, 1h, 7d")] = None
+    last: Length = None
     start: Moment = None
     end: Moment = None
     service: Text = None

@@ -11,17 +11,19 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeAlias
 
-from fastapi import APIRouter, Query, Response
+import numpy as np
+from fastapi import APIRouter, Depends, Query, Response
 
 from tracelake import limits
 from tracelake._errors import NotFoundError, QueryError, UsageError
 from tracelake.lake.lake import Lake
-from tracelake.lake.trace_list import cut
+from tracelake.lake.trace_list import TraceFilter, cut
 from tracelake.limits import QUERY_MAX_CHARS, SEARCH_HITS_DEFAULT, TRACE_API_SPANS_MAX
 from tracelake.otlp.encode import encode, resource_spans
 from tracelake.results import Row, Trace
+from tracelake.search.query_parser import QuerySyntaxError, narrowed, parse
 from tracelake.search.results import SearchResults
 from tracelake.search.searcher import Sort
 from tracelake.search.semantic_search import Mode
@@ -45,10 +47,12 @@ def search(
     *,
     mode: Mode | None = None,
     vector: Sequence[float] | None = None,
+    time_range: TraceFilter | None = None,
     **options: Any,
 ) -> SearchResults:
-    """Return one page of `Lake.search`, which describes the options, with short texts. Raises BackPressureError if too
-    many searches with an embedding function run."""
+    """Return one page of `Lake.search`, which describes the options, with short texts. Spans start in the time range of
+    `time_range`. Raises BackPressureError if too many searches with an embedding function run."""
+    query = query if time_range is None else in_time(query, time_range)
     with _turn(mode, vector):
         results = lake.search(query, mode=mode, vector=vector, **options)
     results[:] = [replace(hit, **{name: cut(getattr(hit, name)) for name in _HIT_TEXTS}) for hit in results]
@@ -57,6 +61,34 @@ def search(
         for name, facet in results.facets.items()
     }
     return results
+
+
+def _time_range(
+    last: routes.Length = None, start: routes.Moment = None, end: routes.Moment = None
+) -> TraceFilter:
+    return TraceFilter.parse(last=last, start=start, end=end, tag=(), status=None)
+
+
+TimeRange: TypeAlias = Annotated[TraceFilter, Depends(_time_range)]
+"""Time range of the query parameters `last`, `start` and `end`."""
+
+
+def in_time(query: str, wanted: TraceFilter) -> str:
+    """Return a query with the time range of a filter. A query that does not parse is returned as it is, because its
+    error has positions in it."""
+    try:
+        parse(query.strip() or "*")
+    except QuerySyntaxError:
+        return query
+    ranges = (("start>=", wanted.start_ns), ("start<=", wanted.end_ns))
+    clauses = [
+        f"{operator}{np.datetime64(time_ns, 'ns')}Z" for operator, time_ns in ranges if time_ns is not None
+    ]
+    if wanted.last_ns is not None:
+        clauses.append(f"last {wanted.last_ns}ns")
+    for clause in clauses:
+        query = narrowed(query, clause)
+    return query
 
 
 @contextmanager
@@ -162,6 +194,7 @@ def span(
 def search_spans(
     lake: RequestLake,
     q: Annotated[str, Query(min_length=1)],
+    time_range: TimeRange,
     service: routes.Text = None,
     limit: routes.Hits = SEARCH_HITS_DEFAULT,
     sort: Sort = "score",
@@ -181,6 +214,7 @@ def search_spans(
         page=page,
         mode=mode,
         vector=None if vector is None else numbers_of(vector),
+        time_range=time_range,
     )
     return routes.json_response({"query": q, **results.to_dict()})
 
