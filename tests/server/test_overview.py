@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import re
+from urllib.parse import urlencode
 
 import pytest
 
@@ -88,8 +89,16 @@ def test_numbers_lead_to_the_list(client: Client) -> None:
     (interval, *_) = re.findall(r'<td><a href="([^"]+)"><time', page)
     assert interval.startswith("/overview?start=")
     assert client.get(html.unescape(interval)).status_code == 200
+    assert "/traces?last=520w&query=service%3Abank+status%3Aerror&service=shop" in html.unescape(page)
+    for query in (
+        "service:bank status:error",
+        "service:bank name:pay duration>=9000000000ns",
+        "model:gpt-4o",
+        "type:llm",
+    ):
+        assert urlencode({"last": "520w", "query": query}) in html.unescape(page), query
     (calls,) = re.findall(r'<a class="figure" href="([^"]+)">2</a>', page)
-    assert html.unescape(calls) == "/traces?last=520w&query=service%3Ashop&service=bank"
+    assert html.unescape(calls) == "/traces?last=520w&query=service%3Abank&service=shop"
     (error,) = re.findall(r'<a href="([^"]+)">no funds</a>', page)
     assert html.unescape(error) == "/traces?last=520w&query=status%3Aerror+%22no+funds%22"
 

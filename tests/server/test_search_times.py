@@ -39,3 +39,4 @@ def test_times_that_are_none(client: Client) -> None:
         for times in ("last=soon", "start=yesterday", "end=2025-13-01"):
             assert client.get(f"{path}?q=refund&{times}").status_code == 400
         assert client.get(f"{path}?q=refund&last=&start=&end=").status_code == 200
+    assert "did you mean start?" in client.get("/search?q=refund&stat=1h").text

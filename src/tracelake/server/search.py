@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Final, get_args
 from urllib.parse import urlencode
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import RedirectResponse
 
 from tracelake import limits
@@ -19,7 +19,7 @@ from tracelake.search.searcher import Sort
 from tracelake.search.semantic_search import Mode
 from tracelake.server.http_policy import RequestLake, status_of
 from tracelake.server.render import with_query
-from tracelake.server.routes import Hits, Text, render_page
+from tracelake.server.routes import Hits, Text, refuse_unknown, render_page
 from tracelake.server.trace_list_routes import find_id, presets_of
 from tracelake.server.traces import TimeRange, search
 from tracelake.tables.page_tokens import PageToken, token_of
@@ -69,7 +69,7 @@ class SearchLink:
     chosen: bool
 
 
-pages = APIRouter(include_in_schema=False)
+pages = APIRouter(include_in_schema=False, dependencies=[Depends(refuse_unknown)])
 """Search page."""
 
 

@@ -340,8 +340,8 @@ def overview_page(lake: RequestLake, request: Request, wanted: Wanted) -> Respon
         overview=shown,
         activity=shown.activity,
         types=TYPE_LABELS,
-        services=column_values(lake, "service"),
-        models=column_values(lake, "model"),
+        services=sorted(row["service"] for row in shown.services),
+        models=sorted(row["model"] for row in shown.models),
         presets=presets_of(request),
         wanted=wanted,
         parameters=request.query_params,
@@ -351,12 +351,17 @@ def overview_page(lake: RequestLake, request: Request, wanted: Wanted) -> Respon
         map=graph,
         drawing=draw(graph),
         box=BOX,
-        call_url=lambda row: with_query(clause_of("service", row["caller"]), service=row["callee"]),
-        operation_url=lambda row: with_query(
-            *(clause_of(name, row[name]) for name in ("service", "name") if row[name])
+        call_url=lambda row, *clauses: with_query(
+            clause_of("service", row["callee"]), *clauses, service=row["caller"]
         ),
+        spans_url=lambda row, *clauses: with_query(*_clauses_of(row), *clauses),
         error_url=lambda row: with_query("status:error", written(row["message"])),
     )
+
+
+def _clauses_of(row: Row) -> list[str]:
+    """Return the clauses that find the spans that a row of the overview counts."""
+    return [clause_of(name, row[name]) for name in ("service", "name", "model", "type") if row.get(name)]
 
 
 @api.get("/trace-sessions")
