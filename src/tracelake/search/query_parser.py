@@ -391,6 +391,18 @@ def narrowed(query: str, clause: str) -> str:
     return clause if query in ("", "*") else f"{query} {clause}"
 
 
+def add_clause(query: str, clauses: Sequence[str]) -> str:
+    """Add clauses to a query. A query that does not parse is returned as it is, because its error has positions in
+    it."""
+    try:
+        parse(query.strip() or "*")
+    except QuerySyntaxError:
+        return query
+    for clause in clauses:
+        query = narrowed(query, clause)
+    return query
+
+
 def widened(query: str, clauses: Sequence[str]) -> dict[str, str]:
     """For each clause that is a top-level condition of the query, return the query without that clause. The result is
     keyed by clause."""

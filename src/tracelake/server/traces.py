@@ -23,7 +23,7 @@ from tracelake.lake.trace_list import TraceFilter, cut
 from tracelake.limits import QUERY_MAX_CHARS, SEARCH_HITS_DEFAULT, TRACE_API_SPANS_MAX
 from tracelake.otlp.encode import encode, resource_spans
 from tracelake.results import Row, Trace
-from tracelake.search.query_parser import QuerySyntaxError, narrowed, parse
+from tracelake.search.query_parser import add_clause
 from tracelake.search.results import SearchResults
 from tracelake.search.searcher import Sort
 from tracelake.search.semantic_search import Mode
@@ -74,21 +74,14 @@ TimeRange: TypeAlias = Annotated[TraceFilter, Depends(_time_range)]
 
 
 def in_time(query: str, wanted: TraceFilter) -> str:
-    """Return a query with the time range of a filter. A query that does not parse is returned as it is, because its
-    error has positions in it."""
-    try:
-        parse(query.strip() or "*")
-    except QuerySyntaxError:
-        return query
+    """Return a query with the time range of a filter. Spans that start in the range match."""
     ranges = (("start>=", wanted.start_ns), ("start<=", wanted.end_ns))
     clauses = [
         f"{operator}{np.datetime64(time_ns, 'ns')}Z" for operator, time_ns in ranges if time_ns is not None
     ]
     if wanted.last_ns is not None:
         clauses.append(f"last {wanted.last_ns}ns")
-    for clause in clauses:
-        query = narrowed(query, clause)
-    return query
+    return add_clause(query, clauses)
 
 
 @contextmanager

@@ -20,8 +20,11 @@ function number(value) {
   return value > 0 && value < 1 ? small.format(value) : compact.format(value);
 }
 
+/** Steps of the axis of a count, which has no fractions. */
+const WHOLE = Array.from({ length: 48 }, (_, place) => [1, 2, 5][place % 3] * 10 ** Math.floor(place / 3));
+
 const UNITS = {
-  count: (value) => (Number.isInteger(value) ? number(value) : ""),
+  count: number,
   cost: (value) => `$${number(value)}`,
   ns: (value) => {
     const [size, unit] = value >= 1e9 ? [1e9, "s"] : value >= 1e6 ? [1e6, "ms"] : [1e3, "µs"];
@@ -72,10 +75,9 @@ function draw(figure, table) {
     label,
     stroke: color,
     value: (_, __, ___, at) => (at === null ? "" : cells[at]?.textContent || "0"),
-    points: { show: false },
     ...(kind === "lines"
-      ? { width: 2, dash: DASHES[index], spanGaps: true }
-      : { fill: color, width: 0, paths: uPlot.paths.bars({ size: [0.8, 40], radius: 0.15 }) }),
+      ? { width: 2, points: { size: 4 }, dash: DASHES[index], spanGaps: true }
+      : { fill: color, width: 0, points: { show: false }, paths: uPlot.paths.bars({ size: [0.8, 40], radius: 0.15 }) }),
   }));
   const axis = { stroke: style("--soft"), font: "11px system-ui, sans-serif", grid: { stroke: style("--line"), width: 1 }, ticks: { show: false } };
   const plot = new uPlot(
@@ -87,7 +89,7 @@ function draw(figure, table) {
       scales: { x: { range: () => table.range }, y: { range: (_, __, most) => [0, most > 0 ? most * 1.06 : 1] } },
       axes: [
         { ...axis, size: 32, space: 76, grid: { show: false }, values: TIMES },
-        { ...axis, size: 52, space: 26, gap: 6, values: (_, splits) => splits.map(UNITS[found[0].unit]) },
+        { ...axis, size: 52, space: 26, gap: 6, ...(found[0].unit === "count" ? { incrs: WHOLE } : {}), values: (_, splits) => splits.map(UNITS[found[0].unit]) },
       ],
       series: [{ label: "", value: (_, __, ___, at) => (at === null ? "" : (table.rows.get(at)?.cells[0].textContent ?? "")) }, ...series],
       cursor: { y: false, points: { show: kind === "lines" }, drag: { setScale: false }, sync: { key: "time", filters: { pub: (type) => type === "mousemove" || type === "mouseleave" } } },
