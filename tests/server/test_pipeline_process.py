@@ -270,21 +270,6 @@ def test_lines() -> None:
     check()
 
 
-def test_pandas_is_left_to_its_users() -> None:
-    """pyarrow does not import it for conversions; `to_pandas` does."""
-    code = """
-import sys
-import pyarrow as pa
-from tracelake.server import run  # imports all modules of a server and of its pipeline
-from tracelake.server.pipeline_process import skip_pandas
-skip_pandas()
-assert pa.array(["a", None]).null_count == 1 and pa.schema([("a", pa.int64())]).empty_table().num_rows == 0
-assert "pandas" not in sys.modules
-assert pa.table({"a": [1]}).to_pandas().shape == (1, 1)
-"""
-    subprocess.run([sys.executable, "-c", code], check=True)
-
-
 def test_it_has_no_secret_of_its_server(monkeypatch: pytest.MonkeyPatch) -> None:
     """The process has the server's environment, except for variables that only the server needs."""
     monkeypatch.setenv("TRACELAKE_OIDC_CLIENT_SECRET", "hush")

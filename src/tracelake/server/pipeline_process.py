@@ -36,8 +36,6 @@ from pathlib import Path
 from threading import Event, Lock, Thread
 from typing import Any, Final, NoReturn, Protocol
 
-import pyarrow as pa
-
 from tracelake import limits
 from tracelake._errors import TracelakeError, UsageError
 from tracelake.lake.lake import Lake
@@ -87,29 +85,6 @@ def _glibc() -> Any | None:
         if libc.mallopt and libc.malloc_trim:
             return libc
     return None
-
-
-class _PandasFinder:
-    """Import finder that has no pandas."""
-
-    @staticmethod
-    def find_spec(name: str, _path: object = None, _target: object = None) -> None:
-        """Raise ModuleNotFoundError for pandas."""
-        if name == "pandas":
-            raise ModuleNotFoundError(name)
-
-
-def skip_pandas() -> None:
-    """Let pyarrow convert values without pandas, if pandas is not imported yet.
-
-    If it is installed, the first `pa.array` imports it: 57 MiB of each process. `to_pandas` still imports it.
-    """
-    if "pandas" not in sys.modules:
-        sys.meta_path.insert(0, _PandasFinder)
-        try:
-            pa.array([0])
-        finally:
-            sys.meta_path.remove(_PandasFinder)
 
 
 class HeapTrimmer(PeriodicThread):
@@ -311,7 +286,6 @@ def main() -> None:
     logger.setLevel(job.log_level)
     logger.propagate = False
     trim_heap()
-    skip_pandas()
     _end(_work(job, channel, stopped))
 
 

@@ -39,7 +39,6 @@ from tracelake.server.pipeline_process import (
     PipelineHost,
     PipelineProcess,
     PipelineThread,
-    skip_pandas,
 )
 from tracelake.storage.local import raise_limit
 from tracelake.tasks.backoff import FailureLog, PeriodicThread
@@ -293,7 +292,6 @@ def serve(
     with ExitStack() as stack:
         stack.enter_context(once_per_second())
         stack.enter_context(HeapTrimmer())
-        skip_pandas()
         stack.callback(listener.close)
         pipeline_host = (
             _pipeline_host(lake, watch, interval_s, pipeline_hang_s if apart else None) if pipeline else None
