@@ -62,8 +62,8 @@ def test_a_search_is_completed_narrowed_sorted_paged_and_corrected(page: Page, s
     status.locator("a.chosen").click()
     expect(field).to_have_value("refund")
 
-    page.click(".orders >> text=oldest")
-    expect(page.locator(".orders [aria-current]")).to_have_text("oldest")
+    page.click(".sums .orders >> text=oldest")
+    expect(page.locator(".sums .orders [aria-current]")).to_have_text("oldest")
     expect(page.locator(".hits li")).to_have_count(20)
     page.click("text=Next")
     expect(page.locator(".pages")).to_contain_text("21–34 of 34")  # noqa: RUF001 an en dash
@@ -84,7 +84,7 @@ def test_a_search_has_a_time_range(page: Page, search_site: str) -> None:
     narrowed = total.inner_text()
     page.locator(".facets a", has_text="ERROR").click()
     expect(page.locator(".range summary")).to_contain_text("1970-01-01 00:00 UTC")
-    page.click(".orders >> text=oldest")
+    page.click(".sums .orders >> text=oldest")
     page.fill(".find input[name=q]", "refund")
     page.press(".find input[name=q]", "Enter")
     expect(page.locator(".range summary")).to_contain_text("1970-01-01 00:00 UTC")

@@ -286,11 +286,11 @@ def link(request: Request, path: str | None = None, **changed: str | float | Non
     removed = {"page", "offset", *changed}
     if removed & {"last", "start", "end"}:
         removed |= {"last", "start", "end"}
-    url = request.url.remove_query_params(list(removed)).include_query_params(
-        **{name: value for name, value in changed.items() if value is not None}
-    )
-    path = path or url.path
-    return f"{path}?{url.query}" if url.query else path
+    # A page has hundreds of links, so they are made without parsing the request's URL again.
+    others = [each for each in request.query_params.multi_items() if each[0] not in removed]
+    query = urlencode([*others, *(each for each in changed.items() if each[1] is not None)])
+    path = path or request.url.path
+    return f"{path}?{query}" if query else path
 
 
 def presets_of(request: Request) -> list[tuple[str, str, bool]]:
