@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -13,9 +14,12 @@ from tests.lake.test_erasure import SECRET, everything, fill, objects_with, with
 from tests.tracking.requests import payload, request, trace_id
 from tracelake.indexing.build import IndexBuilder, IndexedRows, StartedBuild
 from tracelake.indexing.merge import current_index, publish_merged
+from tracelake.lake import erasure
 from tracelake.lake.erasure import Erasures
 from tracelake.pipeline.continuous import InboxPipeline
-from tracelake.search.finalize import read_parts
+from tracelake.pipeline.outputs import builtin
+from tracelake.search.finalize import Redactions, finalize, read_parts
+from tracelake.search.model import Manifest
 from tracelake.search.protocol import parts_of_build
 from tracelake.shards.compaction import compact_tasks, run_compact_task
 from tracelake.shards.model import Batch
@@ -62,7 +66,8 @@ def test_a_slow_compaction_does_not_bring_rows_back(
 def test_a_slow_index_merge_does_not_bring_documents_back(
     lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline
 ) -> None:
-    """A merge that read index parts before the erasure is not committed after it."""
+    """A merge that read index parts before the erasure is not committed after it. The records of the replaced parts are
+    dropped a day later."""
     fill(store, pipeline)
     opened = lake._opened
     builder = IndexBuilder(opened.key_value, opened.objects, opened.config.buckets, InProcess())
@@ -74,11 +79,41 @@ def test_a_slow_index_merge_does_not_bring_documents_back(
     transactions = (0, standing.transaction + 1)
     wanted = IndexedRows(transactions, snapshot, standing.analyzer)
     receipts = builder.merge(started, parts, wanted, silent)
+    redactions = Redactions(opened.key_value, opened.objects, "spans")
     merged = parts_of_build("spans", receipts, *transactions, as_of=standing.transaction)
     assert lake.erase(trace=trace_id(1)).state == "finished"
-    assert not publish_merged(opened.repository, opened.objects, started, parts, merged)
+    assert not publish_merged(opened.repository, opened.objects, redactions, started, parts, merged)
+    lake.erasures.run()
+    assert {each.is_written for each in redactions.all().values()} == {True}
+    with mock.patch.object(erasure, "REDACTIONS_S", -1.0):
+        lake.erasures.run()
+    assert redactions.all() == {}
     assert lake.search(SECRET).total == 0
     assert lake.search("*").total == 2
+
+
+def test_a_slow_transaction_does_not_name_replaced_index_parts(
+    lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline, tmp_path: Path
+) -> None:
+    """A transaction that read the index before the erasure names the rewritten parts when it commits after it."""
+    fill(store, pipeline)
+    killed = mock.patch.object(Erasures, "_rewrite_index", side_effect=KeyboardInterrupt)
+    with killed, pytest.raises(KeyboardInterrupt):
+        lake.erase(trace=trace_id(1))
+    states: list[str] = []
+
+    def publish_late(*read: Any) -> tuple[str, Manifest]:
+        states.extend(report.state for report in lake.erasures.run())
+        return finalize(*read)
+
+    (tmp_path / "more.pb").write_bytes(payload((5, 1)))
+    with mock.patch.object(builtin, "finalize", publish_late):
+        report = lake.ingest(tmp_path / "more.pb", runner=InProcess())
+    assert (report.spans_new, states) == (1, ["finished"])
+    assert lake.verify().findings == ()
+    assert trace_id(1) not in {hit.trace_id for hit in lake.search("*")}
+    (erased,) = lake.erasures.all()
+    assert lake.erasures.verify(erased.id, [SECRET]).findings == ()
 
 
 def test_readers_in_other_processes_go_on(

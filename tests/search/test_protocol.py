@@ -10,8 +10,15 @@ from hypothesis import strategies as st
 
 from tests.altered import altered
 from tracelake._errors import DamageError, UsageError
-from tracelake.search.model import Manifest, Receipt, manifest_path, part_path
-from tracelake.search.protocol import INDEX_NEWEST_PARTS_MAX, assemble, choose, lists_to_join
+from tracelake.search import protocol
+from tracelake.search.model import Manifest, PartRef, Receipt, Redaction, manifest_path, part_path
+from tracelake.search.protocol import (
+    INDEX_NEWEST_PARTS_MAX,
+    assemble,
+    choose,
+    lists_to_join,
+    parts_of_build,
+)
 
 OURS = "settings-1"
 
@@ -186,6 +193,23 @@ def test_lists_stay_few_and_parts_are_seldom_written_again() -> None:
     assert total == 800 * 67
     assert longest <= 16
     assert written <= total * 16
+
+
+def test_redacted_parts_are_replaced() -> None:
+    """The last replacement counts, a part without documents disappears, and an unwritten replacement does not count."""
+    first, empty, pending, other, second, third = _parts(6)
+    redactions = [
+        Redaction(path=first.path, erasure="x", part=second, is_written=True),
+        Redaction(path=second.path, erasure="y", part=third, is_written=True),
+        Redaction(path=empty.path, erasure="x", is_written=True),
+        Redaction(path=pending.path, erasure="x", part=second),
+    ]
+    by_path = {each.path: each for each in redactions}
+    assert protocol.redacted([first, empty, pending, other], by_path) == (third, pending, other)
+
+
+def _parts(count: int) -> list[PartRef]:
+    return parts_of_build("i", [receipt(number, number + 1) for number in range(count)], 0, 1, as_of=0)
 
 
 def test_few_parts_need_no_list() -> None:

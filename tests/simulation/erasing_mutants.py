@@ -9,6 +9,7 @@ from tests.simulation.erasing import ErasingScenario
 from tests.simulation.mutants import Mutant
 from tracelake.erasure.protocol import ErasureStep, Mask, Observation, next_step, without_entry
 from tracelake.erasure.store import NOTHING_MASKED
+from tracelake.search.finalize import Redactions
 from tracelake.shards import protocol
 from tracelake.shards.model import BatchRef, ShardState
 from tracelake.testing import Faults
@@ -34,6 +35,23 @@ def _at_once(mask: Mask, erasure_id: str, upper: int) -> Mask:
     return without_entry(mask, erasure_id, 1_000)
 
 
+def _apply_nothing(redactions: Redactions, paths: Sequence[str]) -> int:
+    del redactions, paths
+    return 0
+
+
+class _Forgetful(Redactions):
+    apply = _apply_nothing
+
+
+_delete_replaced: Final = Redactions.delete_replaced
+
+
+def _forget_at_once(redactions: Redactions) -> None:
+    _delete_replaced(redactions)
+    redactions.forget({each.erasure for each in redactions.all().values()})
+
+
 def _mutant(what: str, name: str, wrong: object, *others: str, most: int = 60) -> Mutant:
     return Mutant(
         f"erasing: {what}",
@@ -45,8 +63,10 @@ def _mutant(what: str, name: str, wrong: object, *others: str, most: int = 60) -
     )
 
 
+_REDACTIONS: Final = "tracelake.search.finalize.Redactions."
 _STORE: Final = "tracelake.erasure.store."
 _ERASURES: Final = "tracelake.lake.erasure."
+_ALL: Final = ("compactor", "merger", "rebuilder", "collector", "reader")
 ERASING_MUTANTS: Final = [
     _mutant("a reader sees an erased row", f"{_STORE}ErasureStore.masked", lambda _: NOTHING_MASKED),
     _mutant(
@@ -59,4 +79,16 @@ ERASING_MUTANTS: Final = [
     _mutant("a pipeline forgets finished erasures", f"{_STORE}ErasureStore.ids_by_erasure", lambda _: {}),
     _mutant("the erasure ends before a late transaction", f"{_STORE}without_entry", _at_once),
     _mutant("replaced parts stay", f"{_ERASURES}next_step", _without_collection),
+    _mutant(
+        "a slow publisher undoes a redaction",
+        "tracelake.pipeline.outputs.builtin.Redactions",
+        _Forgetful,
+        *_ALL,
+        most=300,
+    ),
+    _mutant(
+        "a slow merge undoes a redaction", "tracelake.indexing.merge.Redactions", _Forgetful, *_ALL, most=300
+    ),
+    _mutant("a record is dropped at once", f"{_REDACTIONS}delete_replaced", _forget_at_once, *_ALL, most=300),
+    _mutant("a collection deletes a replacement", f"{_REDACTIONS}targets", lambda _: set(), *_ALL, most=300),
 ]

@@ -32,6 +32,7 @@ from tracelake.search.analyzers import Analyzer, current, get_analyzer, of_finge
 from tracelake.search.build import build_part, merge_parts
 from tracelake.search.documents import COLUMNS
 from tracelake.search.finalize import (
+    Redactions,
     clean_staging,
     read_manifest,
     read_parts,
@@ -489,6 +490,8 @@ class IndexRebuild:
         )
         path = manifest_path(INDEX, manifest.build)
         manifest = write_marker(self._objects, path, with_lists(self._objects, manifest))
+        # Safety: after the manifest is written and before its commit.
+        Redactions(self._builder.key_value, self._objects, INDEX).apply([path])
         # A commit never moves an index back to fewer transactions, and replaces only the index that it has
         # read. If another commit is faster, this one changes nothing.
         commit_id = self._repository.commit_entries(

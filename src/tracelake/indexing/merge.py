@@ -24,7 +24,14 @@ from tracelake.indexing.build import IndexBuilder, IndexedRows, StartedBuild
 from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX
 from tracelake.scratch import scratch_directory
 from tracelake.search.analyzers import Analyzer, of_fingerprint
-from tracelake.search.finalize import clean_staging, read_list, read_parts, with_lists, write_marker
+from tracelake.search.finalize import (
+    Redactions,
+    clean_staging,
+    read_list,
+    read_parts,
+    with_lists,
+    write_marker,
+)
 from tracelake.search.model import Manifest, PartRef, manifest_path
 from tracelake.search.protocol import (
     INDEX_FAN_OUT,
@@ -97,6 +104,7 @@ class IndexMerger:
         self._window_s = window_s
         self._objects = builder.objects
         self._repository = Repository(builder.key_value, builder.objects)
+        self._redactions = Redactions(builder.key_value, builder.objects, INDEX)
         self._again = RetrySchedule(self.fan_out)
         self._replaced_rows = 0
         """Documents of replaced rows when the generations were last checked for them."""
@@ -192,6 +200,7 @@ class IndexMerger:
         won = _commit(
             self._repository,
             self._objects,
+            self._redactions,
             started,
             f"{started.build}-000",
             draft,
@@ -250,7 +259,7 @@ class IndexMerger:
     def _merge(self, standing: CurrentIndex, run: Sequence[Generation], progress: OnProgress) -> bool:
         parts = [part for each in run for part in each.parts]
         started, merged = self._build(standing, (run[0].lower, run[-1].upper), progress, parts)
-        won = publish_merged(self._repository, self._objects, started, parts, merged)
+        won = publish_merged(self._repository, self._objects, self._redactions, started, parts, merged)
         clean_staging(self._objects, INDEX, started.build)
         return won
 
@@ -323,6 +332,7 @@ def current_index(repository: Repository, objects: ObjectStore, not_before: int 
 def publish_merged(
     repository: Repository,
     objects: ObjectStore,
+    redactions: Redactions,
     started: StartedBuild,
     run: Sequence[PartRef],
     merged: Sequence[PartRef],
@@ -344,7 +354,7 @@ def publish_merged(
         if draft is None:
             return False
         message = f"index merged: {len(run)} parts are {len(merged)}, of {draft.part_count}"
-        if _commit(repository, objects, started, build, draft, standing, message):
+        if _commit(repository, objects, redactions, started, build, draft, standing, message):
             return True
     raise ContentionError(
         f"the merged parts lost the commit race to {CONDITIONAL_WRITE_TRIES_MAX} transactions in a row; "
@@ -355,6 +365,7 @@ def publish_merged(
 def _commit(
     repository: Repository,
     objects: ObjectStore,
+    redactions: Redactions,
     started: StartedBuild,
     build: str,
     draft: Manifest,
@@ -365,6 +376,7 @@ def _commit(
     path = manifest_path(INDEX, build)
     draft = replace(draft, build=build, parent=standing.path)
     manifest = write_marker(objects, path, with_lists(objects, draft))
+    redactions.apply([path])  # Safety: after the manifest is written and before its commit.
     commit_id = repository.commit_entries(
         {INDEX_ENTRY: IndexAt(path, manifest.upper, started.epoch, replaces=standing.path)},
         message=message,

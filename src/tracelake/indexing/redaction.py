@@ -2,14 +2,14 @@
 
 A commit names a manifest, and the manifest names the parts. A rewritten part has another checksum and path. Every
 manifest that names the old part is therefore replaced under its own path, and no commit changes. A record of each
-replaced part stays until the erasure ends, so that a manifest that a slow writer publishes later is repaired as well.
+replaced part stays after the erasure ends. Processes that publish a manifest late apply it (see `search.finalize`).
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -20,10 +20,10 @@ from tracelake.scratch import scratch_directory
 from tracelake.search import model
 from tracelake.search.analyzers import of_fingerprint
 from tracelake.search.build import merge_parts, no_index
-from tracelake.search.finalize import clean_staging, published, read_list
-from tracelake.search.model import ListRef as ListOf
+from tracelake.search.finalize import Redactions, clean_staging, published, read_list
 from tracelake.search.open_index import OpenIndex
-from tracelake.storage import ObjectStore, delete_all
+from tracelake.search.protocol import replacement
+from tracelake.storage import KeyValueStore, ObjectStore
 from tracelake.tables.view import INDEX
 
 MANIFESTS = f"search/{INDEX}/manifests/"
@@ -39,21 +39,21 @@ class RedactedIndex:
     """Bytes of the replaced parts."""
     manifests: int = 0
     """Manifests that name other parts now."""
-    replaced: dict[str, model.PartRef | None] = field(default_factory=dict)
 
 
 class IndexRedactor:
     """Removes traces from all index parts. Parts that it has found clean are not read again."""
 
-    def __init__(self, objects: ObjectStore, epoch: int) -> None:
+    def __init__(self, key_value: KeyValueStore, objects: ObjectStore, epoch: int, erasure: str = "") -> None:
         self._objects = objects
         self._epoch = epoch
         self._clean: set[str] = set()
+        self.redactions = Redactions(key_value, objects, INDEX, erasure)
 
     def count(self, trace_ids: Collection[str]) -> int:
-        """Count the documents of traces in all parts that a manifest names."""
-        documents = 0
-        for part, manifest in self._parts().values():
+        """Count the documents of traces in all parts that a manifest names, and names of replaced parts."""
+        parts, documents = self._parts()
+        for part, manifest in parts.values():
             if part.path not in self._clean:
                 erased, _ = self._documents(part, manifest, trace_ids)
                 documents += len(erased)
@@ -63,44 +63,54 @@ class IndexRedactor:
 
     def checksums(self) -> set[str]:
         """Return the checksums of all parts that a manifest names."""
-        return {part.sha256 for part, _ in self._parts().values()}
+        return {part.sha256 for part, _ in self._parts()[0].values()}
 
     def rewrite(self, trace_ids: Collection[str]) -> RedactedIndex:
         """Rewrite the parts with documents of these traces, and replace them in all manifests."""
-        result = RedactedIndex()
-        for part, manifest in self._parts().values():
+        result, unfinished = RedactedIndex(), self.redactions.all()
+        for part, manifest in self._parts()[0].values():
             if part.path in self._clean:
                 continue
             erased, others = self._documents(part, manifest, trace_ids)
             if not len(erased):
                 self._clean.add(part.path)
                 continue
-            result.replaced[part.path] = self._without(part, manifest, others)
-            result.documents += len(erased)
-            result.parts += 1
-            result.size_bytes += part.size_bytes
-        if result.replaced:
-            # Parts before manifests before deletions: an interrupted run leaves a readable index.
-            result.manifests = self._replace(result.replaced)
-            delete_all(self._objects, list(result.replaced))
+            rewritten, data = self._without(part, manifest, others)
+            if self.redactions.replace(part.path, rewritten, data, unfinished.get(part.path)):
+                result.documents += len(erased)
+                result.parts += 1
+                result.size_bytes += part.size_bytes
+        # Safety: listed after all replacements are recorded. A manifest that is written later is not committed
+        # before its writer has applied them.
+        result.manifests = self.redactions.apply([path for path, _ in self._manifests()])
         return result
+
+    def forget(self, erasures: Collection[str]) -> None:
+        """Drop the records of replaced parts of erasures that ended long ago."""
+        if any(each.erasure in erasures for each in self.redactions.all().values()):
+            self.redactions.apply([path for path, _ in self._manifests()])
+            self.redactions.forget(erasures)
 
     def _manifests(self) -> Iterator[tuple[str, model.Manifest]]:
         for info in list(self._objects.list(MANIFESTS)):
             if (manifest := published(self._objects, info.path)) is not None:
                 yield info.path, manifest
 
-    def _parts(self) -> dict[str, tuple[model.PartRef, model.Manifest]]:
-        """Return each part that some manifest names, with one of these manifests."""
+    def _parts(self) -> tuple[dict[str, tuple[model.PartRef, model.Manifest]], int]:
+        """Return each part that some manifest names, with one of these manifests, and the number of names of replaced
+        parts and lists."""
         parts: dict[str, tuple[model.PartRef, model.Manifest]] = {}
-        lists: dict[str, Sequence[model.PartRef]] = {}
+        redactions = self.redactions.all()
+        names: set[str] = set()
         for _, manifest in self._manifests():
             for ref in manifest.lists:
-                if ref.path not in lists:
-                    lists[ref.path] = read_list(self._objects, ref)
-                    parts |= {part.path: (part, manifest) for part in lists[ref.path]}
+                if ref.path not in names:
+                    names.add(ref.path)
+                    if replacement(ref.path, redactions) is None:
+                        parts |= {part.path: (part, manifest) for part in read_list(self._objects, ref)}
             parts |= {part.path: (part, manifest) for part in manifest.newest}
-        return parts
+        replaced = {path for path in names | set(parts) if replacement(path, redactions) is not None}
+        return {path: each for path, each in parts.items() if path not in replaced}, len(replaced)
 
     def _documents(
         self, part: model.PartRef, manifest: model.Manifest, trace_ids: Collection[str]
@@ -120,10 +130,10 @@ class IndexRedactor:
 
     def _without(
         self, part: model.PartRef, manifest: model.Manifest, others: model.RowIds
-    ) -> model.PartRef | None:
-        """Write a part with the other documents; return None if there are none."""
+    ) -> tuple[model.PartRef | None, bytes]:
+        """Return a part with the other documents, and its bytes; None if there are none."""
         if not len(others):
-            return None
+            return None, b""
         analyzer = of_fingerprint(manifest.fingerprint)
         assert analyzer is not None
         kind = manifest.vectors
@@ -144,9 +154,9 @@ class IndexRedactor:
         assert receipt.path is not None
         assert receipt.sha256 is not None
         path = model.part_path(INDEX, part.build, receipt.sha256)
-        self._objects.put(path, self._objects.get(receipt.path))
+        data = self._objects.get(receipt.path)
         clean_staging(self._objects, INDEX, build)
-        return replace(
+        rewritten = replace(
             part,
             path=path,
             documents=receipt.documents,
@@ -155,43 +165,4 @@ class IndexRedactor:
             vectors=receipt.vectors,
             contents=receipt.contents,
         )
-
-    def _replace(self, replaced: dict[str, model.PartRef | None]) -> int:
-        """Replace parts in all manifests and their lists; return the number of changed manifests."""
-        manifests = 0
-        lists: dict[str, ListOf | None] = {}
-        for path, manifest in self._manifests():
-            newest = _replaced(manifest.newest, replaced)
-            for ref in manifest.lists:
-                if ref.path not in lists:
-                    lists[ref.path] = self._list(ref, replaced)
-            changed = replace(
-                manifest,
-                newest=newest,
-                lists=tuple(new for ref in manifest.lists if (new := lists[ref.path]) is not None),
-            )
-            if changed != manifest:
-                self._objects.put(path, changed.to_json(path))
-                manifests += 1
-        delete_all(self._objects, [path for path, new in lists.items() if new is None or new.path != path])
-        return manifests
-
-    def _list(self, ref: ListOf, replaced: dict[str, model.PartRef | None]) -> ListOf | None:
-        before = read_list(self._objects, ref)
-        parts = _replaced(before, replaced)
-        if parts == before:
-            return ref
-        if not parts:
-            return None
-        together = model.PartList(parts=parts)
-        build = ref.path.split("/")[-2]
-        path = model.list_path(INDEX, build, together)
-        self._objects.put(path, together.to_json(path))
-        return ListOf(path=path, parts=len(parts), documents=sum(part.documents for part in parts))
-
-
-def _replaced(
-    parts: Sequence[model.PartRef], replaced: dict[str, model.PartRef | None]
-) -> tuple[model.PartRef, ...]:
-    others = (replaced.get(part.path, part) for part in parts)
-    return tuple(part for part in others if part is not None)
+        return rewritten, data

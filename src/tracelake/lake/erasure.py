@@ -21,7 +21,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, assert_never
 from urllib.parse import unquote
@@ -68,6 +68,8 @@ _CHECKSUM: Final = re.compile("[0-9a-f]{64}")
 _SQLITE: Final = "sqlite://"
 _SHOWN_MAX: Final = 20
 """Quarantined inputs that a report names."""
+REDACTIONS_S: Final = 86_400.0
+"""Time after an erasure for which processes may publish index manifests that they began before it."""
 _COLLECTIONS: Final = 3
 """Collections after which every object that no state names is deleted."""
 OUT_OF_REACH: Final = (
@@ -242,9 +244,9 @@ class ErasureScan:
             except TracelakeError as error:
                 self._unread.append(f"{info.path}: {error}")
 
-    def index(self, objects: ObjectStore, epoch: int) -> None:
+    def index(self, index: IndexRedactor) -> None:
         """Search all index parts for the trace ids, whose terms are compressed."""
-        count = IndexRedactor(objects, epoch).count(self._trace_ids)
+        count = index.count(self._trace_ids)
         if count:
             self._findings.append(
                 Finding("erased", "index", "search/", f"it has {count} documents of the traces")
@@ -390,16 +392,19 @@ class Erasures:
         return [self._run(each) for each in records if erasure_id is not None or each.id in is_due]
 
     def _forget_expired(self) -> None:
-        """Forget the lists of ids that have expired, so that late spans of these traces are accepted again."""
-        before = datetime.now(UTC) - timedelta(seconds=limits.ERASED_IDS_S)
+        """Forget the lists of ids that have expired, so that late spans of these traces are accepted again. Forget old
+        records of replaced index parts."""
         recent = {each.id for each in self._store.mask_now().finished}
-        expired = [
-            record.id
+        times = {
+            record.id: datetime.fromisoformat(record.finished)
             for record in (self._store.all() if recent else ())
-            if record.id in recent
-            and record.finished is not None
-            and datetime.fromisoformat(record.finished) < before
-        ]
+            if record.id in recent and record.finished is not None
+        }
+        now = datetime.now(UTC)
+        if old := {each for each, at in times.items() if (now - at).total_seconds() > REDACTIONS_S}:
+            opened = self._opened
+            IndexRedactor(opened.key_value, opened.objects, opened.repository.epoch()).forget(old)
+        expired = [each for each, at in times.items() if (now - at).total_seconds() > limits.ERASED_IDS_S]
         if expired:
             self._store.forget(expired)
 
@@ -412,7 +417,7 @@ class Erasures:
         opened, record = self._opened, self._store.get(erasure_id)
         scan = ErasureScan(record.id, self._store.ids(record.path), values)
         scan.objects("object", opened.objects)
-        scan.index(opened.objects, opened.repository.epoch())
+        scan.index(IndexRedactor(opened.key_value, opened.objects, opened.repository.epoch()))
         if not in_memory(opened.location.records_url):
             with closing(open_key_value(opened.location.records_url)) as key_value:
                 scan.records(key_value, opened.config.id)
@@ -514,6 +519,7 @@ class Erasures:
     def _collect(self, record: ErasureRecord) -> ErasureRecord:
         """Delete the objects that no state names, also those that readers with a lease may still read."""
         opened, maintenance = self._opened, Maintenance(self._opened)
+        self._index_of(record).redactions.delete_replaced()
         # Their transactions are committed. A process that needs some nevertheless reads the input again.
         staged_until_ms = record.barrier.get("staged_ms", 0)
         staged = (info for info in opened.objects.list(STAGING) if info.modified_s * 1000 <= staged_until_ms)
@@ -648,7 +654,9 @@ class Erasures:
 
     def _index_of(self, record: ErasureRecord) -> IndexRedactor:
         if record.id not in self._index:
-            self._index[record.id] = IndexRedactor(self._opened.objects, self._opened.repository.epoch())
+            opened = self._opened
+            epoch = opened.repository.epoch()
+            self._index[record.id] = IndexRedactor(opened.key_value, opened.objects, epoch, record.id)
         return self._index[record.id]
 
     def _put(self, record: ErasureRecord, **changes: Any) -> ErasureRecord:

@@ -28,6 +28,7 @@ from tracelake.limits import EPOCH_MIN_S, JOURNAL_TRANSACTIONS_KEPT
 from tracelake.pipeline.publish import Outputs
 from tracelake.results import CompactReport, GcReport, IndexReport
 from tracelake.search.finalize import CollectedIndexParts as IndexCollected
+from tracelake.search.finalize import Redactions
 from tracelake.search.finalize import collect as collect_index
 from tracelake.search.vectors import requested_vectors
 from tracelake.shards.shard import Shard
@@ -257,6 +258,7 @@ class Maintenance:
                     is_over,
                     dry_run=dry_run,
                     is_superseded=is_superseded,
+                    read_targets=Redactions(self._opened.key_value, self._opened.singly(), INDEX).targets,
                 )
         distinct_damage = tuple(dict.fromkeys(damage))
         return [

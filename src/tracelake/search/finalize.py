@@ -13,6 +13,10 @@ are garbage. Without a marker all objects stay, because another finalizer may co
 A rebuild of the index is never completed by another process. Its name contains the epoch of garbage collection. Two
 epochs later no commit can name it for the first time (`versions.protocol.is_fresh`). Objects of it that no commit
 names are then garbage.
+
+An erasure replaces parts in manifests (`Redactions`). It records each replacement before it changes a manifest. A
+process that publishes a manifest applies these records between the manifest and its commit. Either this process sees
+the record, or the eraser sees the manifest. So no commit names a deleted part, and no slow process undoes an erasure.
 """
 
 from __future__ import annotations
@@ -21,19 +25,37 @@ import contextlib
 import hashlib
 import re
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from msgspec.structs import replace
 
-from tracelake._errors import DamageError, NotFoundError, StorageError, UsageError
+from tracelake._errors import ContentionError, DamageError, NotFoundError, StorageError, UsageError
 from tracelake.formats import is_intact
+from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX
 from tracelake.search import model
 from tracelake.search.analyzers import ENGLISH
-from tracelake.search.protocol import assemble, choose, first_missing, lists_to_join
+from tracelake.search.protocol import (
+    assemble,
+    choose,
+    first_missing,
+    lists_to_join,
+    redacted,
+    replacement,
+)
 from tracelake.search.vectors import VectorSettings
-from tracelake.storage.ports import ObjectInfo, ObjectStore
+from tracelake.storage.ports import (
+    ABSENT,
+    Done,
+    Entry,
+    Expected,
+    KeyValueStore,
+    ObjectInfo,
+    ObjectStore,
+    Version,
+    settle,
+)
 from tracelake.storage.wrappers import delete_all, remove_folders
 
 
@@ -280,6 +302,141 @@ def write_marker(objects: ObjectStore, path: str, draft: model.Manifest) -> mode
     return read_manifest(objects, path)
 
 
+REDACTIONS: Final = "index-redactions"
+"""Partition of the records of replaced parts and lists."""
+
+
+class Redactions:
+    """Replaced parts and lists of an index. Threads and processes may share them."""
+
+    def __init__(self, key_value: KeyValueStore, objects: ObjectStore, index: str, erasure: str = "") -> None:
+        """Open the records. New ones are of this erasure."""
+        self._key_value = key_value
+        self._objects = objects
+        self._index = index
+        self._erasure = erasure
+
+    def all(self) -> dict[str, model.Redaction]:
+        """Return the redactions by the path of the replaced object."""
+        found = (model.Redaction.from_json(each.value, each.key) for each in self._key_value.scan(REDACTIONS))
+        return {each.path: each for each in found}
+
+    def targets(self) -> set[str]:
+        """Return the paths of the replacements, also of those that an eraser is about to write."""
+        return {each.target for each in self.all().values() if each.target is not None}
+
+    def replace(
+        self, path: str, by: model.PartRef | model.ListRef | None, data: bytes, before: model.Redaction | None
+    ) -> bool:
+        """Write the replacement of an object, and record it. `before` is the unfinished redaction that another process
+        left. Return False if another process records a replacement at the same time."""
+        part = by if isinstance(by, model.PartRef) else None
+        part_list = by if isinstance(by, model.ListRef) else None
+        erasure = self._erasure or (before.erasure if before is not None else "")
+        planned = model.Redaction(path=path, erasure=erasure, part=part, part_list=part_list)
+        key = _key_of(path)
+        entry = self._key_value.get(REDACTIONS, key)
+        if (None if entry is None else model.Redaction.from_json(entry.value, key)) != before:
+            return False
+        # Safety: garbage collection spares the targets of all records, so the record comes before the object.
+        version = self._swap(key, planned, ABSENT if entry is None else entry.version)
+        if version is None:
+            return False
+        if by is not None:
+            self._objects.put(by.path, data)
+        return self._swap(key, replace(planned, is_written=True), version) is not None
+
+    def _swap(self, key: str, redaction: model.Redaction, expected: Expected) -> Version | None:
+        value = redaction.to_json(key)
+        outcome = self._key_value.set_if(REDACTIONS, key, value, expected)
+
+        def is_ours(entry: Entry) -> bool:
+            return entry.value == value
+
+        settled = settle(self._key_value, REDACTIONS, key, outcome, is_mine=is_ours)
+        return settled.version if isinstance(settled, Done) else None
+
+    def apply(self, paths: Sequence[str]) -> int:
+        """Replace redacted parts in published manifests, until there are no new redactions. Return the number of
+        changed manifests.
+
+        Raises:
+            ContentionError: other processes recorded other replacements, too many times in a row.
+        """
+        changed: set[str] = set()
+        before: dict[str, model.Redaction] = {}
+        for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
+            redactions = self.all()
+            if redactions == before:
+                return len(changed)
+            lists: dict[str, model.ListRef | None] = {}
+            if all(self._apply(path, redactions, lists, changed) for path in paths):
+                before = redactions
+        raise ContentionError("index parts were replaced too many times by other erasures; try again.")
+
+    def _apply(
+        self,
+        path: str,
+        redactions: Mapping[str, model.Redaction],
+        lists: dict[str, model.ListRef | None],
+        changed: set[str],
+    ) -> bool:
+        """Replace redacted parts in one manifest. Return False if another process replaces one of its lists."""
+        manifest = published(self._objects, path)
+        if manifest is None:
+            return True
+        for ref in manifest.lists:
+            if ref.path not in lists:
+                current, is_done = self._list(ref, redactions)
+                if not is_done:
+                    return False
+                lists[ref.path] = current
+        current_lists = (lists[ref.path] for ref in manifest.lists)
+        after = replace(
+            manifest,
+            newest=redacted(manifest.newest, redactions),
+            lists=tuple(ref for ref in current_lists if ref is not None),
+        )
+        if after != manifest:
+            self._objects.put(path, after.to_json(path))
+            changed.add(path)
+        return True
+
+    def _list(
+        self, ref: model.ListRef, redactions: Mapping[str, model.Redaction]
+    ) -> tuple[model.ListRef | None, bool]:
+        """Return the list without redacted parts, and whether its replacement is recorded."""
+        if (redaction := replacement(ref.path, redactions)) is not None:
+            if redaction.part_list is None:
+                return None, True
+            ref = redaction.part_list
+        before = read_list(self._objects, ref)
+        parts = redacted(before, redactions)
+        if parts == before:
+            return ref, True
+        together = model.PartList(parts=parts)
+        path = model.list_path(self._index, ref.path.split("/")[-2], together)
+        documents = sum(part.documents for part in parts)
+        current = model.ListRef(path=path, parts=len(parts), documents=documents) if parts else None
+        earlier = redactions.get(ref.path)
+        return current, self.replace(ref.path, current, together.to_json(path), earlier)
+
+    def delete_replaced(self) -> None:
+        """Delete the objects that this erasure replaced in all manifests."""
+        done = (each for each in self.all().values() if each.is_written and each.erasure == self._erasure)
+        delete_all(self._objects, [each.path for each in done])
+
+    def forget(self, erasures: Collection[str]) -> None:
+        """Drop the records of these erasures."""
+        for path, redaction in self.all().items():
+            if redaction.erasure in erasures:
+                self._key_value.erase(REDACTIONS, _key_of(path))
+
+
+def _key_of(path: str) -> str:
+    return hashlib.sha256(path.encode()).hexdigest()
+
+
 _REBUILT: Final = re.compile(r"rebuild-(\d+)-")
 _KINDS: Final = ("staging", "parts", "lists")
 
@@ -300,6 +457,7 @@ def collect(
     *,
     dry_run: bool = False,
     is_superseded: Callable[[str], bool] = lambda _: False,
+    read_targets: Callable[[], Collection[str]] = lambda: (),
 ) -> CollectedIndexParts:
     """Delete the garbage of an index.
 
@@ -311,8 +469,12 @@ def collect(
         dry_run: Delete nothing.
         is_superseded: Whether no pipeline continues from a transaction's build any more. Its objects are then deleted
             unless a reached manifest names them.
+        read_targets: Returns the replacements of redacted objects, which manifests may not name yet.
     """
-    doomed = list(_garbage(objects, index, reached, is_over, is_superseded))
+    garbage = list(_garbage(objects, index, reached, is_over, is_superseded))
+    # Safety: read after the objects were listed. A replacement is recorded before it is written.
+    targets = read_targets()
+    doomed = [info for info in garbage if info.path not in targets]
     if not dry_run:
         delete_all(objects, [info.path for info in doomed])
         folders = {info.path.rpartition("/")[0] for info in doomed}

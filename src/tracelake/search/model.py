@@ -304,6 +304,30 @@ class Manifest(_ManifestRecord, frozen=True, kw_only=True, forbid_unknown_fields
         return sum(one.parts for one in self.lists) + len(self.newest)
 
 
+class Redaction(_ManifestRecord, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Replacement of a part, or of a list of parts, by one without the documents of erased traces."""
+
+    path: str
+    """Path of the replaced object."""
+    erasure: str
+    """Id of the erasure."""
+    part: PartRef | None = None
+    part_list: ListRef | None = None
+    is_written: bool = False
+    """Whether the replacement exists. If it is neither a part nor a list, no document is left."""
+
+    @property
+    def target(self) -> str | None:
+        """The path of the replacement; None if no document is left."""
+        replacement = self.part or self.part_list
+        return None if replacement is None else replacement.path
+
+    @classmethod
+    def from_json(cls, data: bytes, path: str) -> Redaction:
+        """Read a redaction. Raises DamageError if it does not decode."""
+        return _decode(cls, data, path)
+
+
 @dataclass(frozen=True, slots=True)
 class PartProblem:
     """Part or list of a manifest that cannot be searched."""

@@ -27,7 +27,7 @@ from tracelake import batching
 from tracelake._errors import DamageError, UsageError
 from tracelake.batching import ONE_WINDOW, Windows, batches
 from tracelake.limits import INDEX_MERGED_MAX_BYTES, INDEX_REBUILT_PART_ROWS
-from tracelake.search.model import Manifest, PartRef, Receipt, manifest_path, part_path
+from tracelake.search.model import Manifest, PartRef, Receipt, Redaction, manifest_path, part_path
 from tracelake.search.vectors import PartVectors, VectorSettings
 
 INDEX_NEWEST_PARTS_MAX: Final = 8
@@ -396,6 +396,27 @@ def without_vectors(generations: Sequence[Generation], vectors: VectorSettings |
     return [
         each for each in generations if not all(has_vectors(part.vectors, vectors) for part in each.parts)
     ]
+
+
+def replacement(path: str, redactions: Mapping[str, Redaction]) -> Redaction | None:
+    """Return the last redaction of a part or list, whose replacement may be redacted too; None if it is current.
+
+    Only written replacements count, because a crashed eraser may never write the others.
+    """
+    last = None
+    while (redaction := redactions.get(path)) is not None and redaction.is_written:
+        last = redaction
+        if redaction.target is None:
+            break
+        path = redaction.target
+    return last
+
+
+def redacted(parts: Sequence[PartRef], redactions: Mapping[str, Redaction]) -> tuple[PartRef, ...]:
+    """Replace the redacted ones of these parts."""
+    current = ((part, replacement(part.path, redactions)) for part in parts)
+    replaced = (part if redaction is None else redaction.part for part, redaction in current)
+    return tuple(part for part in replaced if part is not None)
 
 
 def with_merged(

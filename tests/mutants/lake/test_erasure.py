@@ -19,6 +19,7 @@ from tracelake.indexing.redaction import IndexRedactor
 from tracelake.lake import erasure
 from tracelake.pipeline import driver
 from tracelake.pipeline.continuous import InboxPipeline
+from tracelake.pipeline.outputs import builtin
 from tracelake.tables import redaction
 from tracelake.tables.scan import Scan
 from tracelake.tracking import store as tracking
@@ -108,6 +109,15 @@ def test_a_store_that_forgets_erased_traces_is_caught(lake: Lake, store: Trackin
         pytest.raises(AssertionError),
     ):
         test_erasure.test_late_spans_of_an_erased_trace_are_refused(lake, store)
+
+
+def test_a_slow_publisher_that_undoes_a_redaction_is_caught(
+    lake: Lake, store: TrackingStore, pipeline: InboxPipeline, tmp_path: Path
+) -> None:
+    """A transaction applies the records of replaced parts before its commit."""
+    test = test_erasure_races.test_a_slow_transaction_does_not_name_replaced_index_parts
+    with mock.patch.object(builtin, "Redactions"), pytest.raises((AssertionError, TracelakeError)):
+        test(lake, store, pipeline, tmp_path)
 
 
 def test_an_ingest_that_fails_beside_an_erasure_is_caught(

@@ -18,7 +18,7 @@ from tracelake.pipeline.outputs.external import OvertakenError, Publication, Sea
 from tracelake.pipeline.run_result import Counts, now
 from tracelake.replicas.replica import BatchCounts
 from tracelake.search.analyzers import get_analyzer
-from tracelake.search.finalize import finalize, finalize_nothing, published
+from tracelake.search.finalize import Redactions, finalize, finalize_nothing, published
 from tracelake.search.model import Manifest, manifest_path
 from tracelake.search.protocol import first_missing
 from tracelake.search.vectors import IndexSettings
@@ -144,8 +144,7 @@ class IndexOutput:
         """Make the staged index parts part of the index, and add its entry to the commit. Changes nothing if this was
         done before."""
         t = sealed.transaction
-        path = self._finalize(t, base_of(self._repository, self._objects, t))
-        publication.entries[INDEX_ENTRY] = IndexAt(path, t + 1)
+        self._add_entry(t, self._finalize(t, base_of(self._repository, self._objects, t)), publication)
 
     def skip(self, record: QuarantineRecord, publication: Publication) -> None:
         """Publish an index with the same documents as before the transaction."""
@@ -160,6 +159,11 @@ class IndexOutput:
         else:
             self._stage(t, base)
             path = self._finalize(t, base)
+        self._add_entry(t, path, publication)
+
+    def _add_entry(self, t: int, path: str, publication: Publication) -> None:
+        # Safety: after the manifest is written and before its commit, whichever process wrote it.
+        Redactions(self._key_value, self._objects, INDEX).apply([path])
         publication.entries[INDEX_ENTRY] = IndexAt(path, t + 1)
 
     def _settings(self, base: Manifest | None) -> IndexSettings:
