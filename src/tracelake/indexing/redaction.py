@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +17,7 @@ import numpy as np
 import tantivy
 from msgspec.structs import replace
 
+from tracelake._errors import DamageError, NotFoundError
 from tracelake.scratch import scratch_directory
 from tracelake.search import model
 from tracelake.search.analyzers import of_fingerprint
@@ -54,7 +56,9 @@ class IndexRedactor:
         """Count the documents of traces in all parts that a manifest names, and names of replaced parts."""
         parts, documents = self._parts()
         for part, manifest in parts.values():
-            if part.path not in self._clean:
+            if part.path in self._clean:
+                continue
+            with self._unless_collected(part):
                 erased, _ = self._documents(part, manifest, trace_ids)
                 documents += len(erased)
                 if not len(erased):
@@ -71,15 +75,16 @@ class IndexRedactor:
         for part, manifest in self._parts()[0].values():
             if part.path in self._clean:
                 continue
-            erased, others = self._documents(part, manifest, trace_ids)
-            if not len(erased):
-                self._clean.add(part.path)
-                continue
-            rewritten, data = self._without(part, manifest, others)
-            if self.redactions.replace(part.path, rewritten, data, unfinished.get(part.path)):
-                result.documents += len(erased)
-                result.parts += 1
-                result.size_bytes += part.size_bytes
+            with self._unless_collected(part):
+                erased, others = self._documents(part, manifest, trace_ids)
+                if not len(erased):
+                    self._clean.add(part.path)
+                    continue
+                rewritten, data = self._without(part, manifest, others)
+                if self.redactions.replace(part.path, rewritten, data, unfinished.get(part.path)):
+                    result.documents += len(erased)
+                    result.parts += 1
+                    result.size_bytes += part.size_bytes
         # Safety: listed after all replacements are recorded. A manifest that is written later is not committed
         # before its writer has applied them.
         result.manifests = self.redactions.apply([path for path, _ in self._manifests()])
@@ -90,6 +95,16 @@ class IndexRedactor:
         if any(each.erasure in erasures for each in self.redactions.all().values()):
             self.redactions.apply([path for path, _ in self._manifests()])
             self.redactions.forget(erasures)
+
+    @contextmanager
+    def _unless_collected(self, part: model.PartRef) -> Iterator[None]:
+        """Skip the rest of the block if the part no longer exists. Its commits expired, or `tracelake verify` reports
+        the damage."""
+        try:
+            yield
+        except (DamageError, NotFoundError):
+            if self._objects.head(part.path) is not None:
+                raise
 
     def _manifests(self) -> Iterator[tuple[str, model.Manifest]]:
         for info in list(self._objects.list(MANIFESTS)):
@@ -102,12 +117,16 @@ class IndexRedactor:
         parts: dict[str, tuple[model.PartRef, model.Manifest]] = {}
         redactions = self.redactions.all()
         names: set[str] = set()
-        for _, manifest in self._manifests():
-            for ref in manifest.lists:
-                if ref.path not in names:
-                    names.add(ref.path)
-                    if replacement(ref.path, redactions) is None:
+        for path, manifest in self._manifests():
+            try:
+                for ref in manifest.lists:
+                    if ref.path not in names and replacement(ref.path, redactions) is None:
                         parts |= {part.path: (part, manifest) for part in read_list(self._objects, ref)}
+                    names.add(ref.path)
+            except DamageError:
+                if published(self._objects, path) is None:
+                    continue  # its commits expired
+                raise
             parts |= {part.path: (part, manifest) for part in manifest.newest}
         replaced = {path for path in names | set(parts) if replacement(path, redactions) is not None}
         return {path: each for path, each in parts.items() if path not in replaced}, len(replaced)

@@ -387,7 +387,12 @@ class Redactions:
             return True
         for ref in manifest.lists:
             if ref.path not in lists:
-                current, is_done = self._list(ref, redactions)
+                try:
+                    current, is_done = self._list(ref, redactions)
+                except DamageError:
+                    if published(self._objects, path) is None:
+                        return True  # garbage collection deleted both
+                    raise
                 if not is_done:
                     return False
                 lists[ref.path] = current
