@@ -243,9 +243,8 @@ class IndexMerger:
                     self._merge_or_pass_by(standing, run, behind, progress)
                 else:
                     dropped = [part for each in run for part in each.parts]
-                    publish_merged(
-                        self._repository, self._objects, StartedBuild.now(self._repository), dropped, ()
-                    )
+                    started = StartedBuild.now(self._repository)
+                    publish_merged(self._repository, self._objects, self._redactions, started, dropped, ())
         return bool(runs)
 
     def _to_rewrite(
