@@ -318,8 +318,8 @@ class Redactions:
 
     def all(self) -> dict[str, model.Redaction]:
         """Return the redactions by the path of the replaced object."""
-        found = (model.Redaction.from_json(each.value, each.key) for each in self._key_value.scan(REDACTIONS))
-        return {each.path: each for each in found}
+        records = (model.Redaction.from_json(each.value, each.key) for each in self._key_value.scan(REDACTIONS))
+        return {each.path: each for each in records}
 
     def targets(self) -> set[str]:
         """Return the paths of the replacements, also of those that an eraser is about to write."""
@@ -388,12 +388,12 @@ class Redactions:
         for ref in manifest.lists:
             if ref.path not in lists:
                 try:
-                    current, is_done = self._list(ref, redactions)
+                    current, is_recorded = self._list(ref, redactions)
                 except DamageError:
                     if published(self._objects, path) is None:
                         return True  # garbage collection deleted both
                     raise
-                if not is_done:
+                if not is_recorded:
                     return False
                 lists[ref.path] = current
         current_lists = (lists[ref.path] for ref in manifest.lists)
@@ -428,8 +428,8 @@ class Redactions:
 
     def delete_replaced(self) -> None:
         """Delete the objects that this erasure replaced in all manifests."""
-        done = (each for each in self.all().values() if each.is_written and each.erasure == self._erasure)
-        delete_all(self._objects, [each.path for each in done])
+        ended = (each for each in self.all().values() if each.is_written and each.erasure == self._erasure)
+        delete_all(self._objects, [each.path for each in ended])
 
     def forget(self, erasures: Collection[str]) -> None:
         """Drop the records of these erasures."""
