@@ -58,6 +58,12 @@ CAMPAIGNS: Final = {
     "maintenance": Campaign(
         "tests.faults.kill_maintenance", "Kill writer, compactors, collector.", "--seconds"
     ),
+    "lifecycle": Campaign(
+        "tests.faults.kill_lifecycle",
+        "Kill all processes while data is erased, deleted and archived (--postgres, --s3).",
+        "--minutes",
+        "setup-s3",
+    ),
     "replicas": Campaign("tests.faults.kill_replicas", "Kill and pause two replicas (--kills, --spark)."),
     "flips": Campaign("tests.faults.flip_everything", "Flip bits of every stored object.", "--seconds"),
     "flips-tracking": Campaign("tests.faults.flip_tracking", "Flip bits of the tracking store.", "--seconds"),

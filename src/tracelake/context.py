@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from tracelake._errors import DamageError, ExpiredError, UsageError
+from tracelake._errors import DamageError, ExpiredError, QueryError, UsageError
 from tracelake._settings import load_settings
 from tracelake.erasure.store import ErasureStore
 from tracelake.journal.prices import Prices
@@ -140,7 +140,7 @@ class LakeContext:
             if self._view is not None and self._view[1] is view:
                 self._view = None
             return read(self.view(at))
-        except DamageError:
+        except (DamageError, QueryError):  # DuckDB refuses a query of a missing part
             masked = self.erasures.masked()
             if not masked.trace_ids and masked.number == view.masked.number:
                 raise

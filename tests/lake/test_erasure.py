@@ -6,6 +6,7 @@ import gzip
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from unittest import mock
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,6 +19,7 @@ from tests.tracking.conftest import new_url, postgres
 from tests.tracking.requests import payload, request, trace_id
 from tracelake import limits
 from tracelake._errors import NotFoundError, UsageError
+from tracelake.archive.store import ArchiveStore
 from tracelake.journal.model import QuarantinedInput
 from tracelake.journal.quarantine import QuarantineStore
 from tracelake.lake.erasure import ValueScanner
@@ -188,6 +190,23 @@ def test_late_spans_are_accepted_again_after_their_ids_expire(
     (tmp_path / "again.pb").write_bytes(payload((1, 7), text=SECRET))
     lake.ingest(tmp_path / "again.pb", runner=InProcess())
     assert [hit.trace_id for hit in lake.search(SECRET)] == [trace_id(1)]
+
+
+def test_uploads_of_a_killed_archiver_are_erased(
+    lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline
+) -> None:
+    """An archiver that was killed after its upload leaves no byte of a trace that is erased later."""
+    fill(store, pipeline)
+    lake.archive.configure(layout="pack")
+    killed = mock.patch.object(ArchiveStore, "finalize", side_effect=KeyboardInterrupt)
+    with killed, pytest.raises(KeyboardInterrupt):
+        lake.archive.run(older_than="1d")
+    assert list(lake.objects.list("archive/"))
+    report = lake.erase(trace=trace_id(1))
+    assert report.state == "finished"
+    assert list(lake.objects.list("archive/")) == []
+    assert lake.erasures.verify(report.id, [SECRET]).findings == ()
+    assert lake.trace(trace_id(2)).spans
 
 
 @pytest.mark.parametrize("layout", ["trace", "pack", "lake"])

@@ -22,7 +22,7 @@ from tests.simulation.deleting import DeletingScenario
 from tests.simulation.erasing import ErasingScenario
 from tests.simulation.expiring import ExpireScenario
 from tests.simulation.fitting import FittingScenario
-from tests.simulation.index_merging import IndexMergeScenario
+from tests.simulation.index_merging import IndexExpireScenario, IndexMergeScenario
 from tests.simulation.kafka import KafkaScenario
 from tests.simulation.maintenance import MaintenanceScenario, WindowsScenario
 from tests.simulation.other_runs import ReleasesScenario, ReshardedScenario
@@ -54,6 +54,7 @@ SCENARIOS: tuple[Scenario, ...] = (
     IndexScenario(2),
     IndexGarbageScenario(2),
     IndexMergeScenario(),
+    IndexExpireScenario(),
     StoreScenario(),
     PipelineScenario(2, 2),
     MaintenanceScenario(),

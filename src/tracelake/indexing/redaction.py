@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 import tantivy
@@ -29,6 +30,8 @@ from tracelake.storage import KeyValueStore, ObjectStore
 from tracelake.tables.view import INDEX
 
 MANIFESTS = f"search/{INDEX}/manifests/"
+REDACTIONS_S: Final = 86_400.0
+"""Time after an erasure for which processes may publish index manifests that they began before it."""
 
 
 @dataclass(slots=True)

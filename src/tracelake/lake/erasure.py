@@ -41,7 +41,7 @@ from tracelake.datasets.runs import traces_of
 from tracelake.erasure.protocol import Criterion, ErasureRecord, ErasureStep, Observation, next_step
 from tracelake.erasure.store import FOLDER
 from tracelake.hot.tier import HotTier
-from tracelake.indexing.redaction import IndexRedactor
+from tracelake.indexing.redaction import REDACTIONS_S, IndexRedactor
 from tracelake.journal.quarantine import QuarantineStore
 from tracelake.journal.store import Journal
 from tracelake.lake.maintenance import Maintenance
@@ -68,8 +68,6 @@ _CHECKSUM: Final = re.compile("[0-9a-f]{64}")
 _SQLITE: Final = "sqlite://"
 _SHOWN_MAX: Final = 20
 """Quarantined inputs that a report names."""
-REDACTIONS_S: Final = 86_400.0
-"""Time after an erasure for which processes may publish index manifests that they began before it."""
 _COLLECTIONS: Final = 3
 """Collections after which every object that no state names is deleted."""
 OUT_OF_REACH: Final = (
@@ -395,17 +393,15 @@ class Erasures:
         """Forget the lists of ids that have expired, so that late spans of these traces are accepted again. Forget old
         records of replaced index parts."""
         recent = {each.id for each in self._store.mask_now().finished}
-        times = {
-            record.id: datetime.fromisoformat(record.finished)
+        now = datetime.now(UTC)
+        ages_s = {
+            record.id: (now - datetime.fromisoformat(record.finished)).total_seconds()
             for record in (self._store.all() if recent else ())
             if record.id in recent and record.finished is not None
         }
-        now = datetime.now(UTC)
-        if old := {each for each, at in times.items() if (now - at).total_seconds() > REDACTIONS_S}:
-            opened = self._opened
-            IndexRedactor(opened.key_value, opened.objects, opened.repository.epoch()).forget(old)
-        expired = [each for each, at in times.items() if (now - at).total_seconds() > limits.ERASED_IDS_S]
-        if expired:
+        if old := [each for each, age_s in ages_s.items() if age_s > REDACTIONS_S]:
+            self._redactor("").forget(old)
+        if expired := [each for each, age_s in ages_s.items() if age_s > limits.ERASED_IDS_S]:
             self._store.forget(expired)
 
     def verify(self, erasure_id: str, values: Iterable[str] = ()) -> ErasureCheck:
@@ -417,7 +413,7 @@ class Erasures:
         opened, record = self._opened, self._store.get(erasure_id)
         scan = ErasureScan(record.id, self._store.ids(record.path), values)
         scan.objects("object", opened.objects)
-        scan.index(IndexRedactor(opened.key_value, opened.objects, opened.repository.epoch()))
+        scan.index(self._redactor(""))
         if not in_memory(opened.location.records_url):
             with closing(open_key_value(opened.location.records_url)) as key_value:
                 scan.records(key_value, opened.config.id)
@@ -520,6 +516,8 @@ class Erasures:
         """Delete the objects that no state names, also those that readers with a lease may still read."""
         opened, maintenance = self._opened, Maintenance(self._opened)
         self._index_of(record).redactions.delete_replaced()
+        if self._hot.store is not None:
+            open_archive(opened).sweep(0)  # uploads of killed archivers
         # Their transactions are committed. A process that needs some nevertheless reads the input again.
         staged_until_ms = record.barrier.get("staged_ms", 0)
         staged = (info for info in opened.objects.list(STAGING) if info.modified_s * 1000 <= staged_until_ms)
@@ -654,10 +652,12 @@ class Erasures:
 
     def _index_of(self, record: ErasureRecord) -> IndexRedactor:
         if record.id not in self._index:
-            opened = self._opened
-            epoch = opened.repository.epoch()
-            self._index[record.id] = IndexRedactor(opened.key_value, opened.objects, epoch, record.id)
+            self._index[record.id] = self._redactor(record.id)
         return self._index[record.id]
+
+    def _redactor(self, erasure_id: str) -> IndexRedactor:
+        opened = self._opened
+        return IndexRedactor(opened.key_value, opened.objects, opened.repository.epoch(), erasure_id)
 
     def _put(self, record: ErasureRecord, **changes: Any) -> ErasureRecord:
         """Change the record, and return it. Raises ContentionError if another process has changed it."""

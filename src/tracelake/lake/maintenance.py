@@ -311,7 +311,11 @@ class Maintenance:
                 _recording(damage),
                 suppress(ContentionError, ExpiredError),
             ):  # the next collection tries again
-                maintainer.forget(Shard(table, *stores), self._order_of(table), as_of)
+                try:
+                    maintainer.forget(Shard(table, *stores), self._order_of(table), as_of)
+                except DamageError:  # perhaps an erasure has deleted the parts
+                    if not self._opened.erasures.masked().trace_ids:
+                        raise
 
     def _trimmed(self, retained: int, reported: Collection[str], *, dry_run: bool) -> GcReport:
         opened, damage, transactions = self._opened, list[str](), 0

@@ -318,7 +318,9 @@ class Redactions:
 
     def all(self) -> dict[str, model.Redaction]:
         """Return the redactions by the path of the replaced object."""
-        records = (model.Redaction.from_json(each.value, each.key) for each in self._key_value.scan(REDACTIONS))
+        records = (
+            model.Redaction.from_json(each.value, each.key) for each in self._key_value.scan(REDACTIONS)
+        )
         return {each.path: each for each in records}
 
     def targets(self) -> set[str]:

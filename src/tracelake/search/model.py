@@ -322,11 +322,6 @@ class Redaction(_ManifestRecord, frozen=True, kw_only=True, forbid_unknown_field
         replacement = self.part or self.part_list
         return None if replacement is None else replacement.path
 
-    @classmethod
-    def from_json(cls, data: bytes, path: str) -> Redaction:
-        """Read a redaction. Raises DamageError if it does not decode."""
-        return _decode(cls, data, path)
-
 
 @dataclass(frozen=True, slots=True)
 class PartProblem:

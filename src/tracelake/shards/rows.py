@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from msgspec.structs import replace as changed
 
-from tracelake._errors import DamageError
+from tracelake._errors import DamageError, NotFoundError
 from tracelake.shards.model import Batch, Part
 from tracelake.shards.parts import Numbers, buckets_of, is_all, may_share
 from tracelake.shards.shard import Snapshot
@@ -119,10 +119,14 @@ def rows_by_time(part: Part, rows: pa.Table) -> dict[tuple[int, int], int]:
 
 
 def retracted(snapshot: Snapshot, file: FileOf) -> dict[int, Numbers]:
-    """Read the retracted rows as of the snapshot's time: sorted row ids by bucket."""
+    """Read the retracted rows as of the snapshot's time: sorted row ids by bucket. Raises DamageError for a missing
+    part, which an erasure may have deleted."""
     by_bucket: dict[int, list[Numbers]] = {}
     for part in snapshot.retractions:
-        table = pq.read_table(file(part.path))
+        try:
+            table = pq.read_table(file(part.path))
+        except (FileNotFoundError, NotFoundError) as error:
+            raise DamageError(f"part {part.path} is missing. `tracelake verify` lists all damage.") from error
         ids, times = (table[name].to_numpy() for name in RETRACTIONS.names)
         by_bucket.setdefault(part.bucket, []).append(ids[times <= snapshot.as_of])
     return {bucket: np.sort(np.concatenate(ids)) for bucket, ids in by_bucket.items()}
