@@ -496,12 +496,8 @@ class Erasures:
     def _rewrite_index(self, record: ErasureRecord) -> ErasureRecord:
         record = self._put(record, is_collected=False)
         result = self._index_of(record).rewrite(self._store.ids(record.path))
-        counts = {
-            "index documents": result.documents,
-            "index parts": result.parts,
-            "bytes": result.size_bytes,
-        }
-        return self._put(record, removed=_removed(record, **counts))
+        counts = {"index documents": result.documents, "index parts": result.parts}
+        return self._put(record, removed=_removed(record, **counts, bytes=result.size_bytes))
 
     def _delete_examples(self, record: ErasureRecord) -> ErasureRecord:
         """Delete the files of dataset examples and of their results. Readers of older commits skip them."""
@@ -524,8 +520,7 @@ class Erasures:
         delete_all(opened.objects, [info.path for info in staged])
         for _ in range(_COLLECTIONS):
             for name in BUILT_IN:
-                shard = opened.shard(name)
-                Collector(shard, opened.key_value, opened.objects, ignore_leases=True).retired()
+                Collector(opened.shard(name), opened.key_value, opened.objects, ignore_leases=True).retired()
             maintenance.gc(epoch_min_s=0)
         self._purge_caches(record)
         if self._hot.store is not None:
@@ -655,9 +650,9 @@ class Erasures:
             self._index[record.id] = self._redactor(record.id)
         return self._index[record.id]
 
-    def _redactor(self, erasure_id: str) -> IndexRedactor:
-        opened = self._opened
-        return IndexRedactor(opened.key_value, opened.objects, opened.repository.epoch(), erasure_id)
+    def _redactor(self, id: str) -> IndexRedactor:
+        epoch = self._opened.repository.epoch()
+        return IndexRedactor(self._opened.key_value, self._opened.objects, epoch, id)
 
     def _put(self, record: ErasureRecord, **changes: Any) -> ErasureRecord:
         """Change the record, and return it. Raises ContentionError if another process has changed it."""
