@@ -134,7 +134,7 @@ def send(lake: Lake, place: Place, chance: random.Random) -> None:
 
 
 def ingest(lake: Lake, _place: Place, chance: random.Random) -> None:
-    """Commit what arrived."""
+    """Commit the pending input."""
     with closing(lake.pipeline(runner=InProcess())) as pipeline:
         for _ in range(5):
             pipeline.run_once()
@@ -276,7 +276,7 @@ class Campaign:
         self._chance = random.Random(seed)
 
     def prepare(self) -> None:
-        """Create the lake, in a process of its own so that this one has no threads."""
+        """Create the lake in a child process, because a process with threads cannot fork safely."""
         _in_child(self._prepare)
 
     def _prepare(self) -> None:
