@@ -1,4 +1,4 @@
-"""Rows that no readable commit has: whole windows are dropped unread, others are rewritten without them."""
+"""Rows without a readable commit: whole windows are dropped unread, others are rewritten without them."""
 
 from __future__ import annotations
 
@@ -14,8 +14,11 @@ from tests.pipeline.spans import a_line, a_span
 from tracelake import ExpiredError, Lake
 from tracelake._errors import CommitExpiredError
 from tracelake.batching import DAY_S
+from tracelake.search.finalize import read_manifest, read_parts
 from tracelake.shards.shard import Shard
+from tracelake.tables.view import index_at
 from tracelake.tasks.runners import InProcess
+from tracelake.versions.repository import Repository
 
 DAYS = 6
 TRACES = 40
@@ -175,3 +178,23 @@ def test_rows_that_a_tag_reads_stay(lake: Lake, clock: Clock, tmp_path: Path) ->
         assert lake.sql("select count(*) as n from spans", at="release").to_pylist() == [{"n": DAYS * TRACES}]
         assert lake.search("*", at="release").total == DAYS * TRACES
     assert lake.search("*").total == 3 * TRACES + TRACES // 2
+
+
+def test_no_index_part_outlives_its_commits(lake: Lake, clock: Clock, tmp_path: Path) -> None:
+    """The collector deletes a part with the last commit that names it."""
+    for number in range(12):
+        later(clock, 0.02)
+        ingest(lake, clock, tmp_path, DAYS + number, 0)
+        collect(lake)
+    later(clock, 1)
+    for _ in range(3):
+        collect(lake)
+    repository = Repository(*stores_of(lake))
+    manifests = {index_at(repository, commit.id) for commit in lake.log()} - {None}
+    named = {
+        part.path
+        for path in manifests
+        if path is not None
+        for part in read_parts(lake.objects, read_manifest(lake.objects, path))
+    }
+    assert {info.path for info in lake.objects.list("search/spans/parts/")} == named

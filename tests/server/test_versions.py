@@ -189,7 +189,7 @@ def test_conflicts_are_409(client: Client, real: Lake) -> None:
 
 
 def test_expired_commits_are_counted(client: Client, real: Lake, tmp_path: Path) -> None:
-    """Page, API and metrics say how many commits have expired and which is the oldest that can be read."""
+    """Page, API and metrics show the number of expired commits and the oldest readable one."""
     assert get(client, "commits")["expired"] is None
     assert "expires 7d after the next one, the last of a day after 30d" in client.get("/versions").text
     assert "tracelake_history_expired_commits 0.0" in client.get("/metrics").text

@@ -497,13 +497,13 @@ def _garbage(
     is_superseded: Callable[[str], bool],
 ) -> Iterator[ObjectInfo]:
     manifests_there = list(objects.list(f"search/{index}/manifests/"))
-    spent = {
-        build: info
-        for info in manifests_there
-        if _REBUILT.match(build := _build_of(info.path)) is None
-        and info.path not in reached
-        and is_superseded(build)
-    }
+
+    def is_replaced(build: str) -> bool:
+        # An earlier collection may have deleted its manifest, but kept parts that a commit still named.
+        is_old = _REBUILT.match(build) is None and is_superseded(build)
+        return is_old and model.manifest_path(index, build) not in reached
+
+    manifests_to_delete = [info for info in manifests_there if is_replaced(_build_of(info.path))]
     doomed: dict[str, list[ObjectInfo]] = {}
     reachable: set[str] = set()
     for build, infos in sorted(_by_build(objects, index).items(), reverse=True):
@@ -511,7 +511,7 @@ def _garbage(
         unknown = [info for info in infos if info.path not in reachable]
         if not unknown:
             continue
-        manifests = [] if build in spent else _manifests(objects, index, build, reached, is_over)
+        manifests = [] if is_replaced(build) else _manifests(objects, index, build, reached, is_over)
         if manifests is not None:
             try:
                 for manifest in manifests:
@@ -522,15 +522,15 @@ def _garbage(
             doomed[build] = [info for info in unknown if info.path not in reachable]
     # Commits that stay may name parts of builds whose own commits have expired.
     expired = [
-        build for build, infos in doomed.items() if infos and (build in spent or _REBUILT.match(build))
+        build for build, infos in doomed.items() if infos and (is_replaced(build) or _REBUILT.match(build))
     ]
-    if expired or spent:
+    if expired or manifests_to_delete:
         try:
             reachable |= _referenced(objects, reached)
         except DamageError:  # Any part of them may be in use; `tracelake verify` reports the damage.
-            spent = {}
+            manifests_to_delete = []
             doomed = {build: infos for build, infos in doomed.items() if build not in expired}
-    yield from spent.values()
+    yield from manifests_to_delete
     for infos in doomed.values():
         yield from (info for info in infos if info.path not in reachable)
     for info in manifests_there:
