@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import itertools
+import re
 import subprocess
 import sys
 
@@ -127,7 +129,7 @@ def test_a_record_of_another_place_is_damage() -> None:
 
 
 def test_all_records_are_written_and_read_in_one_way() -> None:
-    """No module that writes records encodes them itself: what it writes would have no checksum.
+    """No module encodes its own records, because they would have no checksum.
 
     The others write no records: HTTP bodies, attributes and columns of spans, lines of exports, files inside of a pack,
     and input of checksums.
@@ -150,3 +152,32 @@ def test_all_records_are_written_and_read_in_one_way() -> None:
     assert {name for name in NAMES if "msgspec.json.encode" in (SOURCE / name).read_text("utf-8")} == own
     bodies = {"search/part_cache.py", "search/vector_index.py", "formats.py"}
     assert {name for name in NAMES if "decoder(" in (SOURCE / name).read_text("utf-8")} == bodies
+
+
+def fields_shown(text: str) -> set[str]:
+    """Return the field names of a record as a page shows them: `{a, b: …, c: [{…}]}`."""
+    while (shorter := re.sub(r"[\[{][^\[\]{}]*[\]}]", "", text)) != text:
+        text = shorter
+    return {re.split(r"[:\s]", field.strip())[0].strip('"') for field in text.split(",")}
+
+
+def records_of_lakes() -> list[set[str]]:
+    """Return the JSON fields of every kind of record with a format version."""
+    for path in SOURCE.rglob("*.py"):
+        if "format_version: " in path.read_text("utf-8"):
+            importlib.import_module(".".join(path.relative_to(SOURCE.parent).with_suffix("").parts))
+    kinds, found = [msgspec.Struct], list[set[str]]()
+    while kinds:
+        kinds += (kind := kinds.pop()).__subclasses__()
+        if kind.__module__.startswith("tracelake.") and kind is not msgspec.Struct:
+            found.append({field.encode_name for field in msgspec.structs.fields(kind)})
+    return found
+
+
+def test_the_page_of_formats_names_the_fields_of_records() -> None:
+    """Each list of fields on the page of formats is that of a record in the code."""
+    page = (SOURCE.parents[1] / "docs" / "reference" / "formats.md").read_text("utf-8")
+    shown = [text for text in re.findall(r"`\{([^`]*format_version[^`]*)\}`", page) if len(text) > 60]
+    records = records_of_lakes()
+    assert len(shown) > 15
+    assert [text for text in shown if fields_shown(text) - {"type"} not in records] == []

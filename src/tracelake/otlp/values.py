@@ -473,9 +473,15 @@ _PLAIN: Final = {marked: letter for letter, marked in _MARKED.items()}
 
 
 def mark_repeats(keys: list[str], counts: Sequence[int], letters: Sequence[str] | None) -> list[str] | None:
-    """Rename repeated keys of each owner in place; return the new letters, or None if no key repeats.
+    """Rename a repeated attribute key to `key#2`, `key#3`, … in place, because maps have no repeated keys.
 
-    `letters` has one letter for each key, or is None if all values are strings.
+    Args:
+        keys: the attribute keys of all spans, one span after another.
+        counts: the number of keys of each span.
+        letters: the type letter of each key, or None if all values are strings.
+
+    Returns:
+        The letters, where a capital marks a renamed key for `unmark`; None if no key repeats.
     """
     changed: list[str] | None = None
     start = 0

@@ -493,9 +493,11 @@ class RetryPolicy:
         """Return whether no attempt at a transaction has failed in this run."""
         return not self._tries[t]
 
-    def died(self, step: Step) -> AttemptFailed | None:
-        """Return AttemptFailed if too many processes crashed on a transaction. Otherwise write a crash marker for it,
-        and return None."""
+    def begin_attempt(self, step: Step) -> AttemptFailed | None:
+        """Write this process's crash marker before it works on a transaction, and return None.
+
+        If TRANSACTION_TRIES_MAX processes crashed on the transaction, return AttemptFailed instead.
+        """
         t = step.transaction
         enough = tries_max(self._attempt_failed(step))
         deaths = self._context.tries.crash_count(t, enough, self._stopping)

@@ -137,8 +137,8 @@ class Replayer:
         if t not in self._result.recovered and self._attempts.is_first(t):
             self._result.recovered.append(t)
         if step.number == 0:
-            if (died := self._attempts.died(self.recorded(t))) is not None:
-                return died
+            if (failed := self._attempts.begin_attempt(self.recorded(t))) is not None:
+                return failed
         else:
             self._context.tries.begin(t)
         inputs = [

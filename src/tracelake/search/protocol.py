@@ -242,7 +242,10 @@ def generations(parts: Sequence[PartRef]) -> list[Generation]:
 
 @dataclass(frozen=True, slots=True)
 class IndexWindows:
-    """Windows of the generations of an index, from the batches of table `spans`."""
+    """Time windows of an index: only generations (parts of consecutive transactions) of one window may be merged.
+
+    A generation belongs to the window of the batch of table `spans` that has its last transaction.
+    """
 
     windows: Windows = ONE_WINDOW
     lowers: Sequence[int] = ()

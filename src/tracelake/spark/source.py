@@ -266,7 +266,10 @@ class FilteringReader(Reader):
 def change_partitions(
     log: ChangeLog, after: int, until: int, retractions: Retractions
 ) -> list[InputPartition]:
-    """Return the tasks for changes after `after`, up to `until`."""
+    """Return Spark's input partitions for the changes of the transactions in (`after`, `until`].
+
+    `retractions` says what happens to retracted rows.
+    """
     return [ScanPartition(split) for scan in log.scans(after, until, retractions) for split in scan.splits()]
 
 

@@ -303,7 +303,7 @@ class Run:
         return next(call.touches for owner, call in self._in_flight if owner == index)
 
     def ready_ms(self, index: int) -> int:
-        """Return the time from which an actor's call can be made."""
+        """Return the earliest simulated time of the next call of actor number `index`."""
         process = self.processes[index]
         waits = process.pending is not None and process.pending.touches
         return max(process.ready_ms, self.stalled_until_ms) if waits else process.ready_ms

@@ -238,7 +238,7 @@ class SealedRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Outcome of a request: a commit, or the reason for its refusal."""
+    """Outcome of a commit request to a branch: its commit, or the reason for its refusal."""
 
     request: str
     commit: str = ""

@@ -115,7 +115,7 @@ class OutputOffsets:
         self._is_complete = True
 
     def add(self, partition: int, offset: int | None) -> None:
-        """Add the offset of a message. With None, the position of the transaction's messages is unknown as a whole."""
+        """Add the offset of a message. If one is None or negative, no offsets of the transaction are reported."""
         if offset is None or offset < 0:
             self._is_complete = False
             return
