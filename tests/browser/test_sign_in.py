@@ -36,7 +36,7 @@ def test_signing_in_and_out(browser: Browser, signed: str) -> None:
         page.click("button[type=submit]")
         page.get_by_role("button", name="Continue").click()
         expect(page).to_have_url(f"{signed}/search?q=step")
-        expect(page.get_by_role("navigation")).to_contain_text("Versions")
+        expect(page.get_by_role("navigation", name="Main")).to_contain_text("Versions")
         kept = {cookie["name"]: cookie for cookie in context.cookies(signed)}
         assert (kept[COOKIE]["httpOnly"], kept[COOKIE]["sameSite"]) == (True, "Strict")
         assert BEGUN_COOKIE not in kept
