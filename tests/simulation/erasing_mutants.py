@@ -44,14 +44,6 @@ class _Forgetful(Redactions):
     apply = _apply_nothing
 
 
-_delete_replaced: Final = Redactions.delete_replaced
-
-
-def _forget_at_once(redactions: Redactions) -> None:
-    _delete_replaced(redactions)
-    redactions.forget({each.erasure for each in redactions.all().values()})
-
-
 def _mutant(what: str, name: str, wrong: object, *others: str, most: int = 60) -> Mutant:
     return Mutant(
         f"erasing: {what}",
@@ -86,9 +78,5 @@ ERASING_MUTANTS: Final = [
         *_ALL,
         most=300,
     ),
-    _mutant(
-        "a slow merge undoes a redaction", "tracelake.indexing.merge.Redactions", _Forgetful, *_ALL, most=300
-    ),
-    _mutant("a record is dropped at once", f"{_REDACTIONS}delete_replaced", _forget_at_once, *_ALL, most=300),
     _mutant("a collection deletes a replacement", f"{_REDACTIONS}targets", lambda _: set(), *_ALL, most=300),
 ]
