@@ -82,6 +82,21 @@ def test_parts_of_identifiers_that_are_alike_are_marked() -> None:
     check_alike()
 
 
+def check_spellings() -> None:
+    """Check that a text is searched for matches although it has no query word as written."""
+    for query in ("policies", '"refunds policies"', "polic*", "x OR REFUNDING", "pilicy~1"):
+        assert highlight(["none", "a refundPolicy"], query) == "a [[refundPolicy]]", query
+    assert highlight(["none", "a policy"], "pilicy~1") == "a [[policy]]"
+    assert (
+        highlight(["none", "a policy", "a policy, the policy"], "policies") == "a [[policy]], the [[policy]]"
+    )
+
+
+def test_texts_with_other_spellings_are_searched() -> None:
+    """Only texts without the beginning of any query word are skipped."""
+    check_spellings()
+
+
 def check_many() -> None:
     """Check that only the first spellings are marked, because each costs a scan of the text."""
     words = [f"a{chr(97 + n // 26)}{chr(97 + n % 26)}" for n in range(module.HIGHLIGHT_TERMS_MAX + 1)]

@@ -258,8 +258,9 @@ def highlight(texts: Sequence[str], query: str, analyzer: Analyzer = ENGLISH) ->
     index. Raises QueryError if the query does not parse.
     """
     wanted = _terms(query, analyzer)
-    texts = [analyzer.normalized(text) for text in texts]
-    windows = [window for text in texts for window in _windows(text, wanted, analyzer)]
+    may_match = _beginnings(wanted).search
+    texts = [analyzer.normalized(text) for text in dict.fromkeys(texts)]
+    windows = [window for text in texts if may_match(text) for window in _windows(text, wanted, analyzer)]
     if windows:
         best = max(windows, key=lambda window: window.score)  # the first of equal ones
         return _render(best.text, best.matches)
@@ -289,11 +290,22 @@ class _Wanted(NamedTuple):
                 )
                 pattern += re.escape(word.written[1:] if goes_on else word.written)
             elif self.prefix and word is last:
-                pattern += rf"(?<!{letter})(?:{_written(word.written)}|{self._root(word)}){letter}*"
+                pattern += rf"(?<!{letter}){self._beginning(word)}{letter}*"
             else:
-                pattern += rf"(?<!{letter}){self._root(word)}{letter}*?(?!{letter})"
+                pattern += rf"(?<!{letter}){self._beginning(word)}{letter}*?(?!{letter})"
             before = word
         return pattern
+
+    def beginning_pattern(self) -> str:
+        """Return a regular expression that matches in each text with a match, also in another spelling."""
+        return "" if self.distance else self._beginning(self.words[0])
+
+    def _beginning(self, word: Word) -> str:
+        """Return a regular expression for the beginning of all forms of a word."""
+        if is_unspaced(word.written):
+            return re.escape(word.written)
+        root = self._root(word)
+        return f"(?:{_written(word.written)}|{root})" if self.prefix and word is self.words[-1] else root
 
     def _root(self, word: Word) -> str:
         """Return a regular expression for the common prefix of all words of a stem."""
@@ -387,6 +399,12 @@ def _matcher(wanted: tuple[_Wanted, ...]) -> tuple[re.Pattern[str], Callable[[st
         return next((one for one in wanted if one.holds(occurrence)), None)
 
     return _pattern(wanted), term_of
+
+
+@lru_cache(_HIGHLIGHTED_KEPT)
+def _beginnings(wanted: tuple[_Wanted, ...]) -> re.Pattern[str]:
+    """Return a regular expression that rules out most texts without a match, faster than the search for matches."""
+    return re.compile("|".join(one.beginning_pattern() for one in wanted), re.IGNORECASE)
 
 
 def _pattern(wanted: Sequence[_Wanted]) -> re.Pattern[str]:

@@ -185,7 +185,8 @@ class Lookup:
         live: Bits = ids < first_row_id(as_of + 1)
         if GONE.name in rows.column_names:
             live &= rows[GONE.name].to_numpy() > as_of
-        return live & ~np.isin(ids, self._retracted(part.bucket, np.sort(ids)))
+        retracted = self._retracted(part.bucket, np.sort(ids))
+        return live & ~np.isin(ids, retracted) if len(retracted) else live
 
     def _retracted(self, bucket: int, ids: Numbers) -> Numbers:
         """Return those of these sorted ids that are retracted as of the snapshot, and perhaps others."""
@@ -348,7 +349,9 @@ def _with_ids(places: Places, ids: pa.ChunkedArray[Any], row_ids: Numbers) -> Pl
     """Return those of the rows that have one of these ids."""
     if isinstance(places, list):
         places = np.concatenate([np.arange(*run) for run in places])
-    chosen = places[np.isin(ids.to_numpy()[places], row_ids)]
+    # For the few ids of hits, bisection takes a quarter of the time of `np.isin`.
+    mine, wanted = ids.to_numpy()[places], np.sort(row_ids)
+    chosen = places[np.searchsorted(wanted, mine, "left") < np.searchsorted(wanted, mine, "right")]
     return [(place, place + 1) for place in chosen.tolist()] if len(chosen) <= _SLICED_ROWS_MAX else chosen
 
 
@@ -399,6 +402,8 @@ class _PartReader:
             for name in missing:
                 single[name] = _without_metadata(rows.select([name]))
                 self._column_cache.put(keys[name], single[name])
+        if len(columns) == 1:
+            return single[columns[0]]
         fields = pa.schema([single[name].schema.field(0) for name in columns])
         return pa.Table.from_arrays([single[name].column(0) for name in columns], schema=fields)
 
