@@ -7,6 +7,7 @@ from typing import Any
 
 from tests.browser.lake_to_look_at import HOSTILE
 from tests.server.fake_lake import FakeLake, span_row
+from tracelake.otlp.prices import price_at
 from tracelake.results import Row
 
 AGENT, ATTACK = (f"{number:032x}" for number in (6, 7))
@@ -68,7 +69,17 @@ def step(number: int, parent: int | None, start_ms: int, length_ms: int, **colum
         if not isinstance(columns[key], str):
             columns[key] = json.dumps(columns[key])
     span_type = columns.get("attributes", {}).get("openinference.span.kind", "").lower() or None
-    return span_row(6, number, parent, **{"service": "travel-desk", "type": span_type, **times, **columns})
+    return priced(
+        span_row(6, number, parent, **{"service": "travel-desk", "type": span_type, **times, **columns})
+    )
+
+
+def priced(row: Row) -> Row:
+    """Return a row with the cost by the shipped prices."""
+    price = price_at(row["model"] or "", row["start_ns"])
+    if price is None or row["input_tokens"] is None:
+        return row
+    return row | {"cost": price.cost(row["input_tokens"], row["output_tokens"] or 0, 0, 0)}
 
 
 def kind(name: str) -> dict[str, str]:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from tests.browser.agent_trace import priced
 from tests.browser.conftest import serving
 from tests.browser.test_trace_page import check_look, images, looking
 from tests.server.fake_lake import FakeLake, span_row
@@ -58,10 +59,12 @@ def turn(number: int, history: list[dict[str, Any]]) -> list[Row]:
     def step(span: int, start_ms: int, length_ms: int, **columns: Any) -> Row:
         start_ns, length_ns = zero + start_ms * 10**6, length_ms * 10**6
         times = {"start_ns": start_ns, "end_ns": start_ns + length_ns, "duration_ns": length_ns}
-        return span_row(
-            trace,
-            span,
-            **{"service": "travel-desk", "session_id": SESSION, "user_id": "ada"} | times | columns,
+        return priced(
+            span_row(
+                trace,
+                span,
+                **{"service": "travel-desk", "session_id": SESSION, "user_id": "ada"} | times | columns,
+            )
         )
 
     history[:] = [*found, {"role": "assistant", "content": answer}]
@@ -91,11 +94,10 @@ def steps_of(number: int, root: Row, usage: Row) -> list[Row]:
         inherited = {name: root[name] for name in ("session_id", "user_id", "service", "start_ns")}
         return span_row(100 + number, span, parent, **inherited | times | columns)
 
-    cost = 2e-5 * usage["input_tokens"] + 6e-5 * usage["output_tokens"]
     api, store = ("rail-api", "timetable-db") if number % 3 else ("hotel-api", "rooms-db")
     broken = {"status": "ERROR", "status_message": f"{api} did not answer"} if number % 24 == 5 else {}
     steps = [
-        step(2, 1, 0.6, name="chat", type="llm", cost=cost, **usage),
+        priced(step(2, 1, 0.6, name="chat", type="llm", **usage)),
         step(3, 1, 0.3, name="search", type="tool"),
         step(4, 3, 0.25, name="GET /search", service=api, **broken),
         step(5, 4, 0.15, name="SELECT", service=store),
