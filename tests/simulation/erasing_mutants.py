@@ -55,7 +55,6 @@ def _mutant(what: str, name: str, wrong: object, *others: str, most: int = 60) -
     )
 
 
-_REDACTIONS: Final = "tracelake.search.finalize.Redactions."
 _STORE: Final = "tracelake.erasure.store."
 _ERASURES: Final = "tracelake.lake.erasure."
 _ALL: Final = ("compactor", "merger", "rebuilder", "collector", "reader")
@@ -78,5 +77,4 @@ ERASING_MUTANTS: Final = [
         *_ALL,
         most=300,
     ),
-    _mutant("a collection deletes a replacement", f"{_REDACTIONS}targets", lambda _: set(), *_ALL, most=300),
 ]
