@@ -15,7 +15,7 @@ SOURCE_DENSITY_MAX = 0.5
 TESTS_DENSITY_MAX = 0.3
 LONG_SENTENCES_MAX = 2.5
 """Per cent of the sentences of pages that have more than 30 words."""
-DOCS_WORDS_MAX = 71_500
+DOCS_WORDS_MAX = 70_000
 """Words of all pages."""
 EVERYDAY_NAMES_MAX = 50
 """Names in the source that are participles or everyday words. Lower it with each rename."""
