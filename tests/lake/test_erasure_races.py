@@ -8,25 +8,33 @@ from typing import Any
 from unittest import mock
 
 import pytest
+from msgspec.structs import replace
 
 import tracelake
 from tests.lake.test_erasure import SECRET, everything, fill, objects_with, without
 from tests.tracking.requests import payload, request, trace_id
+from tracelake.context import LakeContext
 from tracelake.indexing.build import IndexBuilder, IndexedRows, StartedBuild
 from tracelake.indexing.merge import current_index, publish_merged
 from tracelake.lake import erasure
 from tracelake.lake.erasure import Erasures
 from tracelake.pipeline.continuous import InboxPipeline
 from tracelake.pipeline.outputs import builtin
-from tracelake.search.finalize import Redactions, finalize, read_parts
+from tracelake.search.finalize import Redactions, finalize, read_parts, write_marker
 from tracelake.search.model import Manifest
 from tracelake.search.protocol import parts_of_build
 from tracelake.shards.compaction import compact_tasks, run_compact_task
 from tracelake.shards.model import Batch
+from tracelake.storage.ports import ObjectStore
 from tracelake.tables.builtin import TABLE_SPANS
 from tracelake.tables.redaction import TableRedactor
 from tracelake.tasks.runners import InProcess, silent
 from tracelake.tracking.store import TrackingStore
+
+
+def context_of(lake: tracelake.Lake) -> LakeContext:
+    """Return the stores of a lake."""
+    return lake._opened
 
 
 def test_a_slow_compaction_does_not_bring_rows_back(
@@ -34,7 +42,7 @@ def test_a_slow_compaction_does_not_bring_rows_back(
 ) -> None:
     """A compaction that read parts before they were rewritten loses, so that the table keeps the rewritten ones."""
     fill(store, pipeline)
-    opened = lake._opened
+    opened = context_of(lake)
     shard = opened.shard(TABLE_SPANS.name)
     state = shard.state()
     run = state.batches
@@ -69,7 +77,7 @@ def test_a_slow_index_merge_does_not_bring_documents_back(
     """A merge that read index parts before the erasure is not committed after it. The records of the replaced parts are
     dropped a day later."""
     fill(store, pipeline)
-    opened = lake._opened
+    opened = context_of(lake)
     builder = IndexBuilder(opened.key_value, opened.objects, opened.config.buckets, InProcess())
     standing = current_index(opened.repository, opened.objects)
     assert standing is not None
@@ -171,3 +179,52 @@ def test_an_ingest_whose_parts_an_eraser_collects_is_repeated(
     report = lake.ingest(tmp_path / "more.pb", runner=InProcess(), progress=erase)
     assert (report.spans_new, states) == (1, ["finished"])
     assert lake.verify().findings == ()
+
+
+def test_a_merge_beside_an_erasure_does_not_bring_documents_back(
+    lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline
+) -> None:
+    """An erasure that rewrites the index between the manifest of a merge and its commit leaves no document."""
+    fill(store, pipeline)
+    opened = context_of(lake)
+    builder = IndexBuilder(opened.key_value, opened.objects, opened.config.buckets, InProcess())
+    standing = current_index(opened.repository, opened.objects)
+    assert standing is not None
+    parts = read_parts(opened.objects, standing.manifest)
+    started = StartedBuild.now(opened.repository)
+    snapshot = opened.shard(standing.shard).snapshot(standing.transaction)
+    transactions = (0, standing.transaction + 1)
+    receipts = builder.merge(started, parts, IndexedRows(transactions, snapshot, standing.analyzer), silent)
+    redactions = Redactions(opened.key_value, opened.objects, "spans")
+    merged = parts_of_build("spans", receipts, *transactions, as_of=standing.transaction)
+    late = mock.patch.object(Erasures, "_collect", side_effect=KeyboardInterrupt)
+
+    def write_early(objects: ObjectStore, path: str, manifest: Manifest) -> Manifest:
+        written = write_marker(objects, path, manifest)
+        with late, pytest.raises(KeyboardInterrupt):
+            lake.erase(trace=trace_id(1))
+        return written
+
+    with mock.patch("tracelake.indexing.merge.write_marker", write_early):
+        publish_merged(opened.repository, opened.objects, redactions, started, parts, merged)
+    assert lake.search(SECRET).total == 0
+    (report,) = lake.erasures.run()
+    assert report.state == "finished"
+    assert lake.verify().findings == ()
+    assert lake.erasures.verify(report.id, [SECRET]).findings == ()
+
+
+def test_a_collection_spares_a_replacement(
+    lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline
+) -> None:
+    """Garbage collection keeps the replacement of a part that an eraser has recorded and not yet named."""
+    fill(store, pipeline)
+    opened = context_of(lake)
+    standing = current_index(opened.repository, opened.objects)
+    assert standing is not None
+    part = read_parts(opened.objects, standing.manifest)[0]
+    other = replace(part, path=part.path.replace(part.sha256, "0" * 64), sha256="0" * 64)
+    assert Redactions(opened.key_value, opened.objects, "spans", "e").replace(part.path, other, b"new", None)
+    for _ in range(3):
+        lake.maintenance.gc(epoch_min_s=0)
+    assert opened.objects.get(other.path) == b"new"

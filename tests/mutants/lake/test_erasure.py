@@ -20,6 +20,7 @@ from tracelake.lake import erasure
 from tracelake.pipeline import driver
 from tracelake.pipeline.continuous import InboxPipeline
 from tracelake.pipeline.outputs import builtin
+from tracelake.search.finalize import Redactions
 from tracelake.tables import redaction
 from tracelake.tables.scan import Scan
 from tracelake.tracking import store as tracking
@@ -127,3 +128,29 @@ def test_an_ingest_that_fails_beside_an_erasure_is_caught(
     test = test_erasure_races.test_an_ingest_whose_parts_an_eraser_collects_is_repeated
     with mock.patch.object(driver, "_TRIES_BESIDE_ERASURE", 1), pytest.raises(TracelakeError):
         test(lake, store, pipeline, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "wrong", "test"),
+    [
+        (
+            erasure,
+            "REDACTIONS_S",
+            -1.0,
+            test_erasure_races.test_a_slow_index_merge_does_not_bring_documents_back,
+        ),
+        (Redactions, "targets", lambda _: set(), test_erasure_races.test_a_collection_spares_a_replacement),
+    ],
+)
+def test_records_of_replaced_parts_that_end_early_are_caught(
+    lake: Lake,
+    store: TrackingStore,
+    pipeline: InboxPipeline,
+    owner: Any,
+    name: str,
+    wrong: Any,
+    test: Callable[..., None],
+) -> None:
+    """The records stay a day after the erasure, and garbage collection spares the replacements that they name."""
+    with mock.patch.object(owner, name, wrong), pytest.raises((AssertionError, TracelakeError)):
+        test(lake, store, pipeline)
