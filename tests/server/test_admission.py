@@ -191,6 +191,7 @@ async def check_disconnects_do_not_multiply_work(server: Server) -> None:
     assert server.begun == limits.READS_PER_KEY_MAX
     server.release.set()
     assert {await each.answer() for each in again} == {200}
+    await server.until(lambda: server.running == 0)
     assert server.cancelled == ["the client disconnected"] * limits.READS_PER_KEY_MAX
 
 
