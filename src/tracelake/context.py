@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 # ruff: noqa: PLC0415  DuckDB, Arrow and tantivy: commands that read no rows, such as `log`, start without them
 
 ResultT = TypeVar("ResultT")
+_READS_MAX: Final = 4
+"""Attempts to read a commit beside erasures and garbage collections."""
 NO_COMMIT: Final = "(none)"
 """Reference of the state before the first commit. No branch can have this name."""
 _SELECTED_MAX_BYTES: Final = 16 * 1024 * 1024
@@ -132,20 +134,21 @@ class LakeContext:
         return view[1]  # not self._view, because another thread may have changed it
 
     def read(self, at: str, read: Callable[[CommitView], ResultT]) -> ResultT:
-        """Read a commit. If garbage collection expired our lease, reopen the commit and read again."""
-        view = self.view(at)
-        try:
-            return read(view)
-        except ExpiredError:
+        """Read a commit. If garbage collection expired our lease, or an erasure deleted parts, reopen the commit and
+        read again."""
+        for _ in range(_READS_MAX - 1):
+            view = self.view(at)
+            try:
+                return read(view)
+            except ExpiredError:
+                pass
+            except (DamageError, QueryError):  # DuckDB refuses a query of a missing part
+                masked = self.erasures.masked()
+                if not masked.trace_ids and masked.number == view.masked.number:
+                    raise
             if self._view is not None and self._view[1] is view:
                 self._view = None
-            return read(self.view(at))
-        except (DamageError, QueryError):  # DuckDB refuses a query of a missing part
-            masked = self.erasures.masked()
-            if not masked.trace_ids and masked.number == view.masked.number:
-                raise
-            self._view = None
-            return read(self.view(at))  # perhaps an erasure has deleted the view's parts
+        return read(self.view(at))
 
     def forget_view(self) -> None:
         """Drop the cached view, so that the next read opens the newest commit."""

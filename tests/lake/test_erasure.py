@@ -6,6 +6,7 @@ import gzip
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pyarrow as pa
@@ -19,6 +20,7 @@ from tests.tracking.conftest import new_url, postgres
 from tests.tracking.requests import payload, request, trace_id
 from tracelake import limits
 from tracelake._errors import NotFoundError, UsageError
+from tracelake.archive.service import LakeArchive
 from tracelake.archive.store import ArchiveStore
 from tracelake.journal.model import QuarantinedInput
 from tracelake.journal.quarantine import QuarantineStore
@@ -207,6 +209,54 @@ def test_uploads_of_a_killed_archiver_are_erased(
     assert list(lake.objects.list("archive/")) == []
     assert lake.erasures.verify(report.id, [SECRET]).findings == ()
     assert lake.trace(trace_id(2)).spans
+
+
+def check_packs(lake: tracelake.Lake) -> None:
+    """Check that no archive object has a byte of the erased trace, and that the other trace is readable."""
+    (report,) = lake.erasures.all()
+    assert report.state == "finished"
+    check = lake.erasures.verify(report.id, [SECRET])
+    assert (check.findings, check.unread) == ((), ())
+    assert lake.trace(trace_id(2)).spans
+    assert lake.verify().findings == ()
+
+
+def test_a_pack_with_a_trace_that_changed_is_erased(
+    lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline
+) -> None:
+    """A pack still contains a trace that changed while the pack was written, and that it does not archive."""
+    fill(store, pipeline)
+    lake.archive.configure(layout="pack")
+    finalize = ArchiveStore.finalize
+
+    def late(self: ArchiveStore, *arguments: Any) -> Any:
+        store.write([request((1, 4), text=SECRET)])
+        return finalize(self, *arguments)
+
+    with mock.patch.object(ArchiveStore, "finalize", late):
+        lake.archive.run(older_than="1d")
+    assert list(lake.objects.list("archive/"))
+    pipeline.run_once()
+    lake.erase(trace=trace_id(1))
+    check_packs(lake)
+
+
+def test_a_pack_that_is_written_beside_an_erasure_is_given_up(
+    lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline
+) -> None:
+    """An archive pass after the erasure looked for packs archives no erased trace."""
+    fill(store, pipeline)
+    lake.archive.configure(layout="pack")
+    beside = LakeArchive.beside
+
+    def early(self: LakeArchive, trace_ids: Any) -> set[str]:
+        others = beside(self, trace_ids)
+        lake.archive.run(older_than="1d")
+        return others
+
+    with mock.patch.object(LakeArchive, "beside", early):
+        lake.erase(trace=trace_id(1))
+    check_packs(lake)
 
 
 @pytest.mark.parametrize("layout", ["trace", "pack", "lake"])

@@ -131,7 +131,7 @@ INDEX_MERGE_MUTANTS = [
         "tests.simulation.index_merging.find_superseded",
         at_the_end,
         5,
-        99,
+        109,
         is_alone=True,
     ),
     _mutant("a run that is gone", {_MERGE + "with_merged": what_is_left_of_it}, 100, mergers=2),

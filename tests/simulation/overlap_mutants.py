@@ -31,7 +31,7 @@ OVERLAP_MUTANTS = [
         Mutation("it stands whatever is to be read", matches_prefetch, rewrite("return _", "return True")),
         DELAYS,
         10,
-        158,
+        186,
     ),
     _mutant(
         Mutation("what was dropped is left", Prefetcher.drop, drop("_(_)")),

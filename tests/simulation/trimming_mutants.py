@@ -65,6 +65,7 @@ TRIMMING_MUTANTS = [
         Mutation("what is not set aside any more never was", Journal.quarantine_record, drop("_(_)")),
         60,
         QuarantineTrimmingScenario,
+        30,
     ),
     _mutant(Mutation("not even the newest is kept", floor_above, rewrite("_(1, _)", "0")), 60),
     _mutant(

@@ -128,8 +128,11 @@ def archive_batch(
     malformed = [trace_id for trace_id, (outcome, _) in failed.items() if outcome is ArchiveOutcome.MALFORMED]
     store.mark_malformed({each: (of[each].generation, of[each].life) for each in malformed})
     won = set()
+    contents = dict[str, list[str]]()
+    for snapshot in snapshots:
+        contents.setdefault(snapshot.path, []).append(snapshot.trace_id)
     for some in _pieces(stored, of, finalize_traces):
-        decided = store.finalize(some, repository.holds)
+        decided = store.finalize(some, repository.holds, contents)
         for each in some:
             outcome = decided[each.trace_id]
             outcomes[each.trace_id] = (outcome, _REASONS.get(outcome, ""))

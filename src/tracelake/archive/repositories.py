@@ -29,7 +29,8 @@ import hashlib
 import json
 import re
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol
 from urllib.parse import quote
@@ -61,6 +62,8 @@ _SKIPPABLE: Final = (0x184D2A50).to_bytes(4, "little")
 _END: Final = b"TLPK"
 _HASH_BYTES: Final = hashlib.sha256().digest_size
 _TAIL_BYTES: Final = _HASH_BYTES + 4 + len(_END)
+_INDEX_READ_BYTES: Final = 256 * 1024
+"""Bytes at the end of a pack, which have the index of 1,024 traces."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +104,19 @@ def read_index(pack: bytes, name: str) -> dict[str, Frame]:
             f"{name} is not an intact pack: its index is truncated or damaged; restore the object from a copy"
         )
     return {id: Frame(*at) for id, at in json.loads(index).items()}
+
+
+def traces_of_pack(objects: ObjectStore, path: str) -> Collection[str]:
+    """Return the traces in a pack, also those whose archive it is not; empty if it is gone."""
+    size_bytes = 0
+    with suppress(NotFoundError):
+        info = objects.head(path)
+        size_bytes = 0 if info is None else info.size_bytes
+        for most in (_INDEX_READ_BYTES, size_bytes):
+            end = objects.get_range(path, max(0, size_bytes - most), min(most, size_bytes))
+            if len(end) >= int.from_bytes(end[-len(_END) - 4 : -len(_END)], "little") + _TAIL_BYTES:
+                return read_index(end, path)
+    return ()
 
 
 def check_pack(pack: bytes, name: str) -> None:

@@ -9,7 +9,7 @@ import contextlib
 import logging
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any, Final, Literal, TypeAlias
@@ -22,7 +22,15 @@ from tracelake._settings import duration_ns, find_metadata
 from tracelake.archive import archive_pass, model
 from tracelake.archive.archive_pass import ARCHIVE_FINALIZE_TRACES
 from tracelake.archive.candidates import Candidates, Place, TraceBatch
-from tracelake.archive.repositories import Tables, count_spans, is_of, path_in, read_archived, traces_data
+from tracelake.archive.repositories import (
+    Tables,
+    count_spans,
+    is_of,
+    path_in,
+    read_archived,
+    traces_data,
+    traces_of_pack,
+)
 from tracelake.archive.retention import ArchiveOutcome, cutoff_ns, set_retention_override
 from tracelake.archive.scheduler import Marks
 from tracelake.archive.store import ArchiveSpace, ArchiveStore, is_still_at, reclaim_disk, space
@@ -458,6 +466,17 @@ class LakeArchive:
         except _errors.TracelakeError as error:
             objects = error
         return delete_traces(self._store, objects, trace_ids, on_failed)
+
+    def beside(self, trace_ids: Collection[str]) -> set[str]:
+        """Return the other traces in packs that contain one of these traces, also in a version that is not its archive:
+        a trace that changed or was deleted while a pack was written is still in it."""
+        packs = self._store.packs()
+        objects = self._repository_or_none() if packs else None
+        if objects is None:
+            return set()
+        wanted = set(trace_ids)
+        mixed = [path for path in packs if not wanted.isdisjoint(traces_of_pack(objects, path))]
+        return set[str]().union(*map(self._store.traces_in, mixed)) - wanted
 
     def sweep(
         self, grace_s: float = limits.ARCHIVE_UPLOAD_GRACE_S, stopping: Callable[[], bool] = lambda: False

@@ -17,6 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final, TypeAlias, TypeVar
 
@@ -28,11 +29,12 @@ from tracelake._errors import DamageError, StorageError
 from tracelake.archive import protocol
 from tracelake.archive.model import AbandonedUpload, HotSnapshot, LayoutName, StoredUpload, locked_settings
 from tracelake.archive.protocol import CONDEMNED, LIVE, OPEN, TraceState
-from tracelake.archive.repositories import count_spans, path_of
+from tracelake.archive.repositories import count_spans, is_pack, path_of
 from tracelake.archive.retention import MALFORMED, ArchiveOutcome
 from tracelake.limits import TRACE_ARCHIVED_MAX_BYTES
 from tracelake.tracking import schema
 from tracelake.tracking.database import TrackingDatabase, at_once
+from tracelake.tracking.erasure import erased_among
 from tracelake.tracking.outbox import keep
 from tracelake.tracking.schema import (
     ARCHIVE_REPO,
@@ -274,21 +276,36 @@ class ArchiveStore(ArchiveRows):
         return not paths or self._write(note)
 
     def finalize(
-        self, stored: Sequence[StoredUpload], holds: Callable[[], bool] = lambda: True
+        self,
+        stored: Sequence[StoredUpload],
+        holds: Callable[[], bool] = lambda: True,
+        contents: Mapping[str, Collection[str]] | None = None,
     ) -> dict[str, ArchiveOutcome]:
         """Make uploads the archive of their traces, and clear the payloads of traces that have not changed.
 
         Check and clearing are one transaction. `holds` is called right before it, and returns whether the stored data
-        still exists, if it can disappear. Traces of one object may come in several calls.
+        still exists, if it can disappear. Traces of one object may come in several calls; `contents` has all of them by
+        object. An object with an erased trace is given up.
         """
         if not holds():
             return {each.trace_id: ArchiveOutcome.WAITING for each in stored}
-        return self._write(lambda connection: self._finalize(connection, stored))
+        return self._write(lambda connection: self._finalize(connection, stored, contents or {}))
 
-    def _finalize(self, connection: Connection, stored: Sequence[StoredUpload]) -> dict[str, ArchiveOutcome]:
+    def _finalize(
+        self,
+        connection: Connection,
+        stored: Sequence[StoredUpload],
+        contents: Mapping[str, Collection[str]],
+    ) -> dict[str, ArchiveOutcome]:
         paths = sorted({each.path for each in stored} - {""})
+        if paths:
+            # Safety: an erasure locks these settings too. Either it sees the object LIVE, or this sees the erasure.
+            locked_settings(connection, self.tracking, is_changed=False)
         objects = self._objects(connection, paths)
         states = {path: state for path, (state, _) in objects.items()} | {"": OPEN}
+        inside = {path: contents.get(path, ()) for path in paths}
+        erased = erased_among(connection, self.lake, self.tracking.lake_id, chain(*inside.values()))
+        states |= {path: CONDEMNED for path, trace_ids in inside.items() if not erased.isdisjoint(trace_ids)}
         infos = self._infos(connection, [each.trace_id for each in stored])
         outcomes = {
             each.trace_id: protocol.finalize(
@@ -423,6 +440,19 @@ class ArchiveStore(ArchiveRows):
         return self._read(lambda connection: connection.execute(query).first() is not None)
 
     # Restore and deletion
+
+    def packs(self) -> list[str]:
+        """Return the packs that traces name."""
+        objects = schema.archive_objects.c
+        query = select(objects.path).where(objects.lake == self.lake, objects.state == LIVE)
+        paths = self._read(lambda connection: connection.execute(query).scalars().all())
+        return [path for path in paths if is_pack(path)]
+
+    def traces_in(self, pack: str) -> set[str]:
+        """Return the traces that name a pack. It keeps its name if the repository moves."""
+        of = schema.trace_info.c
+        query = select(of.trace_id).where(of.lake == self.lake, of.archive_location.contains(f"/{pack}#"))
+        return self._read(lambda connection: set(connection.execute(query).scalars()))
 
     def archived(self, trace_ids: Sequence[str]) -> dict[str, Any]:
         """Return the rows of traces, by id."""

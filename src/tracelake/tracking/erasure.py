@@ -101,12 +101,18 @@ class ErasedTraces:
         of = schema.trace_metadata.c
         hashes = [erased_hash(self._lake_id, trace_id) for trace_id in trace_ids]
         insert = self._database.insert(schema.trace_metadata).on_conflict_do_nothing()
+        settings = schema.archive_settings
+        lock = select(settings.c.lake).where(settings.c.lake == self._lake).with_for_update()
+        row = {"lake": self._lake, "settings": "{}"}
         for some in at_once(hashes):
             rows: list[dict[str, Any]] = [
                 {"lake": self._lake, "trace_id": each, "key": schema.ERASED_KEY, "value": str(until_ns)}
                 for each in some
             ]
             with self._database.writing() as connection:
+                # Safety: an archiver locks the settings before it looks for erased traces in its object.
+                connection.execute(self._database.insert(settings).on_conflict_do_nothing(), row)
+                connection.execute(lock)
                 connection.execute(insert, rows)
         old = [of.lake == self._lake, of.key == schema.ERASED_KEY, func.length(of.value) <= 19]
         with self._database.writing() as connection:
@@ -150,22 +156,6 @@ class ErasedTraces:
                 query = select(of.trace_id).where(of.lake == self._lake, or_(*matches)).distinct()
                 trace_ids.update(connection.execute(query).scalars())
         return trace_ids
-
-    def in_same_objects(self, trace_ids: Collection[str]) -> set[str]:
-        """Return the other traces in archive objects that traces share."""
-        of = schema.trace_info.c
-        others: set[str] = set()
-        with self._database.reading() as connection:
-            for some in at_once(trace_ids):
-                query = select(of.archive_location).where(*self._of(schema.trace_info, some))
-                for location in connection.execute(query).scalars():
-                    pack, is_shared, _ = (location or "").partition(".pack#")
-                    if is_shared:
-                        prefix = f"{pack}.pack#"
-                        its = func.substr(of.archive_location, 1, len(prefix)) == prefix
-                        query = select(of.trace_id).where(of.lake == self._lake, its)
-                        others.update(connection.execute(query).scalars())
-        return others.difference(trace_ids)
 
     def newest_outbox_row(self) -> int:
         """Return the number of the newest outbox row, 0 without any."""

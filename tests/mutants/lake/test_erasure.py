@@ -13,6 +13,8 @@ from msgspec.structs import replace
 from tests.erasure import test_protocol
 from tests.lake import conftest, test_erasure, test_erasure_races
 from tracelake import Lake, TracelakeError
+from tracelake.archive import store as archive_store
+from tracelake.archive.service import LakeArchive
 from tracelake.erasure.protocol import ErasureStep, Mask, Observation, next_step, without_entry
 from tracelake.erasure.store import ErasureStore
 from tracelake.indexing.redaction import IndexRedactor
@@ -153,4 +155,28 @@ def test_records_of_replaced_parts_that_end_early_are_caught(
 ) -> None:
     """The records stay a day after the erasure, and garbage collection spares the replacements that they name."""
     with mock.patch.object(owner, name, wrong), pytest.raises((AssertionError, TracelakeError)):
+        test(lake, store, pipeline)
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "test"),
+    [
+        (LakeArchive, "beside", test_erasure.test_a_pack_with_a_trace_that_changed_is_erased),
+        (
+            archive_store,
+            "erased_among",
+            test_erasure.test_a_pack_that_is_written_beside_an_erasure_is_given_up,
+        ),
+    ],
+)
+def test_packs_with_more_than_their_traces_are_caught(
+    lake: Lake,
+    store: TrackingStore,
+    pipeline: InboxPipeline,
+    owner: Any,
+    name: str,
+    test: Callable[..., None],
+) -> None:
+    """An erasure looks into each pack, and no pack with an erased trace is finalized."""
+    with mock.patch.object(owner, name, return_value=set()), pytest.raises(AssertionError):
         test(lake, store, pipeline)
