@@ -356,6 +356,8 @@ def test_added_sources(cli: RunCli, agents: Path, monkeypatch: pytest.MonkeyPatc
         pipeline.start()
         with pytest.raises(UnreadInputsError, match="source spans"):
             pipeline.run_once()
+        # The heartbeat writes the states of the sources in its own time.
+        wait_until(lambda: "failing" in cli("source", "list").out, "no replica reports its sources")
         printed = (
             cli("source", "list").out.replace(str(agents), "/data").replace("127.0.0.1:1", "broker:9092")
         )

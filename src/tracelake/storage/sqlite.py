@@ -462,14 +462,18 @@ class SqliteKeyValueStore:
                     raise
                 time.sleep(limits.SQLITE_POLL_S)
 
-    def _look_whose_it_is(self) -> None:
+    def _header(self) -> bytes:
+        """Return the first bytes of the file; none if it does not exist."""
         try:
             with self._path.open("rb") as file:
-                header = file.read(100)
+                return file.read(100)
         except FileNotFoundError:
-            return
+            return b""
         except OSError as error:
             raise StorageError(f"cannot read {self._path}: {error.strerror}; check the path") from error
+
+    def _look_whose_it_is(self) -> None:
+        header = self._header()
         if not header:
             return  # SQLite creates an empty file first, so another process may be about to create the database.
         if not header.startswith(_MAGIC) or len(header) < 100:
@@ -485,6 +489,9 @@ class SqliteKeyValueStore:
             address = f"{self._path.as_uri()}?mode=ro&immutable=1"
             with closing(sqlite3.connect(address, uri=True)) as connection:
                 application = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+            if application and self._header() != header:
+                self._look_whose_it_is()  # another process has written our tables since
+                return
         if application not in (0, _APPLICATION) or (application == 0 and version != 0):
             raise self._foreign()
 
