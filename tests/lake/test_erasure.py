@@ -247,14 +247,14 @@ def test_a_pack_that_is_written_beside_an_erasure_is_given_up(
     """An archive pass after the erasure looked for packs archives no erased trace."""
     fill(store, pipeline)
     lake.archive.configure(layout="pack")
-    beside = LakeArchive.beside
+    in_same_packs = LakeArchive.in_same_packs
 
     def early(self: LakeArchive, trace_ids: Any) -> set[str]:
-        others = beside(self, trace_ids)
+        others = in_same_packs(self, trace_ids)
         lake.archive.run(older_than="1d")
         return others
 
-    with mock.patch.object(LakeArchive, "beside", early):
+    with mock.patch.object(LakeArchive, "in_same_packs", early):
         lake.erase(trace=trace_id(1))
     check_packs(lake)
 

@@ -467,7 +467,7 @@ class LakeArchive:
             objects = error
         return delete_traces(self._store, objects, trace_ids, on_failed)
 
-    def beside(self, trace_ids: Collection[str]) -> set[str]:
+    def in_same_packs(self, trace_ids: Collection[str]) -> set[str]:
         """Return the other traces in packs that contain one of these traces, also in a version that is not its archive:
         a trace that changed or was deleted while a pack was written is still in it."""
         packs = self._store.packs()

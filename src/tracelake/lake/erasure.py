@@ -605,7 +605,7 @@ class Erasures:
         tracking.refuse(trace_ids)
         before = tracking.count(trace_ids)
         archive = open_archive(self._opened)
-        for other in sorted(archive.beside(trace_ids)):
+        for other in sorted(archive.in_same_packs(trace_ids)):
             archive.restore(other)  # the next pass archives it again, in another object
         archive.delete(sorted(trace_ids))
         tracking.delete(trace_ids)

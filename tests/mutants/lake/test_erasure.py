@@ -161,7 +161,7 @@ def test_records_of_replaced_parts_that_end_early_are_caught(
 @pytest.mark.parametrize(
     ("owner", "name", "test"),
     [
-        (LakeArchive, "beside", test_erasure.test_a_pack_with_a_trace_that_changed_is_erased),
+        (LakeArchive, "in_same_packs", test_erasure.test_a_pack_with_a_trace_that_changed_is_erased),
         (
             archive_store,
             "erased_among",
