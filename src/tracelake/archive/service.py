@@ -26,6 +26,7 @@ from tracelake.archive.repositories import (
     Tables,
     count_spans,
     is_of,
+    is_pack,
     path_in,
     read_archived,
     traces_data,
@@ -44,6 +45,7 @@ from tracelake.tables.maintenance import committed_upper
 from tracelake.tables.table import Table
 from tracelake.tables.view import CommitView
 from tracelake.tasks.runners import InProcess, TaskRunner, run_reporting
+from tracelake.tracking.erasure import ErasedTraces
 from tracelake.tracking.location import find_tracking
 from tracelake.tracking.schema import ARCHIVE_REPO, LAKE_LOCATION, TRACKING_STORE, trace_info
 from tracelake.tracking.store import TrackingStore
@@ -470,13 +472,14 @@ class LakeArchive:
     def in_same_packs(self, trace_ids: Collection[str]) -> set[str]:
         """Return the other traces in packs that contain one of these traces, also in a version that is not its archive:
         a trace that changed or was deleted while a pack was written is still in it."""
-        packs = self._store.packs()
+        tracking = ErasedTraces(self._tracking.database, self._tracking.lake, self._tracking.lake_id)
+        packs = [path for path in tracking.archive_objects() if is_pack(path)]
         objects = self._repository_or_none() if packs else None
         if objects is None:
             return set()
         wanted = set(trace_ids)
         mixed = [path for path in packs if not wanted.isdisjoint(traces_of_pack(objects, path))]
-        return set[str]().union(*map(self._store.traces_in, mixed)) - wanted
+        return set[str]().union(*map(tracking.traces_in, mixed)) - wanted
 
     def sweep(
         self, grace_s: float = limits.ARCHIVE_UPLOAD_GRACE_S, stopping: Callable[[], bool] = lambda: False

@@ -29,7 +29,7 @@ from tracelake._errors import DamageError, StorageError
 from tracelake.archive import protocol
 from tracelake.archive.model import AbandonedUpload, HotSnapshot, LayoutName, StoredUpload, locked_settings
 from tracelake.archive.protocol import CONDEMNED, LIVE, OPEN, TraceState
-from tracelake.archive.repositories import count_spans, is_pack, path_of
+from tracelake.archive.repositories import count_spans, path_of
 from tracelake.archive.retention import MALFORMED, ArchiveOutcome
 from tracelake.limits import TRACE_ARCHIVED_MAX_BYTES
 from tracelake.tracking import schema
@@ -68,6 +68,7 @@ _DECIDING: Final = (
     _LIFE,
 )
 """Columns of a trace's row that archivers need, without its texts."""
+_Contents: TypeAlias = Mapping[str, Collection[str]]
 
 
 def is_still_at(tracking: TrackingStore, trace_id: str, location: str) -> bool:
@@ -279,33 +280,31 @@ class ArchiveStore(ArchiveRows):
         self,
         stored: Sequence[StoredUpload],
         holds: Callable[[], bool] = lambda: True,
-        contents: Mapping[str, Collection[str]] | None = None,
+        contents: _Contents | None = None,
     ) -> dict[str, ArchiveOutcome]:
         """Make uploads the archive of their traces, and clear the payloads of traces that have not changed.
 
         Check and clearing are one transaction. `holds` is called right before it, and returns whether the stored data
-        still exists, if it can disappear. Traces of one object may come in several calls; `contents` has all of them by
-        object. An object with an erased trace is given up.
+        still exists, if it can disappear. `contents` has all traces of each object. An object with an erased trace is
+        given up.
         """
         if not holds():
             return {each.trace_id: ArchiveOutcome.WAITING for each in stored}
         return self._write(lambda connection: self._finalize(connection, stored, contents or {}))
 
     def _finalize(
-        self,
-        connection: Connection,
-        stored: Sequence[StoredUpload],
-        contents: Mapping[str, Collection[str]],
+        self, connection: Connection, stored: Sequence[StoredUpload], contents: _Contents
     ) -> dict[str, ArchiveOutcome]:
         paths = sorted({each.path for each in stored} - {""})
-        if paths:
-            # Safety: an erasure locks these settings too. Either it sees the object LIVE, or this sees the erasure.
+        if (
+            paths
+        ):  # Safety: an erasure locks the settings too. It sees the object LIVE, or this sees the erasure.
             locked_settings(connection, self.tracking, is_changed=False)
         objects = self._objects(connection, paths)
         states = {path: state for path, (state, _) in objects.items()} | {"": OPEN}
-        inside = {path: contents.get(path, ()) for path in paths}
-        erased = erased_among(connection, self.lake, self.tracking.lake_id, chain(*inside.values()))
-        states |= {path: CONDEMNED for path, trace_ids in inside.items() if not erased.isdisjoint(trace_ids)}
+        trace_ids = chain(*map(contents.__getitem__, contents.keys() & set(paths)))
+        erased = erased_among(connection, self.lake, self.tracking.lake_id, trace_ids)
+        states |= {path: CONDEMNED for path in paths if not erased.isdisjoint(contents.get(path, ()))}
         infos = self._infos(connection, [each.trace_id for each in stored])
         outcomes = {
             each.trace_id: protocol.finalize(
@@ -440,19 +439,6 @@ class ArchiveStore(ArchiveRows):
         return self._read(lambda connection: connection.execute(query).first() is not None)
 
     # Restore and deletion
-
-    def packs(self) -> list[str]:
-        """Return the packs that traces name."""
-        objects = schema.archive_objects.c
-        query = select(objects.path).where(objects.lake == self.lake, objects.state == LIVE)
-        paths = self._read(lambda connection: connection.execute(query).scalars().all())
-        return [path for path in paths if is_pack(path)]
-
-    def traces_in(self, pack: str) -> set[str]:
-        """Return the traces that name a pack. It keeps its name if the repository moves."""
-        of = schema.trace_info.c
-        query = select(of.trace_id).where(of.lake == self.lake, of.archive_location.contains(f"/{pack}#"))
-        return self._read(lambda connection: set(connection.execute(query).scalars()))
 
     def archived(self, trace_ids: Sequence[str]) -> dict[str, Any]:
         """Return the rows of traces, by id."""

@@ -157,6 +157,20 @@ class ErasedTraces:
                 trace_ids.update(connection.execute(query).scalars())
         return trace_ids
 
+    def archive_objects(self) -> list[str]:
+        """Return the paths of the archive objects that traces name."""
+        of = schema.archive_objects.c
+        query = select(of.path).where(of.lake == self._lake, of.traces > 0)
+        with self._database.reading() as connection:
+            return list(connection.execute(query).scalars())
+
+    def traces_in(self, pack: str) -> set[str]:
+        """Return the traces that name a pack. It keeps its name if the repository moves."""
+        of = schema.trace_info.c
+        query = select(of.trace_id).where(of.lake == self._lake, of.archive_location.contains(f"/{pack}#"))
+        with self._database.reading() as connection:
+            return set(connection.execute(query).scalars())
+
     def newest_outbox_row(self) -> int:
         """Return the number of the newest outbox row, 0 without any."""
         query = select(func.coalesce(func.max(schema.outbox.c.sequence), 0)).where(
