@@ -27,6 +27,7 @@ OF_SQL = {
     "archive.model",
     "archive.settings",
     "tracking.database",
+    "tracking.erasure",
     "tracking.outbox",
     "storage.postgres",
 }
