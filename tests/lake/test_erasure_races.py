@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -35,6 +37,25 @@ from tracelake.tracking.store import TrackingStore
 def context_of(lake: tracelake.Lake) -> LakeContext:
     """Return the stores of a lake."""
     return lake._opened
+
+
+def slow_merge(lake: tracelake.Lake) -> tuple[Callable[[], bool], Redactions]:
+    """Merge all parts of the index. Return a function that publishes the merged parts, and the redactions."""
+    opened = context_of(lake)
+    builder = IndexBuilder(opened.key_value, opened.objects, opened.config.buckets, InProcess())
+    standing = current_index(opened.repository, opened.objects)
+    assert standing is not None
+    parts = read_parts(opened.objects, standing.manifest)
+    started = StartedBuild.now(opened.repository)
+    snapshot = opened.shard(standing.shard).snapshot(standing.transaction)
+    transactions = (0, standing.transaction + 1)
+    wanted = IndexedRows(transactions, snapshot, standing.analyzer)
+    receipts = builder.merge(started, parts, wanted, silent)
+    redactions = Redactions(opened.key_value, opened.objects, "spans")
+    merged = parts_of_build("spans", receipts, *transactions, as_of=standing.transaction)
+    return partial(
+        publish_merged, opened.repository, opened.objects, redactions, started, parts, merged
+    ), redactions
 
 
 def test_a_slow_compaction_does_not_bring_rows_back(
@@ -77,20 +98,9 @@ def test_a_slow_index_merge_does_not_bring_documents_back(
     """A merge that read index parts before the erasure is not committed after it. The records of the replaced parts are
     dropped a day later."""
     fill(store, pipeline)
-    opened = context_of(lake)
-    builder = IndexBuilder(opened.key_value, opened.objects, opened.config.buckets, InProcess())
-    standing = current_index(opened.repository, opened.objects)
-    assert standing is not None
-    parts = read_parts(opened.objects, standing.manifest)
-    started = StartedBuild.now(opened.repository)
-    snapshot = opened.shard(standing.shard).snapshot(standing.transaction)
-    transactions = (0, standing.transaction + 1)
-    wanted = IndexedRows(transactions, snapshot, standing.analyzer)
-    receipts = builder.merge(started, parts, wanted, silent)
-    redactions = Redactions(opened.key_value, opened.objects, "spans")
-    merged = parts_of_build("spans", receipts, *transactions, as_of=standing.transaction)
+    publish, redactions = slow_merge(lake)
     assert lake.erase(trace=trace_id(1)).state == "finished"
-    assert not publish_merged(opened.repository, opened.objects, redactions, started, parts, merged)
+    assert not publish()
     lake.erasures.run()
     assert {each.is_written for each in redactions.all().values()} == {True}
     with mock.patch.object(erasure, "REDACTIONS_S", -1.0):
@@ -186,17 +196,7 @@ def test_a_merge_beside_an_erasure_does_not_bring_documents_back(
 ) -> None:
     """An erasure that rewrites the index between the manifest of a merge and its commit leaves no document."""
     fill(store, pipeline)
-    opened = context_of(lake)
-    builder = IndexBuilder(opened.key_value, opened.objects, opened.config.buckets, InProcess())
-    standing = current_index(opened.repository, opened.objects)
-    assert standing is not None
-    parts = read_parts(opened.objects, standing.manifest)
-    started = StartedBuild.now(opened.repository)
-    snapshot = opened.shard(standing.shard).snapshot(standing.transaction)
-    transactions = (0, standing.transaction + 1)
-    receipts = builder.merge(started, parts, IndexedRows(transactions, snapshot, standing.analyzer), silent)
-    redactions = Redactions(opened.key_value, opened.objects, "spans")
-    merged = parts_of_build("spans", receipts, *transactions, as_of=standing.transaction)
+    publish, _ = slow_merge(lake)
     late = mock.patch.object(Erasures, "_collect", side_effect=KeyboardInterrupt)
 
     def write_early(objects: ObjectStore, path: str, manifest: Manifest) -> Manifest:
@@ -206,7 +206,7 @@ def test_a_merge_beside_an_erasure_does_not_bring_documents_back(
         return written
 
     with mock.patch("tracelake.indexing.merge.write_marker", write_early):
-        publish_merged(opened.repository, opened.objects, redactions, started, parts, merged)
+        publish()
     assert lake.search(SECRET).total == 0
     (report,) = lake.erasures.run()
     assert report.state == "finished"

@@ -209,22 +209,18 @@ def locked_settings(connection: Connection, tracking: TrackingStore, *, is_chang
 def locked_fields(connection: Connection, tracking: TrackingStore, *, is_changed: bool) -> dict[str, Any]:
     """Return the stored archive settings, locked as by `locked_settings`."""
     row = {"lake": tracking.lake, "settings": "{}"}
-    connection.execute(tracking.database.insert(archive_settings).on_conflict_do_nothing(), row)
-    query = select(archive_settings.c.settings).where(archive_settings.c.lake == tracking.lake)
-    return _fields(connection.execute(query.with_for_update(read=not is_changed)).scalar())
+    column = archive_settings.c.settings
+    return _fields(tracking.database.locked(connection, column, row, is_changed=is_changed))
 
 
 def _leave_repository(connection: Connection, lake: int) -> None:
     """Abandon all uploads to a repository, so that no trace is archived there. Raises UsageError if it has archived
     traces.
 
-    The repository need not be reachable, because it may never have existed or be gone.
+    The repository need not be reachable, because it may never have existed or be gone. The caller has locked the
+    settings, so a concurrent finalize came before, or finds its row gone.
     """
     objects = archive_objects.c
-    uploads = select(objects.path).where(objects.lake == lake, objects.state != LIVE).order_by(objects.path)
-    connection.execute(
-        uploads.with_for_update()
-    ).all()  # a concurrent finalize came before, or finds its row gone
     if connection.execute(
         select(objects.path).where(objects.lake == lake, objects.state == LIVE).limit(1)
     ).first():

@@ -296,15 +296,14 @@ class ArchiveStore(ArchiveRows):
         self, connection: Connection, stored: Sequence[StoredUpload], contents: _Contents
     ) -> dict[str, ArchiveOutcome]:
         paths = sorted({each.path for each in stored} - {""})
-        if (
-            paths
-        ):  # Safety: an erasure locks the settings too. It sees the object LIVE, or this sees the erasure.
+        if paths:
+            # Safety: an erasure locks the settings too. Either it sees the object LIVE, or this sees the erasure.
             locked_settings(connection, self.tracking, is_changed=False)
         objects = self._objects(connection, paths)
         states = {path: state for path, (state, _) in objects.items()} | {"": OPEN}
-        trace_ids = chain(*map(contents.__getitem__, contents.keys() & set(paths)))
-        erased = erased_among(connection, self.lake, self.tracking.lake_id, trace_ids)
-        states |= {path: CONDEMNED for path in paths if not erased.isdisjoint(contents.get(path, ()))}
+        inside = {path: contents.get(path, ()) for path in paths}
+        erased = erased_among(connection, self.lake, self.tracking.lake_id, chain(*inside.values()))
+        states |= {path: CONDEMNED for path, ids in inside.items() if not erased.isdisjoint(ids)}
         infos = self._infos(connection, [each.trace_id for each in stored])
         outcomes = {
             each.trace_id: protocol.finalize(

@@ -206,7 +206,7 @@ class SizedRunner:
         self._remote = remote
         self._in_process = InProcess()
         self._starting: threading.Thread | None = None
-        self._has_started = waits
+        self._waits, self._has_started = waits, False
 
     def start(self) -> None:
         """Start the other runner in the background, so that small work can run immediately."""
@@ -228,7 +228,8 @@ class SizedRunner:
 
     def of(self, tasks: Sequence[object], *, may_run_in_process: bool = True) -> TaskRunner:
         """Return the runner for these tasks together."""
-        remaining_bytes = limits.SMALL_WORK_MAX_BYTES if self._has_started else limits.NEAR_WORK_MAX_BYTES
+        is_small = self._waits or self._has_started
+        remaining_bytes = limits.SMALL_WORK_MAX_BYTES if is_small else limits.NEAR_WORK_MAX_BYTES
         for task in tasks:
             remaining_bytes -= (
                 task.work_bytes if isinstance(task, SizedTask) else limits.NEAR_WORK_MAX_BYTES + 1

@@ -11,14 +11,14 @@ from __future__ import annotations
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final, TypeAlias, TypeVar
 from urllib.parse import unquote
 
-from sqlalchemy import Column, Connection, Table, create_engine, event, exc
+from sqlalchemy import Column, Connection, Table, create_engine, event, exc, select
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.pool import QueuePool
 
@@ -154,6 +154,15 @@ class TrackingDatabase:
         from sqlalchemy.dialects import postgresql  # noqa: PLC0415  a lake in a directory needs none of its dialects
 
         return postgresql.insert
+
+    def locked(
+        self, connection: Connection, column: Column[Any], default: Mapping[str, Any], *, is_changed: bool
+    ) -> Any:
+        """Return a column of a lake's only row in a table, locked until the transaction ends: shared, or exclusively if
+        it `is_changed`. A missing row is created as `default`, so that there is one to lock."""
+        connection.execute(self.insert(column.table).on_conflict_do_nothing(), default)
+        query = select(column).where(column.table.c.lake == default["lake"])
+        return connection.execute(query.with_for_update(read=not is_changed)).scalar()
 
     def inserting(
         self, table: Table, columns: Sequence[str], then: str = "ON CONFLICT DO NOTHING"

@@ -101,8 +101,7 @@ class ErasedTraces:
         of = schema.trace_metadata.c
         hashes = [erased_hash(self._lake_id, trace_id) for trace_id in trace_ids]
         insert = self._database.insert(schema.trace_metadata).on_conflict_do_nothing()
-        settings = schema.archive_settings
-        lock = select(settings.c.lake).where(settings.c.lake == self._lake).with_for_update()
+        settings = schema.archive_settings.c.settings
         row = {"lake": self._lake, "settings": "{}"}
         for some in at_once(hashes):
             rows: list[dict[str, Any]] = [
@@ -111,8 +110,7 @@ class ErasedTraces:
             ]
             with self._database.writing() as connection:
                 # Safety: an archiver locks the settings before it looks for erased traces in its object.
-                connection.execute(self._database.insert(settings).on_conflict_do_nothing(), row)
-                connection.execute(lock)
+                self._database.locked(connection, settings, row, is_changed=True)
                 connection.execute(insert, rows)
         old = [of.lake == self._lake, of.key == schema.ERASED_KEY, func.length(of.value) <= 19]
         with self._database.writing() as connection:

@@ -8,16 +8,17 @@ from pathlib import Path
 import pytest
 
 from tests.archive import test_settings
-from tests.mutants.mutation import Mutation, assert_caught, rewrite, rule_of
+from tests.mutants.mutation import Mutation, assert_caught, drop, rewrite, rule_of
 from tests.storage.servers.postgres import PostgresServer
 from tracelake.archive import model as kept
 from tracelake.archive.service import LakeArchive
 from tracelake.archive.store import ArchiveStore
+from tracelake.tracking.database import TrackingDatabase
 
 
 @pytest.mark.parametrize(
     "broken",
-    [Mutation("who changes settings locks them", kept.locked_fields, rewrite("_1._(a=_)", "_1"))],
+    [Mutation("who changes settings locks them", TrackingDatabase.locked, rewrite("_1._(a=_)", "_1"))],
     ids=rule_of,
 )
 def test_who_changes_settings_waits_for_who_does(
@@ -52,7 +53,7 @@ def test_a_repository_that_is_moved_while_a_pass_begins(
 
 @pytest.mark.parametrize(
     "broken",
-    [Mutation("who notes uploads locks settings", kept.locked_fields, rewrite("_1._(a=_)", "_1"))],
+    [Mutation("who notes uploads locks settings", TrackingDatabase.locked, rewrite("_1._(a=_)", "_1"))],
     ids=rule_of,
 )
 def test_a_repository_is_not_moved_while_uploads_are_noted(
@@ -66,7 +67,15 @@ def test_a_repository_is_not_moved_while_uploads_are_noted(
 
 
 @pytest.mark.parametrize(
-    "broken", [Mutation("uploads are locked", kept._leave_repository, rewrite("a._()", "a"))], ids=rule_of
+    "broken",
+    [
+        Mutation(
+            "who finalizes locks settings",
+            ArchiveStore._finalize,
+            drop("_(_, _, a=_)"),
+        )
+    ],
+    ids=rule_of,
 )
 def test_a_repository_that_is_moved_while_a_pass_finalizes(
     broken: Mutation, postgres: PostgresServer, folders: Iterator[Path]
