@@ -14,7 +14,7 @@ next buckets."""
 WRITES_REMEMBERED: Final = 64
 """Writes that a state remembers by the caller's id. Beyond: older ones have separate records."""
 LEASE_S: Final = 3600.0
-"""Time that collectors observe a lease without renewal. Beyond: its reader counts as dead."""
+"""Time that garbage collectors observe a lease without renewal. Beyond: its reader counts as dead."""
 EPOCH_MIN_S: Final = 3600.0
 """Shortest time between two epochs of a shard. Beyond: the next collection begins one, and a writer that uploaded
 before the previous one may not append."""

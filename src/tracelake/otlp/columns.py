@@ -101,7 +101,7 @@ def check_texts(texts: Iterable[str], field: str) -> None:
 
 
 class AttributesColumn:
-    """Collector of the attributes of many owners."""
+    """Builder of the columns of attributes of many owners."""
 
     def __init__(self) -> None:
         self.keys: list[str] = []
@@ -154,7 +154,7 @@ def read_children(lists: Sequence[Sequence[Message]]) -> Children:
 
 
 class EventsColumn:
-    """Collector of events."""
+    """Builder of the column of events."""
 
     def __init__(self) -> None:
         self._counts: list[int] = []
@@ -186,7 +186,7 @@ class EventsColumn:
 
 
 class LinksColumn:
-    """Collector of links."""
+    """Builder of the column of links."""
 
     def __init__(self) -> None:
         self._counts: list[int] = []
@@ -224,7 +224,7 @@ class LinksColumn:
 
 
 class Resources:
-    """Collector of resources. Each resource has a number, counted from 0."""
+    """Builder of the columns of resources. Each resource has a number, counted from 0."""
 
     def __init__(self) -> None:
         self.sizes_bytes: list[int] = []
@@ -279,7 +279,8 @@ _RESOURCE_TYPES: dict[str, pa.DataType] = {
 
 
 class Scopes:
-    """Collector of scopes. Each scope has a number, counted from 0; `resources` maps it to its resource."""
+    """Builder of the columns of instrumentation scopes. Each scope has a number, counted from 0; `resources` maps it to
+    its resource."""
 
     def __init__(self) -> None:
         self.resources: list[int] = []
@@ -476,10 +477,10 @@ class SpanChecks:
 
 
 class SpanColumns(SpanChecks):
-    """Collector of spans that returns them as record batches of schema SPANS. It holds `rows` spans."""
+    """Builder of record batches of schema SPANS from spans. It contains `rows` spans."""
 
     def __init__(self, table: prices.PriceTable = prices.SHIPPED) -> None:
-        """Create a collector that computes costs by a price table."""
+        """Create a builder that computes costs by a price table."""
         super().__init__()
         self._prices = table
 
@@ -506,12 +507,12 @@ class SpanColumns(SpanChecks):
         self._scope_of_row += [scope] * len(spans)
 
     def take(self) -> pa.RecordBatch:
-        """Return the collected spans as one batch of schema SPANS, and reset the collector."""
+        """Return the collected spans as one batch of schema SPANS, and reset the builder."""
         (batch,) = self.take_in_batches(None)
         return batch
 
     def take_in_batches(self, max_bytes: int | None) -> Iterator[pa.RecordBatch]:
-        """Yield the collected spans in batches of at most `max_bytes`, and reset the collector. A larger span is a
+        """Yield the collected spans in batches of at most `max_bytes`, and reset the builder. A larger span is a
         batch alone.
 
         Resources and scopes are repeated for one batch at a time, to save memory.

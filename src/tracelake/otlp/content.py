@@ -110,10 +110,11 @@ def _entries(attributes: Mapping[str, str]) -> recorded.Entries:
 
 
 def preview(text: str | None, *, output: bool = False) -> str | None:
-    """Return the text of column `input` or `output` that a person would read first; the unchanged text if it is no
-    message.
+    """Return the text of column `input` or `output` that lists show.
 
-    It is the last text of the user in an input, and of the assistant in an output.
+    It is the last text of the user in an input, and of the assistant in an output. If that role has no text, it is the
+    last text of any role. If there is no text, it is `name(…)` of the last tool call. If that is missing, too, or
+    `text` is no message, it is `text` unchanged.
     """
     role = "assistant" if output else "user"
     read = chat.read_text(text, role)

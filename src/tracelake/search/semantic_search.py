@@ -174,18 +174,27 @@ def ranked(
     compiled: Callable[[query_parser.Node], tantivy.Query | None],
     workspace: str | None = None,
 ) -> Ranked:
-    """Return the rows that a semantic search finds, most similar first.
+    """Return the rows that a semantic search finds, with their scores, best first.
+
+    Rows are compared with `vector`, else with the span of the query's `like:`, else with the text of the query. The
+    trace of a `like:` span is left out. Mode `semantic` ranks by similarity. Mode `hybrid` ranks by `fused`, from the
+    ranks in the text search and by similarity.
 
     Args:
-        mode: `semantic`, or `hybrid`, which also ranks text hits.
+        mode: `semantic` or `hybrid`.
         vectors: The vectors of the index.
         searcher: The searcher of its texts.
         schema: The schema of the searcher.
-        semantic_query: The parts of the query.
-        vector: The vector to compare with, instead of the words.
-        words: The complete query. A hybrid search takes its text hits from it.
+        semantic_query: The text, the `like:` span and the condition of the query.
+        vector: The user's vector, if any.
+        words: The complete query, compiled for the text search of mode `hybrid`.
         compiled: Compiles a condition.
-        workspace: The workspace that a span must belong to, if it is compared with.
+        workspace: The workspace in which the span of `like:` is looked up; None for any.
+
+    Raises:
+        QueryError: There is nothing to compare with, the vector is unusable, or the `like:` span has none.
+        UsageError: The embedding function is not available here.
+        EmbeddingError: The embedding function failed.
     """
     own: tantivy.Query | None = None
     if vector is not None:

@@ -205,7 +205,8 @@ def _group_bytes(part: Part, footer: pq.FileMetaData) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class CompactTask:
-    """Task that compacts one bucket of the times [lower, upper). Rows retracted by `since` are dropped."""
+    """Task that compacts one bucket of the times [lower, upper). Rows retracted at or before time `since` are
+    dropped."""
 
     objects_url: str
     shard: str
@@ -220,7 +221,7 @@ class CompactTask:
     retractions: tuple[Part, ...]
     history: tuple[Part, ...]
     retracted_later: tuple[Part, ...] = ()
-    """Retractions of later batches. Rows that they retract by `since` are dropped."""
+    """Retractions of later batches. Rows that they retract at or before time `since` are dropped."""
     apart: bool = False
     """Whether the task reads parts of all buckets once and splits them into parts of each bucket."""
 
@@ -503,8 +504,8 @@ class Collector:
         *,
         ignore_leases: bool = False,
     ) -> None:
-        """Create a collector; `machine` identifies the steady clock of `time.monotonic`, by default that of this
-        machine.
+        """Create a garbage collector. `machine` identifies the steady clock of `time.monotonic`, by default that of
+        this machine.
 
         With `ignore_leases`, replaced objects are deleted even if a reader has a lease on them, because they contain
         erased rows. The reader gets an error, and opens a newer state.

@@ -1,16 +1,15 @@
 """Leases: a reader's claim on the parts that it has listed (PROTOCOLS §1).
 
 A lease is a separate record, not a part of the shard's state, so readers never conflict with writers. Two orders of
-operations make this safe. A reader writes its lease first and then reads the state. A collector reads the state first
-and then lists the leases. A lease that a collector misses was written after the collector read the state. Its reader
-therefore sees this state or a later one, which names nothing that was retired before.
+operations make this safe. A reader writes its lease first and then reads the state. Garbage collection reads the state
+first and then lists the leases. A lease that it misses was written after it read the state. Its reader therefore sees
+this state or a later one, which names nothing that was retired before.
 
-A lease is valid as long as its record exists. Neither readers nor collectors use a clock for that.
+A lease is valid as long as its record exists. Neither readers nor garbage collection use a clock for that.
 
-A reader renews its lease, which changes the version of the record. A collector records a sighting: the version, and the
-time at which the collector first saw that version. If a collector finds the same version after the duration of the
-lease, the lease is expired. The collector then deletes it conditionally, so that a reader that renews it in that moment
-keeps it.
+A reader renews its lease, which changes the version of the record. Garbage collection records a sighting: the version,
+and the time at which it first saw that version. If it finds the same version after the duration of the lease, the lease
+is expired. It then deletes the lease conditionally, so that a reader that renews it in that moment keeps it.
 
 Elapsed time is measured by the steady clock of one machine. If another machine looks, it is measured by the clock with
 which the store dates objects. No machine's time of day is used and no two clocks are compared. A clock that is hours
@@ -45,7 +44,7 @@ LEASES_PARTITION: Final = "leases"
 class Lease:
     """Lease on all parts that `state`, or any later state, of one shard names. Call `close` after use.
 
-    The lease of a killed process remains until collectors find that it is not renewed.
+    The lease of a killed process remains until garbage collectors find that it is not renewed.
     """
 
     shard: Shard
@@ -122,8 +121,8 @@ class Lease:
         return True
 
     def _rewrite(self) -> bool:
-        """Change the version of the record. Return False if a collector has deleted the record, which must not be
-        recreated."""
+        """Change the version of the record. Return False if a garbage collector has deleted the record, which
+        must not be recreated."""
         for _ in range(CONDITIONAL_WRITE_TRIES_MAX):  # another thread may renew it at the same time
             entry = self.key_value.get(LEASES_PARTITION, self.key)
             if entry is None:

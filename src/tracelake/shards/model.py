@@ -177,8 +177,8 @@ class LeaseRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Moment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A point in time, by the steady clock of the collector's machine and by the clock with which the store dates
-    objects."""
+    """A point in time, by the steady clock of the garbage collector's machine and by the clock with which the
+    store dates objects."""
 
     machine: str
     """Id of the steady clock, which changes with each boot of the machine."""
@@ -187,7 +187,7 @@ class Moment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Sighting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Record that a collector saw a lease at this version, with the time of the first such look."""
+    """Record that a garbage collector saw a lease at this version, with the time of the first such look."""
 
     lease: str
     at: Moment

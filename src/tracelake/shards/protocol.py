@@ -19,7 +19,7 @@ COMPACTION_FAN_OUT: Final = 8
 APPENDS_REMEMBERED: Final = 64
 """Appends that a state remembers by id."""
 LEASE_MARGIN_S: Final = 60.0
-"""Extra time on top of it, because a reader renews in time but its store may be slow."""
+"""Extra time after the duration of a lease until it is expired. A reader renews in time, but its store may be slow."""
 
 EPOCHS_TO_APPEND: Final = 1
 """Number of epochs after the start of an upload in which the writer may still append."""
@@ -218,9 +218,18 @@ def replace(state: ShardState, run: Sequence[BatchRef], batch: BatchRef, epoch: 
 def rewrite(
     state: ShardState, rewritten: Mapping[str, BatchRef | None], epoch: int
 ) -> Swap | LostAppend | TooLate:
-    """Decide whether to replace batches, by their ids, by others of the same times; None removes an empty batch.
+    """Decide whether to replace batches, by their ids, by batches of the same range of transactions.
 
-    All change at once, because a row and its retraction must disappear together: a state counts both.
+    All are replaced in one state. The rows of a table are the inserted minus the retracted ones. If a row disappeared
+    without its retraction, their number would be wrong.
+
+    Args:
+        rewritten: The new batch for each old one; None if it has no content left.
+        epoch: The epoch in which the new objects were written.
+
+    Returns:
+        The next state. `LostAppend` if the state no longer contains one of the old batches. `TooLate` if garbage
+        collection may already have deleted the new objects, because their epoch is too old.
     """
     old = tuple(ref for ref in state.batches if ref.id in rewritten)
     if len(old) < len(rewritten):
@@ -232,7 +241,10 @@ def rewrite(
 
 
 def forget(state: ShardState, since: int) -> Swap | None:
-    """Decide to forget times before `since`; None if they are already forgotten."""
+    """Decide to forget times before `since`, which can then no longer be read; None if they are already forgotten.
+
+    The newest time is never forgotten.
+    """
     since = min(since, state.upper - 1)
     return next_state(state, since=since) if since > state.since else None
 

@@ -382,10 +382,11 @@ class Shard:
         return not isinstance(decision, protocol.LostAppend)
 
     def rewrite(self, rewritten: Mapping[str, model.Batch], epoch: int, written: Iterable[str]) -> bool:
-        """Replace batches, by their ids, by others of the same times, all at once; an empty one is removed.
+        """Replace batches, by their ids, by batches of the same range of transactions, in one state. An empty batch is
+        removed.
 
-        Return False, and delete the objects in `written`, if a peer replaced one of them first. Raises ExpiredError
-        like `compare_and_append`.
+        If a peer replaced one of them first, return False and delete the objects in `written`. Raises ExpiredError like
+        `compare_and_append`.
         """
         refs = {
             id: None if batch.is_empty else self._write_record(batch, 1) for id, batch in rewritten.items()

@@ -162,8 +162,8 @@ class FileObjectStore:
 
     def copy(self, source: str, target: str) -> None:
         """Copy an object, replacing the target. Raises NotFoundError if the source is absent."""
-        # Copy the bytes. A hard link would share the source's time, and collectors that check an object's age
-        # would take the new object for an old one.
+        # Copy the bytes. A hard link would share the source's time, and garbage
+        # collectors that check an object's age would take the new object for an old one.
         source_file, target_file = self._file(source), self._file(target)
         with _failures("copy", source_file), self._temporary() as temporary:
             try:

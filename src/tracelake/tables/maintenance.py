@@ -146,9 +146,14 @@ class Maintainer:
     def compact_all(
         self, shard: Shard, order: tuple[str, ...], since: int | None = None, progress: OnProgress = silent
     ) -> CompactReport:
-        """Compact each window into one batch, even if it is not due, and drop rows that were retracted by `since`.
+        """Compact the batches of each window of ingest time into one batch, even if they are not due.
 
-        Raises ContentionError if other maintainers win too many races in a row.
+        Args:
+            since: The earliest time that can still be read afterwards. Times before it are forgotten, and rows that
+                were retracted at or before it are dropped. With None, nothing is forgotten.
+
+        Raises:
+            ContentionError: Other maintainers won too many races in a row.
         """
         windows, forgets, lost = self._windows(shard), since is not None, 0
         reports = [self.forget(shard, order, since)] if since is not None else []
@@ -168,10 +173,12 @@ class Maintainer:
         )
 
     def forget(self, shard: Shard, order: tuple[str, ...], since: int) -> CompactReport:
-        """Forget times before `since`, and drop the rows and history that only they needed.
+        """Forget times before `since`, which can then no longer be read. Drop rows that were retracted at or before it,
+        and their history.
 
-        A batch whose rows were all retracted by then loses its parts unread, but for the row ids. A batch is rewritten
-        if half of its rows were. So a dropped row costs at most one written row, and work does not grow with the table.
+        If all rows of a batch were retracted by then, its parts are dropped after a read of only the row ids. If at
+        least half of them were, the batch is rewritten. So a dropped row costs at most one written row, and work does
+        not grow with the table.
         """
         shard.change(partial(forget, since=since))
         with Lease(shard, self._key_value) as lease, scratch_directory("forget") as folder:

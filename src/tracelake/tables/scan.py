@@ -76,12 +76,14 @@ CHANGED_AT: Final = pa.field("_transaction", pa.int64(), nullable=False)
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """Selection of the rows that were inserted, or retracted, by a range of transactions."""
+    """Selection of either the rows that a range of transactions inserted, or the rows that it retracted."""
 
     after: int
+    """The range begins after this transaction (exclusive)."""
     until: int
+    """The last transaction of the range (inclusive)."""
     inserted: bool
-    """Whether it selects inserted rows; otherwise retracted rows."""
+    """Whether inserted rows are selected; otherwise retracted rows."""
     has_change_columns: bool
     """Whether the rows have the columns `_change` and `_transaction`."""
 

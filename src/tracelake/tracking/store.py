@@ -240,12 +240,13 @@ _OF_ANY: Final = ("session_id", "user_id")
 
 @dataclass(frozen=True, slots=True)
 class TracePart:
-    """Spans of a trace that one outbox row has, too, as a serialized OTLP `TracesData`."""
+    """Stored spans of one trace that arrived together in one outbox row. That row may have been trimmed since."""
 
     sequence: int
-    """The number of the outbox row with the same spans."""
+    """The number of the outbox row in which the spans arrived."""
     spans: int
     payload: bytes
+    """The spans as a serialized OTLP `TracesData`."""
 
 
 @dataclass(frozen=True, slots=True)

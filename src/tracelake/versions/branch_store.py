@@ -275,7 +275,11 @@ def new_token() -> str:
 
 
 def scope(branch: str, record: model.BranchRecord) -> str:
-    """Return the scope of a branch's requests: it distinguishes a branch from a deleted one of the same name."""
+    """Return the key under which the commit requests of a branch are stored: its name and id, or only the name if the
+    record has no id.
+
+    Because of the id, a new branch does not find requests to a deleted branch of the same name.
+    """
     return f"{branch}:{record.id}" if record.id else branch
 
 
@@ -415,8 +419,11 @@ class BranchRecords(StagedEntries):
         raise _epoch_busy()
 
     def swap_epoch(self, before: model.Epoch, after: model.Epoch) -> bool:
-        """Replace the epoch's record, unless it has changed from `before`: a name was given, or another collector wrote
-        it."""
+        """Replace the record of the garbage collection epoch if it still equals `before`.
+
+        Return whether it was replaced. False means that another process changed it first: a client created a branch or
+        tag name, or another garbage collector wrote it. The caller must then read the names again.
+        """
         epoch, version = self._epoch()
         return epoch == before and self._swap_epoch(after, version)
 

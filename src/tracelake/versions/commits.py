@@ -3,14 +3,15 @@
 `RefClaims` gives names to commits in three steps: write a claim, check that the commit is reachable, write the name.
 
 A claim is the future record of the name plus the epoch of the claim. Only garbage collection treats it as a name.
-Either a collector sees the claim, or the collector read the names earlier and the claimant sees the same state. If no
-name reaches the commit then, none ever will. A conditional write turns the claim into the name. A process that wants
-the same name deletes the claim, and so does a collector two epochs later. A killed claimant therefore leaves nothing,
-and a slow one claims again.
+Either it sees the claim, or it read the names earlier and the claimant sees the same state. If no name reaches the
+commit then, none ever will. A conditional write turns the claim into the name. A process that wants the same name
+deletes the claim, and so does garbage collection two epochs later. A killed claimant therefore leaves nothing, and a
+slow one claims again.
 
-A collector reads names one by one, so a commit could move from one name to another unseen. Each claim is therefore
-announced in the epoch record, and a collector that sees a change reads all names again. The announcement precedes the
-check, so that a collector which did not see the claim cannot let the commit expire afterwards (see `expiry`).
+Garbage collection reads names one by one, so a commit could move from one name to another unseen. Each claim is
+therefore announced in the epoch record. If that record changes, garbage collection reads all names again. The
+announcement precedes the check, so that garbage collection that did not see the claim cannot let the commit expire
+afterwards (see `expiry`).
 
 `Staging` writes and reads the staged entries of a branch. They are stored outside the branch record, under a token that
 the record names.

@@ -63,7 +63,7 @@ class GapRecords:
         return {entry.key: _gap(entry) for entry in self._key_value.scan(GAPS)}
 
     def expiry(self, key: str) -> model.Expiry:
-        """Return a decided expiry; an empty one if another collector has carried it out."""
+        """Return a decided expiry; an empty one if another garbage collector has carried it out."""
         entry = self._key_value.get(COLLECTOR, key) if key else None
         return (
             model.Expiry({})
@@ -85,7 +85,8 @@ class GapRecords:
         self._key_value.erase(COLLECTOR, key)
 
     def widen(self, commit_id: str, gap: model.Gap) -> None:
-        """Write a gap, unless its record has the same or a later state already. A slow collector may write late."""
+        """Write a gap, unless its record has the same or a later state already. A slow garbage collector may write
+        late."""
         self._change(
             commit_id, lambda there: gap if there is None or protocol.is_wider(gap, there) else there
         )
@@ -370,7 +371,7 @@ class HistoryExpirer:
         for commit_id, gap in gaps.items():
             self.gaps.widen(commit_id, gap)
         if not gaps:
-            expired = ()  # Another collector has carried it out.
+            expired = ()  # Another garbage collector has carried it out.
         elif expired is None:
             expired = [each for commit_id, gap in gaps.items() for each in self._inside(commit_id, gap)]
         delete_all(self._objects, [path_of(model.Commit, commit_id) for commit_id in expired])
@@ -385,7 +386,7 @@ class HistoryExpirer:
             try:
                 commit = self._contents.read(model.Commit, at)
                 if commit.generation <= gap.generation:
-                    break  # Below the gap: another collector has widened a gap on the way.
+                    break  # Below the gap: another garbage collector has widened a gap on the way.
                 inside.append(at)
                 at = commit.parents[0] if commit.parents else ""
             except DamageError:

@@ -184,7 +184,7 @@ class CollectedCommits:
 
 
 class RepositoryCollector:
-    """Collects the garbage of one repository. Several collectors can run at the same time."""
+    """Garbage collector of one repository. Several can run at the same time."""
 
     def __init__(
         self,
@@ -335,8 +335,8 @@ class RepositoryCollector:
     def _garbage(
         self, kind: type[Content], listed: list[ObjectInfo], reached: Reached, newest: int
     ) -> Iterator[ObjectInfo]:
-        """Yield collectable unreachable objects. Missing objects were deleted by another collector; damaged ones are
-        kept."""
+        """Yield collectable unreachable objects. Missing objects were deleted by another garbage collector;
+        damaged ones are kept."""
         unreached = [info for info in listed if info.path not in reached.paths]
         ids = ids_in(kind, (info.path for info in unreached))
         epochs = reached.epochs(kind, ids)
