@@ -30,7 +30,8 @@ import tracelake
 from tests.patience import wait_until
 from tests.storage.servers.postgres import PostgresServer
 from tests.storage.servers.s3 import S3Server
-from tests.tracking.requests import request, trace_id
+from tests.tracking.requests import request
+from tests.tracking.requests import trace_id as id_of
 from tracelake import Lake
 from tracelake._errors import (
     CommitExpiredError,
@@ -62,6 +63,16 @@ def is_erased(number: int) -> bool:
 def is_ephemeral(number: int) -> bool:
     """Return whether the retention rule matches this trace."""
     return number % 4 == 1
+
+
+def key_of(number: int) -> int:
+    """Return the id of a trace as a number. Ids are random, so that no part of two neighbors is the id of a third."""
+    return random.Random(number).getrandbits(128)
+
+
+def trace_id(number: int) -> str:
+    """Return the id of a trace."""
+    return id_of(key_of(number))
 
 
 def text_of(number: int) -> str:
@@ -124,11 +135,11 @@ def send(lake: Lake, place: Place, chance: random.Random) -> None:
     sent = place.lines("sender", "sent")
     if sent and chance.random() < 0.3:
         number = chance.choice(sent)
-        store.write([request((number, 3), text=text_of(number))])  # refused if the trace is erased
+        store.write([request((key_of(number), 3), text=text_of(number))])  # refused if the trace is erased
     elif len(sent) < TRACES_MAX:
         number = max(place.lines("sender", "sending"), default=0) + 1
         place.log("sender", "sending", number)
-        store.write([request((number, 1), (number, 2), text=text_of(number))])
+        store.write([request((key_of(number), 1), (key_of(number), 2), text=text_of(number))])
         place.log("sender", "sent", number)
     time.sleep(chance.uniform(0.1, 0.6))
 

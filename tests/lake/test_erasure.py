@@ -314,6 +314,24 @@ def test_the_scan_looks_into_compressed_and_columnar_data() -> None:
         assert ValueScanner([trace_id(2)], [OTHER]).occurrences(data) == set()
 
 
+def test_the_scan_separates_the_values_of_a_column() -> None:
+    """Two neighboring ids that form an erased one at their border are no finding. Nested texts are found."""
+    first, erased = trace_id(0xC), trace_id(0xC0)
+    assert erased in first + first
+    for column in (
+        pa.array([first, None, first]),
+        pa.array([[first, first]]),
+        pa.array([{"a": first}, {"a": first}]),
+        pa.array([[(first, first), (trace_id(2), first)]], pa.map_(pa.string(), pa.string())),
+        pa.array([first, trace_id(2)]).dictionary_encode(),
+    ):
+        sink = pa.BufferOutputStream()
+        pq.write_table(pa.table({"column": column}), sink, compression="snappy")
+        data = sink.getvalue().to_pybytes()
+        assert ValueScanner([erased], []).occurrences(data) == set(), column.type
+        assert ValueScanner([first], []).occurrences(data) == {first}, column.type
+
+
 def test_late_spans_of_an_erased_trace_are_refused(lake: tracelake.Lake, store: TrackingStore) -> None:
     """The store refuses spans of an erased trace, and stores the rest of the request."""
     store.write([request((1, 1), text=SECRET)])

@@ -8,6 +8,7 @@ so an eraser that crashed is continued by any other. The erasure ends only if an
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from dataclasses import dataclass
 from enum import Enum
@@ -16,11 +17,44 @@ from typing import Final, Literal, TypeAlias
 import msgspec
 from msgspec.structs import replace
 
+from tracelake._errors import UsageError
 from tracelake.formats import decode, encode
 
 FORMAT_VERSION: Final = 1
 Criterion: TypeAlias = Literal["trace", "session", "user", "where"]
 """Kind of selection: a trace id, a session, a user, or a DuckDB condition on table `spans`."""
+_TRACE_ID: Final = re.compile("[0-9a-f]{32}")
+
+
+@dataclass(frozen=True, slots=True)
+class ErasedSelection:
+    """The traces that a request selects."""
+
+    criterion: Criterion
+    value: str
+
+    @classmethod
+    def of(
+        cls, *, trace: str | None, session: str | None, user: str | None, where: str | None
+    ) -> ErasedSelection:
+        """Return the selection of a request. Raises UsageError unless one valid criterion is given."""
+        criteria: dict[Criterion, str | None] = {
+            "trace": trace,
+            "session": session,
+            "user": user,
+            "where": where,
+        }
+        selections = [cls(criterion, value) for criterion, value in criteria.items() if value is not None]
+        if len(selections) != 1:
+            raise UsageError("name what to erase: one of trace, session, user or where.")
+        (selection,) = selections
+        if not selection.value.strip():
+            raise UsageError(f"{selection.criterion} is empty; name what to erase.")
+        if selection.criterion == "trace":
+            selection = cls("trace", selection.value.lower())
+            if not _TRACE_ID.fullmatch(selection.value):
+                raise UsageError(f"{trace!r} is not a trace id; give all 32 hex digits.")
+        return selection
 
 
 class ErasureRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -20,10 +20,9 @@ import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, assert_never
+from typing import Any, Final
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -33,12 +32,12 @@ from msgspec.structs import replace
 from sqlalchemy import select
 
 from tracelake import limits
-from tracelake._errors import ContentionError, NotFoundError, TracelakeError, UsageError
+from tracelake._errors import ContentionError, NotFoundError, TracelakeError
 from tracelake.archive.service import open_archive
 from tracelake.context import LakeContext
 from tracelake.datasets.files import files_of_traces
 from tracelake.datasets.runs import traces_of
-from tracelake.erasure.protocol import Criterion, ErasureRecord, ErasureStep, Observation, next_step
+from tracelake.erasure.protocol import ErasedSelection, ErasureRecord, ErasureStep, Observation, next_step
 from tracelake.erasure.store import FOLDER
 from tracelake.hot.tier import HotTier
 from tracelake.indexing.redaction import REDACTIONS_S, IndexRedactor
@@ -63,7 +62,6 @@ from tracelake.tracking.schema import metadata
 from tracelake.tracking.store import TrackingStore
 from tracelake.versions.branch_store import MAIN
 
-_TRACE_ID: Final = re.compile("[0-9a-f]{32}")
 _CHECKSUM: Final = re.compile("[0-9a-f]{64}")
 _SQLITE: Final = "sqlite://"
 _SHOWN_MAX: Final = 20
@@ -80,52 +78,6 @@ OUT_OF_REACH: Final = (
     "tables that users wrote",
 )
 """Places that an erasure does not reach."""
-
-
-@dataclass(frozen=True, slots=True)
-class ErasedSelection:
-    """The traces that a request selects."""
-
-    criterion: Criterion
-    value: str
-
-    @classmethod
-    def of(
-        cls, *, trace: str | None, session: str | None, user: str | None, where: str | None
-    ) -> ErasedSelection:
-        """Return the selection of a request. Raises UsageError unless one valid criterion is given."""
-        criteria: dict[Criterion, str | None] = {
-            "trace": trace,
-            "session": session,
-            "user": user,
-            "where": where,
-        }
-        selections = [cls(criterion, value) for criterion, value in criteria.items() if value is not None]
-        if len(selections) != 1:
-            raise UsageError("name what to erase: one of trace, session, user or where.")
-        (selection,) = selections
-        if not selection.value.strip():
-            raise UsageError(f"{selection.criterion} is empty; name what to erase.")
-        if selection.criterion == "trace":
-            selection = cls("trace", selection.value.lower())
-            if not _TRACE_ID.fullmatch(selection.value):
-                raise UsageError(f"{trace!r} is not a trace id; give all 32 hex digits.")
-        return selection
-
-    @property
-    def condition(self) -> str:
-        """The DuckDB condition on table `spans` for this selection."""
-        match self.criterion:
-            case "trace":
-                return f"trace_id = {literal(self.value)}"
-            case "session":
-                return f"session_id = {literal(self.value)}"
-            case "user":
-                return f"user_id = {literal(self.value)}"
-            case "where":
-                return self.value
-            case _:
-                assert_never(self.criterion)
 
 
 _HEX_ID: Final = re.compile(rb"(?=([0-9a-f]{32}))")
@@ -177,10 +129,29 @@ class ValueScanner:
         with suppress(pa.ArrowException):  # `tracelake verify` reports damage
             for batch in batches(data):
                 for column in batch.columns:
-                    for buffer in column.buffers():
-                        if buffer is not None:
-                            values |= self._plain(buffer.to_pybytes())
+                    for some in _column_bytes(column):
+                        values |= self._plain(some)
         return values
+
+
+def _column_bytes(column: pa.Array[Any]) -> Iterator[bytes]:
+    """Yield the bytes of a column. Zeros separate its texts, because the end of one trace id and the begin of the next
+    may form an erased id."""
+    match column:
+        case pa.StructArray():
+            for number in range(column.type.num_fields):
+                yield from _column_bytes(column.field(number))
+        case pa.MapArray():
+            yield from _column_bytes(column.keys)
+            yield from _column_bytes(column.items)
+        case pa.ListArray() | pa.LargeListArray():
+            yield from _column_bytes(column.values)
+        case pa.DictionaryArray():
+            yield from _column_bytes(column.dictionary)
+        case pa.StringArray() | pa.LargeStringArray() | pa.BinaryArray() | pa.LargeBinaryArray():
+            yield b"\0".join(each for each in column.cast(pa.large_binary()).to_pylist() if each is not None)
+        case _:
+            yield from (buffer.to_pybytes() for buffer in column.buffers() if buffer is not None)
 
 
 def _parquet_batches(data: bytes) -> Iterator[pa.RecordBatch]:
@@ -273,7 +244,11 @@ class ErasureScan:
                     self.check("row of the tracking store", f"{table.name} {number}", data)
 
     def file(self, path: Path) -> None:
-        """Scan a database file with its free pages, in pieces that overlap."""
+        """Scan a database file with its free pages, in pieces that overlap.
+
+        The fields of a row follow each other without a separator. If clients count their trace ids, the end of one id
+        and the begin of the next field may form an erased id, and the scan reports it.
+        """
         for place in (path, path.with_name(f"{path.name}-wal")):
             with suppress(FileNotFoundError), place.open("rb") as file:
                 before = b""
@@ -575,7 +550,7 @@ class Erasures:
         for table, redactor in self._redactors.items():
             # A user's session or user may be only in the row of its trace.
             if table == TABLE_SPANS.name or selection.criterion != "where":
-                matching |= redactor.traces_matching(selection.condition)
+                matching |= redactor.traces_matching(_condition_of(selection))
         return matching
 
     def _uncommitted(self, selection: ErasedSelection) -> set[str]:
@@ -589,7 +564,7 @@ class Erasures:
         newer = self._hot.newer().tables
         if not newer:
             return set()
-        query = f"select distinct trace_id from spans where ({selection.condition}\n)"
+        query = f"select distinct trace_id from spans where ({_condition_of(selection)}\n)"
         table = self._opened.read(MAIN, lambda view: view.sql(query, newer=newer))
         return {str(each) for each in table["trace_id"].to_pylist()}
 
@@ -684,6 +659,12 @@ class Erasures:
                 *(f"quarantined {path}" for path in sorted(quarantined)[:_SHOWN_MAX]),
             ),
         )
+
+
+def _condition_of(selection: ErasedSelection) -> str:
+    """Return the DuckDB condition on table `spans`."""
+    column = {"trace": "trace_id", "session": "session_id", "user": "user_id"}.get(selection.criterion)
+    return selection.value if column is None else f"{column} = {literal(selection.value)}"
 
 
 def _removed(record: ErasureRecord, **counts: int) -> dict[str, int]:
