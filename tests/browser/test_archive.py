@@ -42,6 +42,7 @@ def site(hot: HotLake) -> Iterator[str]:
 def test_a_pass_and_a_restore(site: str, page: Page) -> None:
     """The page lists what the next pass takes and cannot take; one button runs it, another restores a trace."""
     page.goto(site)
+    page.click("nav.rooms summary")
     page.click("nav.rooms >> text=Archive")
     row = page.locator("#experiments tbody tr")
     expect(row).to_contain_text(HOSTILE)

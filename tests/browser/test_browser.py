@@ -53,7 +53,9 @@ def test_w11_the_details_are_of_the_workspace(page: Page, site: str) -> None:
         expect(heading).to_contain_text(f"of {name}")
         address = f"#span={span}&workspace={named}"
         assert page.url.endswith(address)
-        assert str(page.locator(".span-actions a.meta").get_attribute("href")).endswith(f"?workspace={named}")
+        assert str(page.locator(".span-actions .menu a").get_attribute("href")).endswith(
+            f"?workspace={named}"
+        )
         page.goto(site)
         open_trace(page, site, SHARED, address)
         expect(heading).to_contain_text(f"of {name}")

@@ -41,6 +41,7 @@ def site(lake: tracelake.Lake) -> Iterator[str]:
 def test_a_trace_is_deleted_from_its_page(site: str, page: Page, lake: tracelake.Lake) -> None:
     """The page explains the deletion, asks for the id again, and shows the report."""
     page.goto(f"{site}/traces/{trace_id(1)}")
+    page.click(".actions summary")
     page.click("text=Delete…")
     expect(page.locator("#confirm")).to_contain_text("1 trace matches now.")
     expect(page.locator("#confirm")).to_contain_text("This cannot be undone")

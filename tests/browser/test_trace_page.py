@@ -140,8 +140,10 @@ def test_copying(browser: Browser, agent_site: str) -> None:
             expect(page.locator(selector)).to_have_text("Copied")
             return str(page.evaluate("navigator.clipboard.readText()"))
 
+        page.click(".span-actions summary")
         assert copied(".span-actions .copy >> nth=0") == f"{agent_site}/traces/{AGENT}{LAST_CALL}"
         assert copied(".output .message .copy").startswith("I found a train")
+        page.click(".actions summary")
         curl = copied(".actions .copy >> nth=1")
         assert curl == f"curl -fsS '{agent_site}/api/v1/traces/{AGENT}?format=otlp'"
 

@@ -31,6 +31,7 @@ def versions_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def test_from_the_log_to_what_changed(page: Page, versions_site: str) -> None:
     """The log of a branch names branches and tags; a commit leads to the entries that it changed."""
     page.goto(versions_site)
+    page.click("nav.rooms summary")
     page.click("nav.rooms >> text=Versions")
     expect(page.locator("tbody tr")).to_have_count(3)
     row = page.locator("tbody tr", has_text="three questions")

@@ -248,7 +248,8 @@ class UncommittedTraces:
     def __init__(self, uncommitted: Uncommitted, prices: PriceTable = SHIPPED) -> None:
         self._uncommitted = uncommitted
         self._prices = prices
-        self._rows = SPANS.append(_PART).empty_table()
+        # `empty_table` would import pandas, if it is installed.
+        self._rows = pa.Table.from_batches([], SPANS.append(_PART))
         self._numbers: dict[ListedPart, int] = {}
         """Number of each cached part; column `_part` has the same numbers."""
         self._next = count()

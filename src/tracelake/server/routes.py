@@ -220,8 +220,10 @@ ROOMS = (
     ("/traces", "Traces"),
     ("/sessions", "Sessions"),
     ("/users", "Users"),
-    ("/versions", "Versions"),
     ("/datasets", "Datasets"),
+)
+MORE_ROOMS = (
+    ("/versions", "Versions"),
     ("/pipeline", "Pipeline"),
     ("/archive", "Archive"),
     ("/retention", "Retention"),
@@ -258,10 +260,15 @@ def _templates() -> Jinja2Templates:
 
 def _nav_links(request: Request) -> dict[str, Any]:
     """Return the caller, and the navigation links that the caller may open. Without a caller, return all links."""
+    rooms, more_rooms = (
+        [(path, label) for path, label in pages if is_allowed(request, path, "GET")]
+        for pages in (ROOMS, MORE_ROOMS)
+    )
     return {
         "account": request.scope.get(ACTOR),
         "can_erase": is_allowed(request, ERASURES_PAGE, "GET"),
-        "rooms": [(path, label) for path, label in ROOMS if is_allowed(request, path, "GET")],
+        "rooms": rooms,
+        "more_rooms": more_rooms,
     }
 
 

@@ -50,7 +50,7 @@ function helpDialog() {
 
 /** The open menus that cover the page. */
 function popups() {
-  return document.querySelectorAll(".account[open], .popup[open]");
+  return document.querySelectorAll(".menu[open], .popup[open]");
 }
 
 let help = null;

@@ -253,6 +253,7 @@ function step(by) {
 }
 
 function escape() {
+  for (const menu of document.querySelectorAll(".menu[open]")) menu.open = false;
   if (details.classList.contains("sheet") && getComputedStyle(details).position === "fixed") details.classList.remove("sheet");
   else if (box.value) {
     box.value = "";
