@@ -18,6 +18,7 @@ from tests.tracking.requests import payload, request, trace_id
 from tracelake.context import LakeContext
 from tracelake.indexing.build import IndexBuilder, IndexedRows, StartedBuild
 from tracelake.indexing.merge import current_index, publish_merged
+from tracelake.indexing.redaction import IndexRedactor
 from tracelake.lake import erasure
 from tracelake.lake.erasure import Erasures
 from tracelake.pipeline.continuous import InboxPipeline
@@ -27,7 +28,8 @@ from tracelake.search.model import Manifest
 from tracelake.search.protocol import parts_of_build
 from tracelake.shards.compaction import compact_tasks, run_compact_task
 from tracelake.shards.model import Batch
-from tracelake.storage.ports import ObjectStore
+from tracelake.storage.ports import KeyValueStore, ObjectStore
+from tracelake.storage.wrappers import DelegatingObjectStore
 from tracelake.tables.builtin import TABLE_SPANS
 from tracelake.tables.redaction import TableRedactor
 from tracelake.tasks.runners import InProcess, silent
@@ -228,3 +230,38 @@ def test_a_collection_spares_a_replacement(
     for _ in range(3):
         lake.maintenance.gc(epoch_min_s=0)
     assert opened.objects.get(other.path) == b"new"
+
+
+def test_a_slow_eraser_does_not_restore_replaced_parts(
+    lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline
+) -> None:
+    """An eraser that read a manifest before another erasure, and is killed after it has written the manifest, does not
+    restore the name of a deleted part."""
+    for number in (1, 3):
+        store.write([request((number, 1), text=SECRET), request((number + 1, 1))])
+        pipeline.run_once()
+    states: list[str] = []
+
+    class SlowStore(DelegatingObjectStore):
+        """Store in which a write of a manifest of two parts takes as long as another erasure."""
+
+        def replace(self, path: str, data: bytes, expected: bytes) -> bool:
+            is_first = not states and Manifest.from_json(data, path).part_count == 2
+            if is_first:
+                states.append("open")
+                with tracelake.open(lake.place) as other:
+                    states.append(other.erase(trace=trace_id(3)).state)
+            is_replaced = super().replace(path, data, expected)
+            if is_first:
+                raise KeyboardInterrupt
+            return is_replaced
+
+    def open_redactor(key_value: KeyValueStore, objects: ObjectStore, epoch: int, id: str) -> IndexRedactor:
+        return IndexRedactor(key_value, SlowStore(objects), epoch, id)
+
+    with mock.patch.object(erasure, "IndexRedactor", open_redactor), pytest.raises(KeyboardInterrupt):
+        lake.erase(trace=trace_id(1))
+    assert states == ["open", "finished"]
+    assert {hit.trace_id for hit in lake.search("*")} == {trace_id(2), trace_id(4)}
+    assert {report.state for report in lake.erasures.run()} == {"finished"}
+    assert lake.verify().findings == ()

@@ -55,6 +55,11 @@ class HookedStore:
         self.hook("create", path)
         return self.inner.create(path, data)
 
+    def replace(self, path: str, data: bytes, expected: bytes) -> bool:
+        """Replace the object iff it has the expected bytes."""
+        self.hook("replace", path)
+        return self.inner.replace(path, data, expected)
+
     def get(self, path: str) -> bytes:
         """Return the whole object."""
         self.hook("get", path)

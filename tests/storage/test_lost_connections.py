@@ -307,6 +307,18 @@ def test_bucket_create_finds_out_whose_it_is(bucket: Cuttable, cut: Cut) -> None
 
 
 @pytest.mark.parametrize("cut", CUTS)
+def test_bucket_replace_survives_cuts(bucket: Cuttable, cut: Cut) -> None:
+    """A replacement whose connection is cut returns True, and one that comes too late returns False."""
+    store = BucketObjectStore(bucket.url())
+    store.put("a", b"1")
+    bucket.proxy.cut(cut, b"PUT /tests")
+    assert store.replace("a", b"2", b"1") is True
+    assert bucket.proxy.cuts == 1
+    assert store.replace("a", b"2", b"1") is False
+    assert store.get("a") == b"2"
+
+
+@pytest.mark.parametrize("cut", CUTS)
 def test_bucket_records_survive_cuts(bucket: Cuttable, cut: Cut) -> None:
     """Writes, replacements and deletes of records are settled although each loses its connection once."""
     store = BucketKeyValueStore(bucket.url())

@@ -181,11 +181,16 @@ def published(objects: ObjectStore, path: str) -> model.Manifest | None:
 
     A complete manifest of a later format raises an error instead of being replaced.
     """
+    data = _intact(objects, path)
+    return None if data is None else model.Manifest.from_json(data, path)
+
+
+def _intact(objects: ObjectStore, path: str) -> bytes | None:
     try:
         data = objects.get(path)
     except NotFoundError:
         return None
-    return model.Manifest.from_json(data, path) if is_intact(data, path) else None
+    return data if is_intact(data, path) else None
 
 
 def _check_settings(index: str, parent: model.Manifest | None, fingerprint: str) -> None:
@@ -291,15 +296,19 @@ def _write_part(objects: ObjectStore, index: str, receipt: model.Receipt) -> Non
 def write_marker(objects: ObjectStore, path: str, draft: model.Manifest) -> model.Manifest:
     """Write the manifest, which marks the build as complete. Return the published manifest: this one, or that of a
     finalizer that came first."""
-    if objects.create(path, draft.to_json(path)):
-        return draft
-    first = published(objects, path)
-    if first is not None:
-        return first
-    # The existing marker is torn, so no reader has opened it. Two finalizers that repair it at the same time
-    # may both write. Each writes a complete index whose parts all exist, so either may win.
-    objects.put(path, draft.to_json(path))
-    return read_manifest(objects, path)
+    data = draft.to_json(path)
+    for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
+        if objects.create(path, data):
+            return draft
+        with contextlib.suppress(NotFoundError):
+            first = objects.get(path)
+            if is_intact(first, path):
+                return model.Manifest.from_json(first, path)
+            # It is torn, so no reader has opened it. Safety: an erasure may change the manifest of the finalizer
+            # that repairs it first.
+            if objects.replace(path, data, first):
+                return draft
+    raise ContentionError(f"{path} was replaced too many times by other processes; try again.")
 
 
 REDACTIONS: Final = "index-redactions"
@@ -383,10 +392,11 @@ class Redactions:
         lists: dict[str, model.ListRef | None],
         changed: set[str],
     ) -> bool:
-        """Replace redacted parts in one manifest. Return False if another process replaces one of its lists."""
-        manifest = published(self._objects, path)
-        if manifest is None:
+        """Replace redacted parts in one manifest. Return False if another process changes it, or one of its lists."""
+        data = _intact(self._objects, path)
+        if data is None:
             return True
+        manifest = model.Manifest.from_json(data, path)
         for ref in manifest.lists:
             if ref.path not in lists:
                 try:
@@ -405,7 +415,9 @@ class Redactions:
             lists=tuple(ref for ref in current_lists if ref is not None),
         )
         if after != manifest:
-            self._objects.put(path, after.to_json(path))
+            # Safety: another process may have replaced more parts since, and deleted them.
+            if not self._objects.replace(path, after.to_json(path), data):
+                return False
             changed.add(path)
         return True
 

@@ -24,7 +24,7 @@ from tracelake.storage import failures
 from tracelake.storage.ports import ObjectInfo, check_path, check_prefix, check_range, tries
 
 if TYPE_CHECKING:
-    from obstore import PutMode
+    from obstore import PutMode, UpdateVersion
     from obstore.store import ObjectStore as Client
 
 ResultT = TypeVar("ResultT")
@@ -68,6 +68,24 @@ class Bucket:
                 raise failed("write", self.url, path, error) from error
             return error
         return None
+
+    def get_versioned(self, path: str) -> tuple[bytes | None, PutMode]:
+        """Return the bytes of an object, and the condition for a put that replaces exactly them."""
+        try:
+            reply, body = read_again(lambda: _read_body(obstore.get(self.reading, path)))
+        except failures.OBSTORE_ERRORS as error:
+            if failures.of_obstore(error) is failures.FailureKind.NOT_FOUND:
+                return None, "create"
+            raise failed("read", self.url, path, error) from error
+        # S3 and Azure compare the e-tag, GCS the version; the client library accepts no None.
+        condition: UpdateVersion = {"e_tag": reply.meta["e_tag"]}
+        if reply.meta["version"] is not None:
+            condition["version"] = reply.meta["version"]
+        return body, condition
+
+
+def _read_body(reply: obstore.GetResult) -> tuple[obstore.GetResult, bytes]:
+    return reply, reply.bytes().to_bytes()
 
 
 class BucketObjectStore:
@@ -123,6 +141,25 @@ class BucketObjectStore:
             f"{path} may or may not have been created in {self.url} ({failures.obstore_text(doubt)}); repair the "
             "store, then read the object back to see which writer succeeded"
         ) from doubt
+
+    def replace(self, path: str, data: bytes, expected: bytes) -> bool:
+        """Replace an object if its bytes are `expected`; return False if it has others, or is absent.
+
+        After a lost reply, it returns True if the object has the new bytes, also if another writer wrote them.
+        """
+        check_path(path)
+        error: Exception | None = None
+        is_doubtful = False
+        for _ in tries():
+            current, condition = self._bucket.get_versioned(path)
+            if current != expected:
+                return is_doubtful and current == data
+            error = self._bucket.put_once(path, data, condition, {})
+            if error is None:
+                return True
+            is_doubtful |= failures.of_obstore(error) is failures.FailureKind.UNKNOWN
+        assert error is not None, "there is at least one try"
+        raise failed("replace", self.url, path, error) from error
 
     def get(self, path: str) -> bytes:
         """Return the whole object. Raises NotFoundError if it is absent."""

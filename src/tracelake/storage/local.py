@@ -20,6 +20,7 @@ Both stores also exist in memory, for tests and experiments: thread-safe, lost w
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import resource
 import shutil
@@ -60,6 +61,17 @@ def sync_directory(directory: str | Path) -> None:
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _locked(directory: str) -> Iterator[None]:
+    """Lock a directory until the block ends, also against other threads."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
     finally:
         os.close(descriptor)
 
@@ -117,6 +129,18 @@ class FileObjectStore:
         # Also if we lost the race, because the caller acts on the winner's object.
         self._sync_names([target])
         return target in created
+
+    def replace(self, path: str, data: bytes, expected: bytes) -> bool:
+        """Replace an object if its bytes are `expected`; return False if it has others, or is absent.
+
+        Other replacements in this store wait, in all processes. A put in the meantime is lost.
+        """
+        target = self._file(path)
+        with _failures("replace", target), _locked(self._temporaries), suppress(NotFoundError):
+            if self.get(path) == expected:
+                self.put(path, data)
+                return True
+        return False
 
     def create_all(self, objects: Mapping[str, bytes]) -> None:
         """Write those of these objects, by path, that do not exist; all are durable on return. Faster than one by
@@ -593,6 +617,15 @@ class MemoryObjectStore:
         ports.check_path(path)
         with self._lock:
             if path in self._objects:
+                return False
+            self._objects[path] = (bytes(data), time.time())
+            return True
+
+    def replace(self, path: str, data: bytes, expected: bytes) -> bool:
+        """Replace an object if its bytes are `expected`; return False if it has others, or is absent."""
+        ports.check_path(path)
+        with self._lock:
+            if path not in self._objects or self._objects[path][0] != expected:
                 return False
             self._objects[path] = (bytes(data), time.time())
             return True

@@ -25,17 +25,16 @@ from itertools import groupby, islice
 from typing import TYPE_CHECKING, Final
 
 import msgspec
-import obstore
 import xxhash
 
 from tracelake import _errors, formats, limits
 from tracelake.storage import ports
-from tracelake.storage.buckets import Bucket, BucketObjectStore, failed, read_again
-from tracelake.storage.failures import OBSTORE_ERRORS, FailureKind, obstore_text, of_obstore
+from tracelake.storage.buckets import Bucket, BucketObjectStore, failed
+from tracelake.storage.failures import FailureKind, obstore_text, of_obstore
 from tracelake.storage.wrappers import delete_all, for_each, read_all
 
 if TYPE_CHECKING:
-    from obstore import PutMode, UpdateVersion
+    from obstore import PutMode
 
 _FORMAT: Final = 1
 
@@ -258,7 +257,7 @@ class BucketKeyValueStore(NoteObjects):
     def get(self, partition: str, key: str) -> ports.Entry | None:
         """Return the record, or None if it is absent."""
         path = record_path(partition, key)
-        body = self._body(path)[0]
+        body = self._bucket.get_versioned(path)[0]
         return None if body is None else decode(path, body).present
 
     def scan(
@@ -305,7 +304,7 @@ class BucketKeyValueStore(NoteObjects):
         # writer's record.
         for _ in range(limits.CONDITIONAL_WRITE_TRIES_MAX):
             path = record_path(partition, key)
-            body, mode = self._body(path)
+            body, mode = self._bucket.get_versioned(path)
             if body is not None:
                 decode(path, body)  # Never overwrite a damaged record silently.
             outcome = self._replace(partition, key, value, body, mode)
@@ -325,7 +324,7 @@ class BucketKeyValueStore(NoteObjects):
     ) -> ports.Outcome:
         for _ in range(limits.CONDITIONAL_WRITE_TRIES_MAX):
             path = record_path(partition, key)
-            body, mode = self._body(path)
+            body, mode = self._bucket.get_versioned(path)
             conflict = conflict_at(path, body, expected)
             if conflict is not None:
                 return conflict
@@ -351,7 +350,7 @@ class BucketKeyValueStore(NoteObjects):
             if of_obstore(error) is FailureKind.UNKNOWN:
                 reason = reason or f"no clear answer from {self._bucket.url}: {obstore_text(error)}"
             try:
-                now = self._body(path)[0]
+                now = self._bucket.get_versioned(path)[0]
             except _errors.StorageError as unread:
                 reason = reason or str(unread)
                 continue
@@ -389,28 +388,10 @@ class BucketKeyValueStore(NoteObjects):
 
     def _read(self, path: str) -> Iterator[tuple[str, ports.Entry | _errors.DamageError]]:
         try:
-            body = self._body(path)[0]
+            body = self._bucket.get_versioned(path)[0]
             entry = None if body is None else decode(path, body).present
         except _errors.DamageError as error:
             yield path, error
             return
         if entry is not None:
             yield path, entry
-
-    def _body(self, path: str) -> tuple[bytes | None, PutMode]:
-        """Return the body at the path, and the condition for a put that replaces exactly this body."""
-        try:
-            reply, body = read_again(lambda: _read_body(obstore.get(self._bucket.reading, path)))
-        except OBSTORE_ERRORS as error:
-            if of_obstore(error) is FailureKind.NOT_FOUND:
-                return None, "create"
-            raise failed("read", self._bucket.url, path, error) from error
-        # S3 and Azure compare the e-tag, GCS the version; the client library accepts no None.
-        condition: UpdateVersion = {"e_tag": reply.meta["e_tag"]}
-        if reply.meta["version"] is not None:
-            condition["version"] = reply.meta["version"]
-        return body, condition
-
-
-def _read_body(reply: obstore.GetResult) -> tuple[obstore.GetResult, bytes]:
-    return reply, reply.bytes().to_bytes()

@@ -177,6 +177,9 @@ class ObjectStore(Protocol):
     def create(self, path: str, data: bytes) -> bool:
         """Write an object if none exists; return False if one does. Never leaves a partial object."""
 
+    def replace(self, path: str, data: bytes, expected: bytes) -> bool:
+        """Replace an object if its bytes are `expected`; return False if it has others, or is absent."""
+
     def get(self, path: str) -> bytes:
         """Return the whole object. Raises NotFoundError if it is absent."""
 

@@ -71,6 +71,10 @@ class DelegatingObjectStore:
         """See ObjectStore."""
         return self._call(lambda: self.store.create(path, data))
 
+    def replace(self, path: str, data: bytes, expected: bytes) -> bool:
+        """See ObjectStore."""
+        return self._call(lambda: self.store.replace(path, data, expected))
+
     def get(self, path: str) -> bytes:
         """See ObjectStore."""
         return self._call(lambda: self.store.get(path))

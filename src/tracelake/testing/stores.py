@@ -110,6 +110,13 @@ class ObjectModel:
         self.put(path, data, now_s)
         return True
 
+    def replace(self, path: str, data: bytes, expected: bytes, now_s: float = 0.0) -> bool:
+        """Replace an object if its bytes are `expected`; return False if it has others, or is absent."""
+        if path not in self.objects or self.objects[path][0] != expected:
+            return False
+        self.put(path, data, now_s)
+        return True
+
     def get(self, path: str) -> bytes:
         """Return the whole object. Raises NotFoundError if it is absent."""
         if path not in self.objects:
@@ -377,6 +384,11 @@ class SimulatedObjectStore:
     def create(self, path: str, data: bytes) -> bool:
         """See ObjectStore."""
         return self._call("create", path, True, lambda: self._model.create(path, data, self._caller.now_s()))
+
+    def replace(self, path: str, data: bytes, expected: bytes) -> bool:
+        """See ObjectStore."""
+        effect: Callable[[], bool] = lambda: self._model.replace(path, data, expected, self._caller.now_s())  # noqa: E731
+        return self._call("replace", path, True, effect)
 
     def get(self, path: str) -> bytes:
         """See ObjectStore."""

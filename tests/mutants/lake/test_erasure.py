@@ -23,12 +23,18 @@ from tracelake.pipeline import driver
 from tracelake.pipeline.continuous import InboxPipeline
 from tracelake.pipeline.outputs import builtin
 from tracelake.search.finalize import Redactions
+from tracelake.storage.local import FileObjectStore
 from tracelake.tables import redaction
 from tracelake.tables.scan import Scan
 from tracelake.tracking import store as tracking
 from tracelake.tracking.store import TrackingStore
 
 lake, store, pipeline = conftest.fixture_lake, conftest.fixture_store, conftest.pipeline
+
+
+def _replace_any(self: FileObjectStore, path: str, data: bytes, _expected: bytes) -> bool:
+    self.put(path, data)
+    return True
 
 
 def _same_id(redactor: Any, files: Any, batch: Any, *rest: Any) -> Any:
@@ -142,9 +148,15 @@ def test_an_ingest_that_fails_beside_an_erasure_is_caught(
             test_erasure_races.test_a_slow_index_merge_does_not_bring_documents_back,
         ),
         (Redactions, "targets", lambda _: set(), test_erasure_races.test_a_collection_spares_a_replacement),
+        (
+            FileObjectStore,
+            "replace",
+            _replace_any,
+            test_erasure_races.test_a_slow_eraser_does_not_restore_replaced_parts,
+        ),
     ],
 )
-def test_records_of_replaced_parts_that_end_early_are_caught(
+def test_lost_records_of_replaced_parts_are_caught(
     lake: Lake,
     store: TrackingStore,
     pipeline: InboxPipeline,
@@ -153,7 +165,8 @@ def test_records_of_replaced_parts_that_end_early_are_caught(
     wrong: Any,
     test: Callable[..., None],
 ) -> None:
-    """The records stay a day after the erasure, and garbage collection spares the replacements that they name."""
+    """The records stay a day after the erasure, garbage collection spares the replacements that they name, and an
+    eraser replaces only a manifest that it has read."""
     with mock.patch.object(owner, name, wrong), pytest.raises((AssertionError, TracelakeError)):
         test(lake, store, pipeline)
 
