@@ -7,14 +7,15 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+import pyarrow as pa
 import pytest
 
 import tracelake
 from tests.pipeline.spans import a_line, a_span, a_table
 from tracelake import DamageError, Lake
-from tracelake.pipeline.decode_task import read_piece, slice_of, staged_bytes
+from tracelake.pipeline.decode_task import read_piece, slice_of, stage, staged_bytes
 from tracelake.pipeline.merge_task import TransactionMergeTask
-from tracelake.storage import MemoryObjectStore, open_objects
+from tracelake.storage import FileObjectStore, MemoryObjectStore, open_objects
 from tracelake.tasks.runners import InProcess
 
 TaskT = TypeVar("TaskT")
@@ -76,6 +77,21 @@ def test_no_flip_of_staged_rows_is_believed() -> None:
         objects.put("staged", bytes(what))
         with pytest.raises(DamageError, match="staged rows in staged are damaged"):
             read_piece(objects, piece)
+
+
+@pytest.mark.parametrize("text_bytes", [10, 100_000, 600_000])
+def test_staged_rows_are_the_same_in_files_and_in_memory(tmp_path: Path, text_bytes: int) -> None:
+    """Files have them as they are up to some size, and otherwise compressed; other stores always compressed."""
+    rows = a_table(*(a_span(trace, 0, note="why " * (text_bytes // 4)) for trace in range(40)))
+    files, memory = FileObjectStore(tmp_path), MemoryObjectStore()
+    stored_bytes = []
+    for objects in (files, memory):
+        pieces = stage(rows, objects, "staging/x-", buckets=8)
+        read = pa.concat_tables(read_piece(objects, piece) for piece in pieces)
+        assert read.sort_by("trace_id").equals(rows.sort_by("trace_id"))
+        (staged,) = objects.list("staging/")
+        stored_bytes.append(staged.size_bytes)
+    assert (stored_bytes[1] < stored_bytes[0]) == (text_bytes < 600_000)
 
 
 @pytest.mark.parametrize("kind", [".receipt", ".pack"])

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tracelake._errors import IndeterminateError, StorageError
-from tracelake.storage import FileObjectStore, local
+from tracelake.storage import FileObjectStore, local, put_temporary
 from tracelake.storage.local import sync_directory
 
 
@@ -83,6 +83,26 @@ def test_everything_is_synced_before_it_returns(
     events.clear()
     assert not store.create("a/b/c", b"y")
     assert events == ["directory a/b"], "the loser makes the winner's object durable before it relies on it"
+
+
+def test_temporary_objects_are_complete_and_not_synced(
+    store: FileObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A temporary object replaces another one under its name in one step, and only new directories are synced."""
+    store.put("a/b", b"before")
+    monkeypatch.setattr(os, "fsync", lambda _: pytest.fail("a temporary object was synced"))
+    put_temporary(store, "a/b", b"after")
+    assert store.get("a/b") == b"after"
+    temporaries = Path(store.local_path("x") or "").with_name(".tmp")
+    assert list(temporaries.iterdir()) == []
+
+    def fail(source: str, target: str) -> None:
+        raise OSError(source, target)
+
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(StorageError):
+        put_temporary(store, "a/b", b"torn")
+    assert (store.get("a/b"), list(temporaries.iterdir())) == (b"after", [])
 
 
 def test_stores_that_are_open_share_what_is_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,7 +47,7 @@ FACET_VALUES_MAX: Final = 20
 FACET_VALUES_COUNTED_MAX: Final = 60_000
 """Distinct values that a facet counts in one index part. Beyond: the rarest count as others, and the facet is not
 exact."""
-INDEX_BATCH_MAX_BYTES: Final = 4 * MIB
+INDEX_BATCH_MAX_BYTES: Final = 16 * MIB
 """Span columns converted to documents at a time; as words they take several times as much. Beyond: half as many
 spans at a time; a single larger span is split into words in pieces."""
 INDEX_WORD_MAX_BYTES: Final = 100

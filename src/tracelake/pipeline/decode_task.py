@@ -6,6 +6,8 @@ inputs and stages their rows together. `group_inputs`, `read_tasks` and `gather`
 receipts.
 
 Staged rows are Arrow streams, one or more for each bucket, several in one object. `TransactionMergeTask` reads them.
+Only the pipeline that staged them reads them, and it reads the input again after a crash. So files are not synced, and
+small ones not compressed: they are deleted before the system writes them to disk.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ from tracelake.pipeline.sources.registry import fetch_all, known_bytes, to_range
 from tracelake.results import Problem
 from tracelake.scratch import scratch_directory
 from tracelake.shards.parts import by_bucket, cut
-from tracelake.storage import ObjectStore, open_objects
+from tracelake.storage import ObjectStore, open_objects, put_temporary
 
 STAGED_PIECE_MAX_BYTES: Final = 64 * MIB
 """Arrow bytes that a decode task holds."""
@@ -46,8 +48,10 @@ STAGED_TOGETHER_MAX_BYTES: Final = 4 * MIB
 """Arrow bytes of several buckets' rows in one staged stream."""
 
 
-# an eighth of the bytes to sync, in a tenth of a second
-STAGED: Final = pa.ipc.IpcWriteOptions(compression="lz4")
+_STAGED_PLAIN_MAX_BYTES: Final = 16 * MIB
+"""Arrow bytes of one staged file that is not compressed. With lz4, small streams take four times as long."""
+_COMPRESSED: Final = pa.ipc.IpcWriteOptions(compression="lz4")
+_PLAIN: Final = pa.ipc.IpcWriteOptions()
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,17 +82,19 @@ def stage(rows: pa.Table, objects: ObjectStore, staging: str, buckets: int) -> l
     sink = pa.BufferOutputStream()
     pieces: list[StagedSlice] = []
     ordered = list(by_bucket(rows, "trace_id", buckets))
+    is_plain = objects.local_path(path) is not None and rows.nbytes <= _STAGED_PLAIN_MAX_BYTES
     if rows.nbytes <= STAGED_TOGETHER_MAX_BYTES:
-        data = staged_bytes(pa.concat_tables(of_bucket for _, of_bucket in ordered).combine_chunks())
+        together = pa.concat_tables(of_bucket for _, of_bucket in ordered).combine_chunks()
+        data = staged_bytes(together, compressed=not is_plain)
         pieces = _slices(path, data, ordered)
         sink.write(data)
     else:
         for bucket, of_bucket in ordered:
-            for few in cut(of_bucket, STAGED_PIECE_MAX_BYTES):
-                data = staged_bytes(few)
+            for few in [of_bucket] if is_plain else cut(of_bucket, STAGED_PIECE_MAX_BYTES):
+                data = staged_bytes(few, compressed=not is_plain)
                 pieces.append(slice_of(path, sink.tell(), data, bucket, few))
                 sink.write(data)
-    objects.put(path, sink.getvalue().to_pybytes())
+    put_temporary(objects, path, sink.getvalue().to_pybytes())
     return pieces
 
 
@@ -102,10 +108,10 @@ def _slices(path: str, data: pa.Buffer, ordered: Sequence[tuple[int, pa.Table]])
     ]
 
 
-def staged_bytes(rows: pa.Table) -> pa.Buffer:
+def staged_bytes(rows: pa.Table, *, compressed: bool = True) -> pa.Buffer:
     """Return rows as an Arrow stream, encoded like a staged slice."""
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, rows.schema, options=STAGED) as writer:
+    with pa.ipc.new_stream(sink, rows.schema, options=_COMPRESSED if compressed else _PLAIN) as writer:
         writer.write_table(rows)
     return sink.getvalue()
 

@@ -39,7 +39,7 @@ from tracelake.scratch import scratch_directory
 from tracelake.shards.model import Part
 from tracelake.shards.parts import check_part, cut, is_all
 from tracelake.shards.rows import read_group
-from tracelake.storage import LocalFiles, ObjectStore, delete_all, open_objects
+from tracelake.storage import LocalFiles, ObjectStore, delete_all, open_objects, put_temporary
 from tracelake.tasks.runners import OnProgress, Progress, ReceiptT, Stage, TaskRunner, TaskT, engine_of
 
 STAGED_ROWS_LOOK_EACH_S: Final = 3600.0
@@ -71,7 +71,7 @@ def run_restage_task(task: RestageTask) -> list[StagedSlice]:
                     continue
                 for few in cut(rows, STAGED_PIECE_MAX_BYTES):
                     path, data = f"{task.staging}{uuid.uuid4().hex}.arrow", staged_bytes(few)
-                    objects.put(path, data.to_pybytes())
+                    put_temporary(objects, path, data.to_pybytes())
                     pieces.append(slice_of(path, 0, data, task.part.bucket, few))
     return pieces
 

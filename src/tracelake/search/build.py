@@ -43,6 +43,7 @@ from tracelake.search.documents import COLUMNS, documents
 from tracelake.search.vector_index import FILE, BlockWriter, PartVectorWriter, check_block, read_block
 from tracelake.search.vectors import PartVectors, VectorSettings
 from tracelake.storage.ports import ObjectStore
+from tracelake.storage.wrappers import put_temporary
 
 INDEX_HEAP_BYTES: Final = 512 * MIB
 """Memory of one index part while it is built."""
@@ -302,10 +303,11 @@ def _stage(
         contents=written.contents,
     )
     if data:
-        objects.put(path, data)
-    # The receipt is written last: if it exists, its part is durable (F7, F8).
+        put_temporary(objects, path, data)
+    # The receipt is written last: if it exists, its part was written (F7). A power failure may lose or damage either;
+    # then the part is built again (F8).
     receipt_path = model.staged_path(index, build, lo=lo, hi=hi, attempt=attempt, suffix="receipt")
-    objects.put(receipt_path, receipt.to_json(receipt_path))
+    put_temporary(objects, receipt_path, receipt.to_json(receipt_path))
     return receipt
 
 

@@ -28,6 +28,7 @@ from tracelake.storage.wrappers import (
     create_all,
     delete_all,
     for_each,
+    put_temporary,
 )
 
 __all__ = [
@@ -58,5 +59,6 @@ __all__ = [
     "for_each",
     "open_key_value",
     "open_objects",
+    "put_temporary",
     "settle",
 ]

@@ -118,6 +118,14 @@ class FileObjectStore:
             _write_synced(temporary, data)
             self._publish_replacing(temporary, target)
 
+    def put_temporary(self, path: str, data: bytes) -> None:
+        """Write an object, replacing an existing one, without a sync. A power failure may damage or remove it."""
+        target = self._file(path)
+        with _failures("write", target), self._temporary() as temporary:
+            with open(temporary, "xb") as file:
+                file.write(data)
+            self._give_name(os.replace, temporary, target)
+
     def create(self, path: str, data: bytes) -> bool:
         """Write an object if none exists; return False if one does. Never leaves a partial object.
 

@@ -197,6 +197,16 @@ def create_all(store: ports.ObjectStore, objects: Mapping[str, bytes]) -> None:
         for_each(store, lambda path: store.create(path, objects[path]), objects)
 
 
+def put_temporary(store: ports.ObjectStore, path: str, data: bytes) -> None:
+    """Write an object that only this process needs, and only until it ends. Files are not synced, so a reader must
+    verify the data."""
+    inner = _inner(store)
+    if isinstance(inner, FileObjectStore):
+        inner.put_temporary(path, data)
+    else:
+        store.put(path, data)
+
+
 def copy_all(store: ports.ObjectStore, targets: Mapping[str, str]) -> list[str]:
     """Copy objects, each to its target; return the sources that exist. All copies are durable on return."""
 

@@ -26,7 +26,7 @@ SCENARIOS: Final = (
         Mutation(
             "F1: a build only stages",
             build._stage,
-            rewrite("_1.a(b, c)", "_1.a(b.replace('staging', 'parts'), c)"),
+            rewrite("_1(a, b, c)", "_1(a, b.replace('staging', 'parts'), c)"),
         ),
         scenarios.test_f1_a_build_leaves_only_staged_files,
     ),
