@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -24,6 +25,7 @@ def test_the_demo_ends_by_itself_with_everything_committed(tmp_path: Path) -> No
     assert done.returncode == 0, done.stderr
     facts = json.loads(done.stdout)
     for said in (
+        "--master 'local[*]'",
         "$ tracelake tables",
         "p99_ms",
         "[[sorted]]",
@@ -32,6 +34,7 @@ def test_the_demo_ends_by_itself_with_everything_committed(tmp_path: Path) -> No
         "tracelake serve",
     ):
         assert said in done.stderr
+    assert re.search(r"^engine +Spark *$", done.stderr, re.MULTILINE)
     with tracelake.open(tmp_path / "demo-lake") as lake:
         assert lake.table("spans").info().rows == facts["agent_spans"] + facts["generated_spans"]
         agents = lake.sql("select distinct trace_id from spans where service = 'docs-agent'")

@@ -31,7 +31,8 @@ from typing import Any, Final, TypeAlias
 import tracelake
 from tracelake._errors import LakeNotFoundError, TracelakeError, UsageError
 from tracelake.demo.agent import AGENT_NAME, QUESTIONS, Agent, AgentAnswer, passages, tracers
-from tracelake.limits import LOG_TAIL_MAX_CHARS
+from tracelake.limits import LOG_TAIL_MAX_CHARS, SMALL_WORK_MAX_BYTES
+from tracelake.tasks.spark import LOCAL
 
 SEED: Final = 20_260_101
 LINE_SPANS: Final = 500
@@ -300,8 +301,11 @@ def run_demo(
 def _ingest_batch(commands: CommandLine, lake: str, path: Path, spans: int) -> int:
     """Generate the large batch and ingest it; return its number of spans."""
     generated = write_batch(path, spans, end_ns=time.time_ns())
-    _tell(f"Generated {generated:,} spans of a web shop, for volume (made up, from a fixed seed).")
-    _show(commands, "ingest", str(path), "--lake", lake)
+    _tell(
+        f"Generated {generated:,} spans of a web shop, for volume (made up, from a fixed seed).\n"
+        f"Spark ingests them. Without --master, it only runs tasks of more than {SMALL_WORK_MAX_BYTES >> 20} MiB."
+    )
+    _show(commands, "ingest", str(path), "--lake", lake, "--master", LOCAL)
     return generated
 
 
