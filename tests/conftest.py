@@ -43,6 +43,7 @@ SLOWEST_FIRST: Final = (
     "pipeline/test_crashes.py",
     "lake/test_lake_maintenance.py",
     "integration/test_exporters.py",
+    "integration/test_how_to.py",
     "demo/test_run.py",
     "lake/test_lake_concurrency.py",
     "browser/test_browser.py",

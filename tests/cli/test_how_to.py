@@ -6,6 +6,7 @@ Ids, times, sizes and paths differ from run to run. A line `…` of a page stand
 from __future__ import annotations
 
 import gzip
+import math
 import re
 import shlex
 import shutil
@@ -180,12 +181,51 @@ def test_versions(cli: RunCli, agents: Path) -> None:
 
 
 def test_a_server_for_others(cli: RunCli, agents: Path) -> None:
-    """The page on sharing a server makes the first key."""
+    """The page on sharing a server makes keys, expires and revokes one, and lists who did what."""
     page = Page("share-a-server.md", cli, agents)
-    assert (
-        len(page.run(only=lambda command: "key create" in command, words={"./lake": str(agents / "lake")}))
-        == 1
+    words = {"./lake": str(agents / "lake")}
+    assert len(page.run(only=lambda command: "key create" in command, words=words)) == 1
+    lines = re.findall(r"^tracelake (key .*?)(?: +#.*)?$", page.text, re.MULTILINE)
+    create, *others = [line for line in lines if "role admin" not in line]
+    made = re.findall(r"Key (\w+) for shop", cli(*shlex.split(create)).out)[0]
+    ran = [cli(*shlex.split(line.replace("1f2e3d4c5b6a", made))) for line in others]
+    assert [each.code for each in ran] == [0] * 6, ran
+    assert "shop" in ran[0].out
+    assert made in ran[3].out
+
+
+def test_sizes() -> None:
+    """The table of sizes follows from the formulas and prices of the page, and those from the measurement."""
+    text = (HOW_TO / "choose-a-size.md").read_text("utf-8")
+    measured = (HOW_TO.parents[1] / "benchmarks" / "results" / "cluster-summary.md").read_text("utf-8")
+    names = ("CPU µs a span", "writes for 1,000 spans", "reads for 1,000 spans", "bytes kept a span")
+    figures = [re.findall(rf"^\| {name} \| ([\d.,]+) ", measured, re.MULTILINE)[0] for name in names]
+    formulas = (
+        r"× (\d+) µs",
+        r"LIST\) = ([\d.]+) per",
+        r"HEAD\) = ([\d.]+)\.",
+        r"\*\*kept\*\* = ([\d,]+) bytes",
     )
+    assert [re.findall(formula, text)[0] for formula in formulas] == figures
+    cpu_us, writes, reads, kept = (float(each.replace(",", "")) for each in figures)
+    prices = [float(each) for each in re.findall(r"\| \$([\d.]+) \|", text.partition("## Prices")[2])]
+    a_write, a_read, a_gb, a_core, a_gib = prices[0] / 1000, prices[1] / 1000, *prices[2:]
+    units = {"million": 1e6, "billion": 1e9, "GB": 1e9, "TB": 1e12}
+    rows = re.findall(r"^\| [\d,]+ \| .*\|$", text, re.MULTILINE)
+    assert len(rows) == 3
+    for row in rows:
+        shown = []
+        for cell in row.strip("| ").split(" | "):
+            number, _, unit = cell.strip("$").replace(",", "").partition(" ")
+            shown.append(float(number) * units.get(unit, 1))
+        rate = shown[0]
+        day, cores = rate * 86_400, math.ceil(rate * cpu_us / 1e6 / 0.7)
+        thousands = day / 1000
+        requests = 30 * thousands * (writes * a_write + reads * a_read)
+        computers = cores * 30 * 24 * (a_core + 2 * a_gib)
+        stored = 30 * day * kept / 1e9 * a_gb
+        expected = [rate, day, cores, 2 * cores, thousands * writes, thousands * reads, day * kept]
+        assert shown == pytest.approx([*expected, requests, stored, computers], rel=0.02), row
 
 
 def test_a_small_lake(cli: RunCli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

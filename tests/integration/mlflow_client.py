@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 from contextlib import closing
 from pathlib import Path
@@ -222,3 +223,54 @@ def test_the_client_reads_every_tier(tmp_path: Path) -> None:
         | {name: ["span 1"] for name in ("hot", "waiting", "other", "file")},
         "listed": [1, 2, 3, 4, 5, 7],
     }
+
+
+PAGE: Final = Path(__file__).parents[2] / "docs" / "how-to" / "use-mlflows-client.md"
+SHOWN: Final = """
+import json
+traces = mlflow.search_traces(filter_string="tags.team = 'a'", return_type="list")
+print(json.dumps({
+    "found": [each.data.spans[0].name for each in traces],
+    "session": [each.info.trace_metadata["mlflow.trace.session"] for each in traces],
+    "got": mlflow.get_trace(mlflow.get_last_active_trace_id()).data.response,
+    "experiments": [each.name for each in mlflow.search_experiments(filter_string="name LIKE 'sh%'")],
+}))
+"""
+
+
+def test_the_page(tmp_path: Path) -> None:
+    """The page's program works with a key of role admin; a key that only reads may search, and not trace."""
+    (program,) = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
+    address = "http://127.0.0.1:4318"
+    lake = HotLake(tmp_path / "lake")
+    with closing(lake.tracking), closing(lake.lake):
+        keys = {role: lake.lake.keys.create(role, role).token for role in ("admin", "read")}
+    with serving(tmp_path / "lake", hot=True) as server:
+
+        def run(code: str, role: str) -> subprocess.CompletedProcess[str]:
+            environment = {
+                **os.environ,
+                "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
+                "MLFLOW_TRACKING_TOKEN": keys[role],
+            }
+            return subprocess.run(
+                [str(PYTHON), "-c", code.replace(address, server.url)],
+                env=environment,
+                cwd=tmp_path,
+                capture_output=True,
+                check=False,
+                text=True,
+            )
+
+        done = run(program + SHOWN, "admin")
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout.splitlines()[-1]) == {
+            "found": ["answer"],
+            "session": ["s-1"],
+            "got": '"forty-two"',
+            "experiments": ["shop"],
+        }
+        before, _, after = program.partition('mlflow.set_experiment("shop")')
+        assert "has role read" in run(f'{before}mlflow.set_experiment("other")', "read").stderr
+        searches = after.partition("logging()")[2].partition("mlflow.get_trace")[0]
+        assert run(before + searches, "read").returncode == 0
