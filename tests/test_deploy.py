@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml  # type: ignore[import-untyped]
 from typer.main import get_command
 
 from tracelake.cli import app
@@ -50,6 +51,24 @@ def test_each_command_is_one(name: str, words: list[str]) -> None:
         assert words[0] in command.commands, " ".join(path)
         command, words = command.commands[words[0]], words[1:]
     command.make_context(" ".join(path), list(words))
+
+
+def test_pods_start_what_containers_start() -> None:
+    """Pods have the commands and variables of the containers, which `tests/integration/test_how_to.py` runs."""
+    pods = list(yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text(encoding="utf-8")))
+    services = yaml.safe_load((DEPLOY / "compose.yaml").read_text(encoding="utf-8"))["services"]
+    specs = [each["spec"]["template"]["spec"] for each in pods if each["kind"] == "Deployment"]
+    started = {
+        each["name"]: each["args"]
+        for spec in specs
+        for each in (*spec.get("initContainers", ()), *spec["containers"])
+    }
+    assert started == {name: services[name]["command"] for name in ("server", "lake", "pipeline")}
+    (settings,) = [each["data"] for each in pods if each["kind"] == "ConfigMap"]
+    head = (DEPLOY / "kubernetes.yaml").read_text(encoding="utf-8")
+    secrets = re.findall(r"--from-literal=(\w+)=", head)
+    endpoint = {"AWS_ENDPOINT_URL", "TRACELAKE_TLS_CERT", "TRACELAKE_TLS_KEY"}
+    assert {*settings, *secrets} == services["server"]["environment"].keys() - endpoint
 
 
 def test_each_setting_is_one() -> None:
