@@ -10,6 +10,7 @@ import pytest
 
 from tests.server.client import Client
 from tests.server.fake_lake import FakeLake, span_row
+from tracelake.lake.trace_list import TraceFilter, read_overview
 from tracelake.server.call_graph import draw, service_graph
 
 
@@ -101,6 +102,58 @@ def test_numbers_lead_to_the_list(client: Client) -> None:
     assert html.unescape(calls) == "/traces?last=520w&query=service%3Abank&service=shop"
     (error,) = re.findall(r'<a href="([^"]+)">no funds</a>', page)
     assert html.unescape(error) == "/traces?last=520w&query=status%3Aerror+%22no+funds%22"
+
+
+def test_spans_are_split_by_a_column(client: Client) -> None:
+    """Each series has the sums of its value, the usage of agents counts once, and each number leads to its traces."""
+    series = client.get("/api/v1/overview?split=model").json()["split"]
+    columns = ("spans", "errors", "tokens", "cost")
+    assert [(each["value"], *(each["total"][name] for name in columns)) for each in series] == [
+        ("gpt-4o", 3, 0, 18, 0.75),
+        ("own", 1, 0, 4, None),
+    ]
+    for column in ("service", "model", "type"):
+        for each in client.get(f"/api/v1/overview?split={column}").json()["split"]:
+            assert sum(row["spans"] for row in each["buckets"].values()) == each["total"]["spans"]
+    assert client.get("/api/v1/overview").json()["split"] == []
+    page = client.get("/?last=520w&split=service").text
+    titles = ("Spans", "Errors", "Latency p95", "Tokens", "Cost")
+    assert tuple(re.findall(r"<figcaption><span>([^<]+)", page)) == titles
+    links = [
+        html.unescape(each)
+        for each in re.findall(r'class="figure" href="([^"]+service=bank[^"]*start[^"]+)"', page)
+    ]
+    assert links
+    assert all(
+        client.get(each).text.count('<td class="name">') == (1 if "status=error" in each else 2)
+        for each in links
+    )
+    assert any("status=error" in each for each in links)
+    assert client.get("/overview?split=name").status_code == 400
+
+
+def test_rare_values_are_one_series() -> None:
+    """The five most frequent values have a series each; all others share the last one, which leads to every trace."""
+    counts = {f"s{number}": 9 - number for number in range(1, 8)}
+    lake = FakeLake(
+        [
+            span_row(number, span, service=service)
+            for number, (service, count) in enumerate(counts.items(), 1)
+            for span in range(1, count + 1)
+        ]
+    )
+    series = read_overview(lake, TraceFilter(), "service").split
+    assert [(each.value, each.total["spans"]) for each in series] == [
+        *(("s1", 8), ("s2", 7), ("s3", 6), ("s4", 5), ("s5", 4)),
+        (None, 5),
+    ]
+
+
+def test_a_split_within_its_own_filter(client: Client) -> None:
+    """Links of a split by a column that is also filtered keep the filter, and name the value in the query."""
+    page = html.unescape(client.get("/overview?split=service&service=shop").text)
+    assert re.search(r"/traces\?service=shop&query=service%3Abank&start=\d+&end=\d+", page)
+    assert '<option value="service" selected>service</option>' in page
 
 
 def test_an_empty_overview_and_unknown_parameters(client: Client, lake: FakeLake) -> None:

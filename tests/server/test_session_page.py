@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import re
 from typing import Any
 
 import pytest
@@ -70,7 +71,8 @@ def lake() -> FakeLake:
         9, 1, [message("user", HOSTILE)], message("assistant", HOSTILE), parent=None, session_id=HOSTILE
     )
     long = [span_row(number, 1, session_id="long", input=f"question {number}") for number in range(20, 45)]
-    return FakeLake([*conversation(), odd | {"name": HOSTILE}, *long])
+    alone = model_call(50, 1, [SYSTEM, ASK], ANSWER, parent=None, session_id=None, type="llm")
+    return FakeLake([*conversation(), odd | {"name": HOSTILE}, *long, alone])
 
 
 def messages(client: Client, session: str = "chat") -> list[list[tuple[str, str, str]]]:
@@ -122,6 +124,29 @@ def test_the_page(client: Client) -> None:
     assert client.get("/session?session=none").status_code == 404
     assert client.get("/session").status_code == 400
     assert client.get("/session?session=chat&limit=9").status_code == 400
+
+
+def test_a_trace_without_a_session(client: Client) -> None:
+    """Its page links to its conversation, which has the messages in order, each once, and its errors."""
+    (link,) = re.findall(
+        r'<a class="button" href="([^"]+)">Read as conversation', client.get(f"/traces/{50:032x}").text
+    )
+    assert link == f"/session?trace={50:032x}"
+    text = client.get(link).text
+    assert text.index("Where is my order?") < text.index("It is on its way.")
+    assert f'href="/traces/{50:032x}"' in text
+    assert "/sessions" not in text.partition("<main>")[2]
+    answer = client.get("/api/v1/conversation", params={"trace": f"{50:032x}"}).json()
+    assert [each["message"]["role"] for each in answer["traces"][0]["messages"]] == [
+        "system",
+        "user",
+        "assistant",
+    ]
+    assert (answer["session"]["traces"], answer["session"]["session_id"]) == (1, None)
+    for path in ("/session", "/api/v1/conversation"):
+        assert client.get(path, params={"trace": "none"}).status_code == 404
+        assert client.get(path, params={"trace": HOSTILE}).status_code == 404
+        assert client.get(path, params={"trace": "1", "session": "chat"}).status_code == 400
 
 
 def test_a_long_session_has_pages(client: Client) -> None:

@@ -137,10 +137,14 @@ def every_request(lake: tracelake.Lake) -> dict[tuple[str, str], list[Asked]]:
             "/traces?tag=note%3Da+plain",
         ],
         "/openapi.json": ["/openapi.json"],
-        "/overview": ["/overview", *(f"/overview?query={query}" for query in QUERIES[:5])],
+        "/overview": [
+            "/overview",
+            "/overview?split=service",
+            *(f"/overview?query={query}" for query in QUERIES[:5]),
+        ],
         "/sessions": ["/sessions", *(f"/sessions?query={query}" for query in QUERIES[:5])],
         "/users": ["/users", "/users?order=tokens"],
-        "/session": ["/session?session=refund+plain"],
+        "/session": ["/session?session=refund+plain", *(f"/session?trace={one}" for one in EVERY_TRACE)],
         "/user": ["/user?user=refund+plain", "/user?user=refund+plain&status=error"],
         "/search": ["/search", *(f"/search?q={query}" for query in QUERIES[:5])],
         "/traces/trace_id": [f"/traces/{one}" for one in EVERY_TRACE],
@@ -167,13 +171,17 @@ def every_request(lake: tracelake.Lake) -> dict[tuple[str, str], list[Asked]]:
         ],
         "/api/v1/overview": [
             "/api/v1/overview",
+            "/api/v1/overview?split=model",
             *(f"/api/v1/overview?query={query}" for query in QUERIES[:5]),
         ],
         "/api/v1/services": ["/api/v1/services"],
         "/api/v1/assessments": ["/api/v1/assessments", f"/api/v1/assessments?trace={OF_B}&limit=1"],
         "/api/v1/experiments": ["/api/v1/experiments", "/api/v1/experiments?limit=1"],
         "/api/v1/trace-sessions": ["/api/v1/trace-sessions", "/api/v1/trace-sessions?order=traces"],
-        "/api/v1/conversation": ["/api/v1/conversation?session=refund+plain"],
+        "/api/v1/conversation": [
+            "/api/v1/conversation?session=refund+plain",
+            *(f"/api/v1/conversation?trace={one}" for one in EVERY_TRACE),
+        ],
         "/api/v1/users": ["/api/v1/users", "/api/v1/users?order=oldest"],
         "/api/v1/audit": ["/api/v1/audit?limit=10000"],
         "/api/v1/search": [
@@ -342,8 +350,6 @@ def test_nothing_of_another_workspace_is_in_any_answer(walls: Walls) -> None:
         "/openapi.json",
         "/traces/trace_id/image",
         "/user",
-        "/session",
-        "/api/v1/conversation",
     }
 
 

@@ -309,18 +309,26 @@ STATISTICS_SQL: Final = f"""
 """Columns of statistics over rows of table `traces`."""
 
 
-def activity_sql(where: str, range_ns: tuple[int | None, int | None]) -> str:
-    """Return the SQL of the activity of the traces that a WHERE clause selects."""
+_BUCKET: Final = f"(({BUCKETS} * (chosen.start_ns - low)) // (high - low + 1))::INTEGER AS bucket"
+
+
+def _intervals_sql(columns: str, where: str, range_ns: tuple[int | None, int | None]) -> str:
+    """Return the tables `chosen`, columns of the traces that a WHERE clause selects, and `bounds`, the ends of their
+    intervals."""
     low, high = (
         f"{each}({'start_ns' if bound is None else bound})::HUGEINT"
         for each, bound in zip(("min", "max"), range_ns, strict=True)
     )
     return f"""
-        WITH chosen AS (
-            SELECT start_ns, duration_ns, error_count, input_tokens, output_tokens, cost FROM traces {where}
-        ), bounds AS (SELECT {low} AS low, greatest({high}, {low}) AS high FROM chosen)
-        SELECT (({BUCKETS} * (start_ns - low)) // (high - low + 1))::INTEGER AS bucket,
-            any_value(low)::BIGINT AS low, any_value(high)::BIGINT AS high, {STATISTICS_SQL}
+        WITH chosen AS (SELECT start_ns, {columns} FROM traces {where}),
+        bounds AS (SELECT {low} AS low, greatest({high}, {low}) AS high FROM chosen)"""
+
+
+def activity_sql(where: str, range_ns: tuple[int | None, int | None]) -> str:
+    """Return the SQL of the activity of the traces that a WHERE clause selects."""
+    columns = "duration_ns, error_count, input_tokens, output_tokens, cost"
+    return f"""{_intervals_sql(columns, where, range_ns)}
+        SELECT {_BUCKET}, any_value(low)::BIGINT AS low, any_value(high)::BIGINT AS high, {STATISTICS_SQL}
         FROM chosen, bounds GROUP BY GROUPING SETS ((bucket), ())"""
 
 
@@ -405,12 +413,63 @@ _MAP_ROWS: Final = 40
 _ERRORS: Final = "count(*) FILTER (status = 'ERROR') AS errors"
 _IS_CALL: Final = "coalesce(type, '') NOT IN ('agent', 'chain')"
 """Condition on spans that do not repeat the usage of spans below them."""
-_CALL_SUMS: Final = ", ".join(
-    f"least(coalesce(sum({name}::HUGEINT) FILTER ({_IS_CALL}), sum({name}::HUGEINT), 0), {_INT64_MAX})::BIGINT "
-    f"AS {name}"
-    for name in ("input_tokens", "output_tokens")
-)
+
+
+def _call_sum(name: str) -> str:
+    return (
+        f"least(coalesce(sum({name}::HUGEINT) FILTER ({_IS_CALL}), sum({name}::HUGEINT), 0), {_INT64_MAX})::BIGINT "
+        f"AS {name}"
+    )
+
+
+_CALL_SUMS: Final = f"{_call_sum('input_tokens')}, {_call_sum('output_tokens')}"
 _CALL_COST: Final = f"coalesce(sum(cost) FILTER ({_IS_CALL}), sum(cost)) AS cost"
+
+
+SplitColumn: TypeAlias = Literal["service", "model", "type"]
+_SPLIT_VALUES: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class SpanSeries:
+    """Spans with one value of a column, or with one of its less frequent values: their number, errors, latency, tokens
+    and cost."""
+
+    value: str | None
+    """The value; None for the less frequent ones."""
+    total: Row
+    buckets: dict[int, Row]
+    """The same for each interval of the activity that has such spans, by its number."""
+
+
+def _split_sql(column: SplitColumn, where: str, range_ns: tuple[int | None, int | None]) -> str:
+    """Return the SQL of the series of a column. A span counts in the interval in which its trace starts."""
+    first = "sum(cost) DESC NULLS LAST, " if column == "model" else ""
+    return f"""{_intervals_sql("trace_id", where, range_ns)},
+        parts AS (
+            SELECT {_BUCKET}, left({column}, {limits.LIST_TEXT_MAX_CHARS}) AS value, spans.duration_ns, status,
+                type, cost, CASE WHEN coalesce(input_tokens, output_tokens) IS NOT NULL THEN {TOKENS} END AS tokens
+            FROM spans JOIN chosen USING (trace_id), bounds WHERE {column} IS NOT NULL
+        ), frequent AS (
+            SELECT value FROM parts GROUP BY value ORDER BY {first}count(*) DESC, value LIMIT {_SPLIT_VALUES}
+        )
+        SELECT frequent.value, bucket, count(*) AS spans, {_ERRORS},
+            quantile_disc(duration_ns, 0.95) AS p95_ns, {_call_sum("tokens")}, {_CALL_COST}
+        FROM parts LEFT JOIN frequent USING (value)
+        GROUP BY GROUPING SETS ((frequent.value, bucket), (frequent.value))
+        ORDER BY frequent.value IS NULL, bucket IS NOT NULL, {first.replace("sum(cost)", "cost")}spans DESC, 1"""
+
+
+def _read_series(table: pa.Table) -> list[SpanSeries]:
+    """Return the series from the result of `_split_sql`."""
+    series: dict[str | None, SpanSeries] = {}
+    for row in table.to_pylist():
+        value, bucket = row.pop("value"), row.pop("bucket")
+        if bucket is None:
+            series[value] = SpanSeries(value, row, {})
+        else:
+            series[value].buckets[bucket] = row
+    return list(series.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -430,9 +489,12 @@ class Overview:
     calls: list[Row]
     """Calls from one service to another: their number, errors, and sum of durations."""
     not_listed: str | None
+    split: list[SpanSeries]
+    """The spans by the values of a column, if one was requested: the most frequent values, or the most expensive
+    models, then the others as one."""
 
 
-def read_overview(lake: Lake, wanted: TraceFilter) -> Overview:
+def read_overview(lake: Lake, wanted: TraceFilter, split: SplitColumn | None = None) -> Overview:
     """Return the overview of the traces of a filter. Raises QueryError if the filter's query does not parse."""
     now_ns = time.time_ns()
     conditions, notes = conditions_of(lake, wanted, now_ns)
@@ -440,8 +502,9 @@ def read_overview(lake: Lake, wanted: TraceFilter) -> Overview:
     chosen = f"SEMI JOIN (SELECT trace_id FROM traces {where}) AS chosen USING (trace_id)" if where else ""
     spans = f"spans {chosen}"
     message = f"left(coalesce(nullif(status_message, ''), name), {limits.LIST_TEXT_MAX_CHARS})"
+    range_ns = range_of(wanted, now_ns)
     activity, *tables = lake.select(
-        activity_sql(where, range_of(wanted, now_ns)),
+        activity_sql(where, range_ns),
         f"SELECT service, count(DISTINCT trace_id) AS traces, count(*) AS spans, {_ERRORS}, {_LATENCY}, {_TOKEN_SUMS} "
         f"FROM {spans} WHERE service IS NOT NULL GROUP BY service ORDER BY traces DESC, service LIMIT {_MAP_ROWS}",
         f"SELECT model, count(*) AS spans, {_ERRORS}, {_LATENCY}, {_CALL_SUMS}, {_CALL_COST} "
@@ -462,12 +525,15 @@ def read_overview(lake: Lake, wanted: TraceFilter) -> Overview:
         f"JOIN (SELECT trace_id, span_id, service FROM {spans}) AS caller "
         "ON caller.trace_id = callee.trace_id AND caller.span_id = callee.parent_span_id "
         f"WHERE caller.service <> callee.service GROUP BY ALL ORDER BY calls DESC, caller, callee LIMIT {_MAP_ROWS}",
+        *([_split_sql(split, where, range_ns)] if split else []),
     )
+    series = _read_series(tables.pop()) if split else []
     services, models, types, operations, errors, calls = (
         [{name: cut(value) for name, value in row.items()} for row in table.to_pylist()] for table in tables
     )
     note = "; ".join([*notes, *not_listed(activity)]) or None
-    return Overview(read_activity(activity), services, models, types, operations, errors, calls, note)
+    shown = read_activity(activity)
+    return Overview(shown, services, models, types, operations, errors, calls, note, series)
 
 
 GroupedBy: TypeAlias = Literal["session", "user"]

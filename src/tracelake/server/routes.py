@@ -167,27 +167,28 @@ def app_part(name: str) -> Any:
 Locations: TypeAlias = Annotated[HttpLocations, app_part("locations")]
 
 
-def _none_if_empty(value: object) -> object:
+def none_if_empty(value: object) -> object:
+    """Return None for the empty text that a form sends for an empty field."""
     return None if value == "" else value
 
 
 Text = Annotated[
     Annotated[str, Field(max_length=limits.PARAMETER_MAX_CHARS)] | None,
-    BeforeValidator(_none_if_empty),
+    BeforeValidator(none_if_empty),
     Query(),
 ]
 Length = Annotated[Text, Query(description="length of the time range that ends now: 15m, 1h, 7d")]
 Moment = Annotated[Text, Query(description="2026-01-31, 2026-01-31T17:30Z, or nanoseconds since 1970")]
 Name = Annotated[str, Query(min_length=1, max_length=limits.PARAMETER_MAX_CHARS)]
 Milliseconds = Annotated[
-    Annotated[float, Field(ge=0, le=limits.PARAMETER_MAX_MS)] | None, BeforeValidator(_none_if_empty), Query()
+    Annotated[float, Field(ge=0, le=limits.PARAMETER_MAX_MS)] | None, BeforeValidator(none_if_empty), Query()
 ]
 Limit = Annotated[int, Query(ge=1, le=limits.PAGE_ROWS_MAX)]
 Offset = Annotated[int, Query(ge=0, le=limits.PAGE_OFFSET_MAX)]
 Facets = Annotated[tuple[str, ...], Query(max_length=limits.FACETS_MAX)]
 VectorText = Annotated[
     Annotated[str, Field(max_length=limits.VECTOR_PARAMETER_MAX_CHARS)] | None,
-    BeforeValidator(_none_if_empty),
+    BeforeValidator(none_if_empty),
     Query(description="Numbers with commas between."),
 ]
 Tags = Annotated[

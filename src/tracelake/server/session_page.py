@@ -1,4 +1,4 @@
-"""The page of a session: its traces in order as one conversation.
+"""The page of a session: its traces in order as one conversation. A trace without a session has such a page too.
 
 A trace contributes the messages that its spans received and returned, by time. Model calls repeat the messages before
 them, and parents repeat those of their children. So a message is shown once, and the history that a trace repeats of
@@ -11,15 +11,15 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
-from typing import Annotated, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import msgspec
-from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import APIRouter, Depends, Request, Response
 
 from tracelake import limits
 from tracelake._errors import LimitError, UsageError
 from tracelake.lake.lake import Lake
-from tracelake.lake.trace_list import TraceFilter, list_groups, list_traces
+from tracelake.lake.trace_list import TRACE_COLUMNS, TraceFilter, list_groups, list_traces
 from tracelake.otlp.chat import ChatMessage, MessagePart, json_or_text
 from tracelake.otlp.content import Conversation, conversation, span_type_of
 from tracelake.results import Row
@@ -395,6 +395,32 @@ def read_session(lake: Lake, session: str, page: str | None = None) -> SessionPa
     )
 
 
+def read_one_trace(lake: Lake, trace_id: str) -> SessionPage | None:
+    """Return a trace as a session of its own; None if it does not exist."""
+    (table,) = lake.select(
+        f"SELECT {TRACE_COLUMNS} FROM traces WHERE trace_id = {literal(trace_id)}", traces=[trace_id]
+    )
+    traces = table.to_pylist()
+    if not traces:
+        return None
+    total = {
+        **traces[0],
+        "traces": 1,
+        "users": 1,
+        **dict.fromkeys(("first_ns", "last_ns"), traces[0]["start_ns"]),
+    }
+    return SessionPage(total, read_turns(lake, traces), None, None, None)
+
+
+def _read(lake: Lake, session: str | None, trace: str | None, page: str | None) -> SessionPage | None:
+    """Return a page of a session, or a trace. Raises UsageError unless exactly one of them is named."""
+    if session and not trace:
+        return read_session(lake, session, page)
+    if trace and not session:
+        return read_one_trace(lake, trace)
+    raise UsageError("name the session, or the trace: /session?session=ID; /sessions lists them")
+
+
 api = APIRouter(prefix="/api/v1", route_class=JsonRoute, dependencies=[Depends(refuse_unknown)])
 """JSON API for the conversation of a session."""
 pages = APIRouter(include_in_schema=False, dependencies=[Depends(refuse_unknown)])
@@ -404,13 +430,15 @@ pages = APIRouter(include_in_schema=False, dependencies=[Depends(refuse_unknown)
 @api.get("/conversation")
 def conversation_of(
     lake: RequestLake,
-    session: Annotated[str, Query(min_length=1, max_length=limits.PARAMETER_MAX_CHARS)],
+    session: Text = None,
+    trace: Text = None,
     page: Text = None,
 ) -> Response:
-    """Read a session as one conversation: its traces in order, each message once."""
-    shown = read_session(lake, session, page)
+    """Read a session or a trace as one conversation: traces in order, each message once."""
+    shown = _read(lake, session, trace, page)
     if shown is None:
-        return json_response({"error": f"no trace is in session {session!r}"}, 404)
+        what = f"no trace is in session {session!r}" if session else f"no trace has the id {trace!r}"
+        return json_response({"error": what}, 404)
     traces = [
         {
             **turn.trace,
@@ -432,17 +460,18 @@ def _to_json(entry: SpanMessage) -> Mapping[str, Any]:
 
 
 @pages.get("/session")
-def session_page(lake: RequestLake, request: Request, session: Text = None, page: Text = None) -> Response:
-    """Show a session."""
-    if not session:
-        raise UsageError("name the session: /session?session=ID; /sessions lists them")
-    shown = read_session(lake, session, page)
+def session_page(
+    lake: RequestLake, request: Request, session: Text = None, trace: Text = None, page: Text = None
+) -> Response:
+    """Show a session, or a trace that is in none."""
+    shown = _read(lake, session, trace, page)
     return render_page(
         request,
         "session.html",
         "/api/v1/conversation",
         200 if shown else 404,
         session=session,
+        trace_id=trace,
         shown=shown,
         turns=[] if shown is None else view_turns(shown.turns),
         previous_url=render.with_page(request, shown.previous_page)

@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import RedirectResponse
-from pydantic import BaseModel
+from pydantic import BaseModel, BeforeValidator
 
 from tracelake import limits
 from tracelake._errors import UsageError
@@ -21,6 +21,7 @@ from tracelake.lake.trace_list import (
     GroupOrder,
     GroupPage,
     Order,
+    SplitColumn,
     TraceFilter,
     TracePage,
     column_values,
@@ -48,6 +49,7 @@ from tracelake.server.routes import (
     Tags,
     Text,
     json_response,
+    none_if_empty,
     refuse_unknown,
     render_page,
 )
@@ -139,10 +141,24 @@ def services(lake: RequestLake) -> Response:
     return json_response({"services": column_values(lake, "service")})
 
 
+_SPLIT_METRICS: Final = (
+    ("spans", "Spans", "count"),
+    ("errors", "Errors", "count"),
+    ("p95_ns", "Latency p95", "ns"),
+    ("tokens", "Tokens", "count"),
+    ("cost", "Cost", "cost"),
+)
+"""Charts of a split overview: column, title and unit."""
+Split = Annotated[
+    Annotated[SplitColumn | None, BeforeValidator(none_if_empty)],
+    Query(description="also the spans over time by this column"),
+]
+
+
 @api.get("/overview")
-def overview(lake: RequestLake, wanted: Wanted) -> Response:
+def overview(lake: RequestLake, wanted: Wanted, split: Split = None) -> Response:
     """Traffic, errors, latency, tokens and cost of traces, with the filters of the list."""
-    return json_response(asdict(read_overview(lake, wanted)))
+    return json_response(asdict(read_overview(lake, wanted, split)))
 
 
 _COLUMNS: Final = {
@@ -313,24 +329,34 @@ def start_page(
     wanted: Wanted,
     columns: Annotated[tuple[str, ...], Depends(_columns)],
     compare: Text = None,
+    split: Split = None,
 ) -> Response:
     """Show the overview. Links with filters lead to the list, which had this path."""
-    if compare or columns or set(request.query_params) - {"last", "start", "end"}:
+    if compare or columns or set(request.query_params) - {"last", "start", "end", "split"}:
         return RedirectResponse(f"{LIST}?{request.url.query}", 307)
-    return overview_page(lake, request, wanted)
+    return overview_page(lake, request, wanted, split)
 
 
 @pages.get("/overview")
-def overview_page(lake: RequestLake, request: Request, wanted: Wanted) -> Response:
+def overview_page(lake: RequestLake, request: Request, wanted: Wanted, split: Split = None) -> Response:
     """Show the overview of the traces of a filter."""
-    shown = read_overview(lake, wanted)
+    shown = read_overview(lake, wanted, split)
 
     def in_list(**changed: str | float | None) -> str:
-        return link(request, LIST, **changed)
+        return link(request, LIST, split=None, **changed)
 
-    def with_query(*clauses: str, **changed: str) -> str:
+    def with_query(*clauses: str, **changed: str | float | None) -> str:
         query = f"({wanted.query})" if wanted.query else ""
         return in_list(query=" ".join(filter(None, [query, *clauses])), **changed)
+
+    def of_value(value: str | None, **changed: str | float | None) -> str:
+        if value is None or split is None:
+            return in_list(**changed)
+        return (
+            with_query(clause_of(split, value), **changed)
+            if getattr(wanted, split)
+            else in_list(**{split: value}, **changed)
+        )
 
     graph = service_graph(shown.services, shown.calls, lambda service: in_list(service=service))
     return render_page(
@@ -339,6 +365,11 @@ def overview_page(lake: RequestLake, request: Request, wanted: Wanted) -> Respon
         "/api/v1/overview",
         overview=shown,
         activity=shown.activity,
+        split=split,
+        split_metrics=[
+            each for each in _SPLIT_METRICS if any(series.total[each[0]] for series in shown.split)
+        ],
+        of_value=of_value,
         types=TYPE_LABELS,
         services=sorted(row["service"] for row in shown.services),
         models=sorted(row["model"] for row in shown.models),

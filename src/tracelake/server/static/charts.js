@@ -1,7 +1,7 @@
 // Charts over time. uPlot draws them from the table of intervals, which has the same numbers as text and links.
 
 const ZONE_KEY = "tracelake.time-zone";
-const DASHES = [[], [], [5, 4]];
+const DASHES = [[], [], [5, 4], [2, 3], [9, 3], [1, 5]];
 // Interval of the labels, format, and the format if the year, month or day changes; see the axes of uPlot.
 const TIMES = [
   [365 * 86400, "{YYYY}", null, null, null, null, null, null, 1],
@@ -44,7 +44,7 @@ function readTable(table) {
 function readSeries(table, name) {
   const column = table.heads.findIndex((head) => head.dataset.column === name);
   const head = table.heads[column], cells = table.times.map((_, place) => table.rows.get(place)?.cells[column]);
-  return { label: head.textContent, unit: head.dataset.unit, color: style(head.dataset.color), cells, values: cells.map((cell) => Number(cell?.dataset.value) || 0) };
+  return { label: head.dataset.label, unit: head.dataset.unit, color: style(head.dataset.color), cells, values: cells.map((cell) => Number(cell?.dataset.value) || 0) };
 }
 
 function open(range) {
@@ -68,8 +68,9 @@ function draw(figure, table) {
   const place = figure.querySelector(".drawing"), kind = figure.dataset.kind;
   const found = figure.dataset.columns.split(" ").map((name) => readSeries(table, name));
   const values = found.map((each) => each.values);
-  if (kind === "lines") for (const each of values) each.forEach((_, index) => (table.rows.has(index) ? null : (each[index] = null)));
-  if (kind === "stack") values[0] = values[0].map((value, index) => value + values[1][index]);
+  if (kind === "lines") found.forEach(({ cells }, number) => cells.forEach((cell, index) => cell?.dataset.value ?? (values[number][index] = null)));
+  // The first series is drawn first, and the others over it.
+  if (kind === "stack") for (let number = values.length - 2; number >= 0; number--) values[number] = values[number].map((value, index) => value + values[number + 1][index]);
   let dragged = false;
   const series = found.map(({ label, color, cells }, index) => ({
     label,
