@@ -23,16 +23,18 @@ PLACES = ("tracking_rows", "waiting", "table_rows", "documents", "examples")
 
 def _all() -> list[Observation]:
     return [
-        Observation(*counts, is_resolved=is_resolved, is_collected=is_collected)
+        Observation(*counts, is_resolved=is_resolved, is_collected=is_collected, damaged_packs=damaged)
         for counts in product((0, 2), (0, 2), (0, 2), (0, 2), (0, 2))
         for is_resolved, is_collected in product((False, True), repeat=2)
+        for damaged in (0, 2)
     ]
 
 
 def check_finish_only_without_data() -> None:
     """An erasure ends only if nothing is left, and after a collection."""
     for seen in _all():
-        is_free = not any(getattr(seen, place) for place in PLACES) and seen.is_resolved and seen.is_collected
+        is_free = not any(getattr(seen, place) for place in (*PLACES, "damaged_packs"))
+        is_free = is_free and seen.is_resolved and seen.is_collected
         assert (next_step(seen) is ErasureStep.FINISH) == is_free, seen
 
 
@@ -42,6 +44,8 @@ def check_collection_is_last() -> None:
         if next_step(seen) is ErasureStep.COLLECT:
             assert not any(getattr(seen, place) for place in PLACES), seen
             assert seen.is_resolved
+        if next_step(seen) is ErasureStep.PACKS:
+            assert seen.is_collected, "everything else comes first"
 
 
 def check_rows_wait_for_input() -> None:

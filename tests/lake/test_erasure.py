@@ -247,16 +247,66 @@ def test_a_pack_that_is_written_beside_an_erasure_is_given_up(
     """An archive pass after the erasure looked for packs archives no erased trace."""
     fill(store, pipeline)
     lake.archive.configure(layout="pack")
-    in_same_packs = LakeArchive.in_same_packs
+    packs_with = LakeArchive.packs_with
 
-    def early(self: LakeArchive, trace_ids: Any) -> set[str]:
-        others = in_same_packs(self, trace_ids)
+    def early(self: LakeArchive, trace_ids: Any) -> dict[str, set[str]]:
+        packs = packs_with(self, trace_ids)
         lake.archive.run(older_than="1d")
-        return others
+        return packs
 
-    with mock.patch.object(LakeArchive, "in_same_packs", early):
+    with mock.patch.object(LakeArchive, "packs_with", early):
         lake.erase(trace=trace_id(1))
     check_packs(lake)
+
+
+def flip(lake: tracelake.Lake, path: str, at: int) -> bytes:
+    """Flip a byte of an object; return the bytes from before."""
+    before = lake.objects.get(path)
+    after = bytearray(before)
+    after[at] ^= 1
+    lake.objects.put(path, bytes(after))
+    return before
+
+
+@pytest.mark.parametrize("at", [-1, -6, -12, -60])
+def test_a_pack_with_a_damaged_index_is_erased(
+    lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline, at: int
+) -> None:
+    """If the index of a pack is damaged anywhere, its readable traces are restored, and the pack is deleted."""
+    fill(store, pipeline)
+    lake.archive.configure(layout="pack")
+    lake.archive.run(older_than="1d")
+    (pack,) = lake.objects.list("archive/")
+    flip(lake, pack.path, at)
+    assert lake.erase(trace=trace_id(1)).state == "finished"
+    check_packs(lake)
+
+
+@pytest.mark.parametrize("is_deleted", [False, True])
+def test_an_erasure_waits_for_a_damaged_pack(
+    lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline, is_deleted: bool
+) -> None:
+    """If another trace of a pack is damaged, the erasure removes everything else, names the pack, and ends after the
+    pack is restored or deleted."""
+    fill(store, pipeline)
+    lake.archive.configure(layout="pack")
+    lake.archive.run(older_than="1d")
+    (pack,) = lake.objects.list("archive/")
+    location = next(each.location for each in lake.archive.traces() if each.trace_id == trace_id(2))
+    before = flip(lake, pack.path, int(str(location).rpartition("#")[2].partition("+")[0]) + 6)
+    for report in (lake.erase(trace=trace_id(1)), *lake.erasures.run()):
+        assert report.state == "open"
+        assert "damaged archive packs" in str(report.step)
+        assert pack.path.removeprefix("archive/") in report.not_removed[0]
+    assert objects_with(lake, SECRET.encode()) == []
+    if is_deleted:
+        lake.objects.delete(pack.path)
+    else:
+        lake.objects.put(pack.path, before)
+    (report,) = lake.erasures.run()
+    assert (report.state, "pack" in report.not_removed[0]) == ("finished", False)
+    if not is_deleted:
+        check_packs(lake)
 
 
 @pytest.mark.parametrize("layout", ["trace", "pack", "lake"])

@@ -107,14 +107,16 @@ def read_index(pack: bytes, name: str) -> dict[str, Frame]:
 
 
 def traces_of_pack(objects: ObjectStore, path: str) -> Collection[str]:
-    """Return the traces in a pack, also those whose archive it is not; empty if it is gone."""
+    """Return the traces in a pack, also those whose archive it is not; empty if it is gone. Raises DamageError if its
+    index is damaged."""
     size_bytes = 0
     with suppress(NotFoundError):
         info = objects.head(path)
         size_bytes = 0 if info is None else info.size_bytes
-        for most in (_INDEX_READ_BYTES, size_bytes):
-            end = objects.get_range(path, max(0, size_bytes - most), min(most, size_bytes))
-            if len(end) >= int.from_bytes(end[-len(_END) - 4 : -len(_END)], "little") + _TAIL_BYTES:
+        for most in (min(_INDEX_READ_BYTES, size_bytes), size_bytes) if size_bytes else ():
+            end = objects.get_range(path, size_bytes - most, most)
+            length = int.from_bytes(end[-len(_END) - 4 : -len(_END)], "little") + _TAIL_BYTES
+            if len(end) >= min(length, size_bytes):
                 return read_index(end, path)
     return ()
 

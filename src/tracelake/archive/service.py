@@ -469,17 +469,25 @@ class LakeArchive:
             objects = error
         return delete_traces(self._store, objects, trace_ids, on_failed)
 
-    def in_same_packs(self, trace_ids: Collection[str]) -> set[str]:
-        """Return the other traces in packs that contain one of these traces, also in a version that is not its archive:
-        a trace that changed or was deleted while a pack was written is still in it."""
+    def packs_with(self, trace_ids: Collection[str]) -> dict[str, set[str]]:
+        """Return the packs that contain one of these traces, each with the other traces whose archive it is.
+
+        A trace that changed or was deleted while a pack was written is still in it. A pack with a damaged index may
+        contain any trace.
+        """
         tracking = ErasedTraces(self._tracking.database, self._tracking.lake, self._tracking.lake_id)
         packs = [path for path in tracking.archive_objects() if is_pack(path)]
         objects = self._repository_or_none() if packs else None
         if objects is None:
-            return set()
+            return {}
         wanted = set(trace_ids)
-        mixed = [path for path in packs if not wanted.isdisjoint(traces_of_pack(objects, path))]
-        return set[str]().union(*map(tracking.traces_in, mixed)) - wanted
+        mixed: dict[str, set[str]] = {}
+        for path in packs:
+            with contextlib.suppress(_errors.DamageError):
+                if wanted.isdisjoint(traces_of_pack(objects, path)):
+                    continue
+            mixed[path] = tracking.traces_in(path) - wanted
+        return mixed
 
     def sweep(
         self, grace_s: float = limits.ARCHIVE_UPLOAD_GRACE_S, stopping: Callable[[], bool] = lambda: False

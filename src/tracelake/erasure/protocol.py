@@ -78,6 +78,8 @@ class ErasureRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Whether the criterion was applied again after all input from before the request was committed."""
     is_collected: bool = False
     """Whether unreferenced objects were deleted after the last rewritten part."""
+    damaged_packs: tuple[str, ...] = ()
+    """Archive packs that contain the traces, or may contain them, and other traces that cannot be read."""
     barrier: dict[str, int] = {}
     """Input that must be committed first: newest outbox row, and last transaction of the journal."""
     transactions: dict[str, int] = {}
@@ -146,6 +148,7 @@ class ErasureStep(Enum):
     INDEX = "rewrite index parts without the documents"
     DATASETS = "redact the examples of datasets"
     COLLECT = "delete unreferenced objects"
+    PACKS = "wait until damaged archive packs are restored or deleted"
     FINISH = "stop hiding the traces, and report"
 
 
@@ -163,6 +166,7 @@ class Observation:
     examples: int
     is_resolved: bool
     is_collected: bool
+    damaged_packs: int = 0
 
 
 def next_step(observation: Observation) -> ErasureStep:
@@ -170,7 +174,8 @@ def next_step(observation: Observation) -> ErasureStep:
 
     The tracking store comes first, so that no new span of the traces is accepted. Tables come before the index, because
     search joins documents with rows. Unreferenced objects are deleted after the last rewrite, because they may be
-    parts that were replaced, or copies of an interrupted compaction.
+    parts that were replaced, or copies of an interrupted compaction. Damaged packs come last, because only the user can
+    restore them.
     """
     due = (
         (observation.tracking_rows, ErasureStep.TRACKING),
@@ -180,6 +185,7 @@ def next_step(observation: Observation) -> ErasureStep:
         (observation.documents, ErasureStep.INDEX),
         (observation.examples, ErasureStep.DATASETS),
         (not observation.is_collected, ErasureStep.COLLECT),
+        (observation.damaged_packs, ErasureStep.PACKS),
     )
     return next((step for is_due, step in due if is_due), ErasureStep.FINISH)
 

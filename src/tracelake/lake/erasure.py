@@ -32,7 +32,7 @@ from msgspec.structs import replace
 from sqlalchemy import select
 
 from tracelake import limits
-from tracelake._errors import ContentionError, NotFoundError, TracelakeError
+from tracelake._errors import ContentionError, DamageError, NotFoundError, TracelakeError
 from tracelake.archive.service import open_archive
 from tracelake.context import LakeContext
 from tracelake.datasets.files import files_of_traces
@@ -420,6 +420,7 @@ class Erasures:
             ErasureStep.INDEX: self._rewrite_index,
             ErasureStep.DATASETS: self._delete_examples,
             ErasureStep.COLLECT: self._collect,
+            ErasureStep.PACKS: self._delete_tracking,
         }
         while record.state == "open":
             if not record.barrier:
@@ -541,7 +542,8 @@ class Erasures:
             else ()
         )
         count = sum(1 for _ in examples)
-        return Observation(tracking, waiting, rows, documents, count, record.is_resolved, record.is_collected)
+        state = (record.is_resolved, record.is_collected, len(record.damaged_packs))
+        return Observation(tracking, waiting, rows, documents, count, *state)
 
     def _resolve(self, selection: ErasedSelection) -> set[str]:
         if selection.criterion == "trace":
@@ -580,12 +582,19 @@ class Erasures:
         tracking.refuse(trace_ids)
         before = tracking.count(trace_ids)
         archive = open_archive(self._opened)
-        for other in sorted(archive.in_same_packs(trace_ids)):
-            archive.restore(other)  # the next pass archives it again, in another object
+        packs = archive.packs_with(trace_ids)
+        for other in sorted(set[str]().union(*packs.values())):
+            with suppress(DamageError, NotFoundError):
+                archive.restore(other)  # the next pass archives it again, in another object
         archive.delete(sorted(trace_ids))
         tracking.delete(trace_ids)
+        # A pack is deleted after its last trace. The others cannot be read completely.
+        damaged = tuple(sorted(archive.packs_with(trace_ids))) if packs else ()
         return self._put(
-            record, removed=_removed(record, **{"tracking rows": before - tracking.count(trace_ids)})
+            record,
+            damaged_packs=damaged,
+            is_collected=record.is_collected and damaged == record.damaged_packs,
+            removed=_removed(record, **{"tracking rows": before - tracking.count(trace_ids)}),
         )
 
     def _with_barrier(self, record: ErasureRecord) -> ErasureRecord:
@@ -655,6 +664,11 @@ class Erasures:
             finished=record.finished,
             removed=record.removed,
             not_removed=(
+                *(
+                    f"archive pack {path}: it is damaged, so the traces may still be in it. Restore it from a copy, or "
+                    "delete it"
+                    for path in record.damaged_packs
+                ),
                 *OUT_OF_REACH,
                 *(f"quarantined {path}" for path in sorted(quarantined)[:_SHOWN_MAX]),
             ),

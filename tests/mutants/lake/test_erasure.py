@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -13,6 +14,7 @@ from msgspec.structs import replace
 from tests.erasure import test_protocol
 from tests.lake import conftest, test_erasure, test_erasure_races
 from tracelake import Lake, TracelakeError
+from tracelake.archive import service
 from tracelake.archive import store as archive_store
 from tracelake.archive.service import LakeArchive
 from tracelake.erasure.protocol import ErasureStep, Mask, Observation, next_step, without_entry
@@ -172,12 +174,19 @@ def test_lost_records_of_replaced_parts_are_caught(
 
 
 @pytest.mark.parametrize(
-    ("owner", "name", "test"),
+    ("owner", "name", "wrong", "test"),
     [
-        (LakeArchive, "in_same_packs", test_erasure.test_a_pack_with_a_trace_that_changed_is_erased),
+        (LakeArchive, "packs_with", {}, test_erasure.test_a_pack_with_a_trace_that_changed_is_erased),
+        (
+            service,
+            "traces_of_pack",
+            (),
+            partial(test_erasure.test_a_pack_with_a_damaged_index_is_erased, at=-12),
+        ),
         (
             archive_store,
             "erased_among",
+            set(),
             test_erasure.test_a_pack_that_is_written_beside_an_erasure_is_given_up,
         ),
     ],
@@ -188,8 +197,9 @@ def test_packs_with_more_than_their_traces_are_caught(
     pipeline: InboxPipeline,
     owner: Any,
     name: str,
+    wrong: Any,
     test: Callable[..., None],
 ) -> None:
     """An erasure looks into each pack, and no pack with an erased trace is finalized."""
-    with mock.patch.object(owner, name, return_value=set()), pytest.raises(AssertionError):
+    with mock.patch.object(owner, name, return_value=wrong), pytest.raises(AssertionError):
         test(lake, store, pipeline)
