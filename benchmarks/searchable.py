@@ -1,7 +1,6 @@
 """Where processor time goes from the answer to a request until a search finds it, by stage, in one process.
 
     python benchmarks/searchable.py                        # 20 requests of 10 spans a batch, in both tiers
-    python benchmarks/searchable.py --ahead                # what a server does while searches come, before each search
     python benchmarks/searchable.py --no-hot-tier          # through the inbox
     python benchmarks/searchable.py --hot 0 100 1000       # a search while so many requests are hot
 
@@ -29,7 +28,7 @@ import tracelake
 from benchmarks import stages
 from benchmarks.door_senders import bodies, with_ids
 from benchmarks.stages import REST, STAGES, Stopwatch
-from tracelake import Lake, limits
+from tracelake import Lake
 from tracelake.otlp.framing import write_segment
 from tracelake.otlp.partition import take_apart
 from tracelake.tasks.runners import InProcess
@@ -42,9 +41,12 @@ SEARCHING: Final = {
     "open the commit": ["tracelake.versions.repository.Repository.head", "tracelake.tables.view.named_by"],
     "look what is hot": [
         "tracelake.tracking.outbox.Uncommitted.newest",
-        "tracelake.tracking.outbox.Uncommitted.sizes",
+        "tracelake.tracking.outbox.Uncommitted.listed_in",
     ],
-    "read what is hot": ["tracelake.tracking.outbox.Uncommitted.parts"],
+    "read what is hot": [
+        "tracelake.tracking.outbox.Uncommitted.parts",
+        "tracelake.tracking.outbox.Uncommitted.of_traces",
+    ],
     "index what is hot": ["tracelake.hot.index.write_unpublished"],
     "compare claims of both tiers": ["tracelake.hot.search.HotSearch._uncommitted_rows"],
     "fetch parts of the index": ["tracelake.search.part_cache.PartCache.fetch"],
@@ -54,11 +56,9 @@ SEARCHING: Final = {
 STORING: Final = {"store": ["tracelake.tracking.store.TrackingStore.write"]}
 PHASES: Final = (
     "store",
-    "ahead",
     "search at once",
     "and again",
     "pipeline",
-    "ahead.",
     "search after the commit",
     "and again.",
 )
@@ -91,12 +91,6 @@ class Batches:
         path = f"{PREFIX}{0:020d}-{next(self._numbers):016x}-{0:0{SEGMENT_DIGITS}}.segment"
         self._lake.objects.put(path, write_segment([("protobuf", body) for body in some]))
 
-    def index_ahead(self) -> None:
-        """Do what a server does between searches."""
-        with mock.patch.object(limits, "UNCOMMITTED_AHEAD_EVERY_S", 0.0):
-            while self._lake.hot.index_newest():
-                pass
-
     def search(self, must: bool = True) -> None:
         """Look for the last request that was stored."""
         found = bool(self._lake.search(self.word, limit=1))
@@ -111,14 +105,10 @@ def by_stage(lake: Lake, options: argparse.Namespace) -> dict[str, dict[str, flo
 
     def phases(some: list[bytes]) -> Iterator[tuple[str, Callable[[], object]]]:
         yield "store", lambda: batches.store(some)
-        if options.ahead:
-            yield "ahead", batches.index_ahead
         if options.hot_tier:
             yield "search at once", batches.search
             yield "and again", batches.search
         yield "pipeline", pipeline.run_once
-        if options.ahead:
-            yield "ahead.", batches.index_ahead
         yield "search after the commit", batches.search
         yield "and again.", batches.search
 
@@ -164,7 +154,6 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=20, help="of a batch")
     parser.add_argument("--spans", type=int, default=10, help="of a request")
     parser.add_argument("--batches", type=int, default=12)
-    parser.add_argument("--ahead", action="store_true", help="index ahead of searches")
     parser.add_argument("--no-hot-tier", dest="hot_tier", action="store_false")
     parser.add_argument("--hot", type=int, nargs="+", help="requests that wait while a search comes")
     options = parser.parse_args()

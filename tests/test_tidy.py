@@ -70,7 +70,7 @@ SMALL_OR_SINGLE = {
 }
 """Modules below 60 lines, or that one sibling imports: why each is a file."""
 FUNCTION_MAX_LINES = 70
-PRIVATE_ACCESSES_MAX = 1_099
+PRIVATE_ACCESSES_MAX = 1_087
 """Accesses of tests to private members. Lower it with each one that goes."""
 
 

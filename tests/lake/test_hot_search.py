@@ -6,7 +6,6 @@ import random
 import shutil
 import threading
 import uuid
-from collections.abc import Collection
 from contextlib import closing
 from pathlib import Path
 
@@ -23,11 +22,9 @@ from tests.tracking.requests import request, trace_id
 from tracelake import limits
 from tracelake._errors import QueryError, StorageError
 from tracelake.cli import run
-from tracelake.hot import index, search
+from tracelake.hot import index
 from tracelake.otlp.partition import take_apart
 from tracelake.pipeline.continuous import InboxPipeline
-from tracelake.search.analyzers import Analyzer
-from tracelake.search.build import UnpublishedPart, write_unpublished
 from tracelake.search.part_cache import TEMPORARY
 from tracelake.server.app import create_app
 from tracelake.tables.view import CommitView
@@ -225,17 +222,10 @@ def test_the_commit_is_asked_for_what_waits_alone(
     store.write([request((1, 1), (4, 1), text="apple")])
     store.write([request((2, 1), (3, 1), (4, 2), text="apple")])
     assert (lake.search("apple").total, asked) == (5, {trace_id(number) for number in (1, 2, 3, 4)})
-    parts = Uncommitted.parts
-
-    def meanwhile(uncommitted: Uncommitted, sequences: Collection[int]) -> object:
-        with monkeypatch.context() as patch:
-            patch.setattr(Outbox, "waiting", lambda outbox, _limit=None: waiting(outbox, 1))
-            assert pipeline.run_once() is not None
-        return parts(uncommitted, sequences)
-
+    with monkeypatch.context() as patch:  # commit the first row
+        patch.setattr(Outbox, "waiting", lambda outbox, _limit=None: waiting(outbox, 1))
+        assert pipeline.run_once() is not None
     store.write([request((5, 1), text="banana")])
-    # the first row is committed while the third is indexed
-    monkeypatch.setattr(Uncommitted, "parts", meanwhile)
     asked.clear()
     assert (lake.search("apple").total, asked) == (5, {trace_id(number) for number in (2, 3, 4, 5)})
     assert len(lake.search("apple", limit=9)) == 5
@@ -468,123 +458,18 @@ def test_api_page_and_command_find_it(
 def test_small_parts_become_one(
     lake: tracelake.Lake, store: TrackingStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After any number of writes and searches there are few parts, and each version is in one of them."""
-    monkeypatch.setattr(index, "UNCOMMITTED_SEARCH_PARTS_MERGED", 3)
-    for number in range(1, 15):
-        store.write([request((number, 1), text="apple")])
-        assert lake.search("apple").total == number
-    assert len(lake.hot._search._parts) < 9
-
-
-def test_no_more_become_one_than_a_step_has(
-    lake: tracelake.Lake, store: TrackingStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Parts are merged up to the size of one step, because a search waits for it."""
+    """After any number of writes and searches there are few parts of bounded size, and each span is found once."""
     store.write([request((99, 1), text="apple")])
-    of_one = sum(Uncommitted(store).sizes([1]).values())
-    monkeypatch.setattr(index, "UNCOMMITTED_SEARCH_PARTS_MERGED", 2)
-    monkeypatch.setattr(limits, "UNCOMMITTED_SEARCH_STEP_BYTES", 3 * of_one + of_one // 2)
-    for number in range(1, 13):
+    of_one = sum(part[2] for part in Uncommitted(store).listed_in([1])[1])
+    monkeypatch.setattr(index, "UNCOMMITTED_SEARCH_PARTS_MAX", 3)
+    monkeypatch.setattr(limits, "UNCOMMITTED_SEARCH_STEP_BYTES", 4 * (3 * of_one + of_one // 2))
+    for number in range(1, 25):
         store.write([request((number, 1), text="apple")])
         assert lake.search("apple").total == number + 1
-    sizes = [part.size_bytes for part in lake.hot._search._parts._parts]
-    assert sum(sizes) >= 13 * of_one - 20
-    assert of_one + of_one // 2 < max(sizes) <= 3 * of_one + of_one // 2
-
-
-def test_what_is_indexed_ahead_is_not_indexed_by_a_search(
-    lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """While searches arrive, background steps index pending rows, the newest first, and a search indexes the rest."""
-    monkeypatch.setattr(index, "UNCOMMITTED_AHEAD_STEP_BYTES", 300)
-    monkeypatch.setattr(limits, "UNCOMMITTED_AHEAD_EVERY_S", HANG_S)
-    monkeypatch.setattr(search, "UNCOMMITTED_AHEAD_FOR_S", HANG_S)
-    made: list[int] = []
-
-    def counted(rows: pa.Table, analyzer: Analyzer, cache: Path) -> UnpublishedPart:
-        made.append(len(rows))
-        return write_unpublished(rows, analyzer, cache)
-
-    monkeypatch.setattr(index, "write_unpublished", counted)
-    for number in range(1, 9):
-        store.write([request((number, 1), text=f"apple word{number}")])
-    assert (lake.hot.index_newest(), made) == (False, []), "nobody has searched"
-    assert lake.search("apple").total == 8
-    for number in range(9, 17):
-        store.write([request((number, 1), text=f"apple word{number}")])
-    made.clear()
-    assert (lake.hot.index_newest(), made) == (False, []), "the search was just now"
-    monkeypatch.setattr(limits, "UNCOMMITTED_AHEAD_EVERY_S", 0.0)
-    assert lake.hot.index_newest()
-    assert 0 < sum(made) < 8
-    steps = 1
-    while lake.hot.index_newest():
-        steps += 1
-        assert steps < 8, "it comes to no end"
-    assert (steps > 1, sum(made)) == (True, 8)
-    assert lake.search("apple").total == lake.search("apple", limit=100).total == 16
-    assert sum(made) == 8
-    store.write([request((17, 1), text="apple")])
-    assert (lake.search("apple").total, sum(made)) == (17, 9)
-    assert pipeline.run_once() is not None
-    assert (lake.hot.index_newest(), lake.search("apple").total, sum(made)) == (False, 17, 9)
-    monkeypatch.setattr(search, "UNCOMMITTED_AHEAD_FOR_S", 0.0)
-    store.write([request((18, 1), text="apple")])
-    assert (lake.hot.index_newest(), sum(made)) == (False, 9), "the search was long ago"
-    assert lake.search("apple").total == 18
-
-
-def test_much_is_left_to_a_pipeline_that_is_at_work(
-    lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """While rows leave the outbox, a large amount of new rows is left to the pipeline, and the result reports it; a
-    small amount is indexed."""
-    monkeypatch.setattr(index, "UNCOMMITTED_AT_WORK_S", HANG_S)
-    monkeypatch.setattr(limits, "UNCOMMITTED_AHEAD_EVERY_S", 0.0)
-    for number in range(1, 9):
-        store.write([request((number, 1), text="apple")])
-    of_one = sum(Uncommitted(store).sizes([1]).values())
-    monkeypatch.setattr(index, "UNCOMMITTED_SEARCH_LEFT_BYTES", 2 * of_one)
-    results = lake.search("*")
-    assert (results.total, results.not_searched) == (8, None), "no pipeline was seen at work"
-    assert not lake.hot.index_newest()
-    assert pipeline.run_once() is not None
-    store.write([request((9, 1), text="apple")])
-    assert lake.search("apple").total == 9, "it is at work, and little came"
-    for number in range(10, 13):
-        store.write([request((number, 1), text="apple")])
-    assert not lake.hot.index_newest()
-    results = lake.search("*")
-    assert results.total == 9
-    assert results.not_searched is not None
-    assert results.not_searched.startswith("3 groups of acknowledged requests wait")
-    assert results.not_searched.endswith("search again in a moment")
-    with monkeypatch.context() as no_wait, lake.hot._search._parts._making:
-        no_wait.setattr(index, "UNCOMMITTED_SEARCH_WAIT_S", 0.0)
-        assert str(lake.search("*").not_searched).endswith("search again in a moment"), "others are at it"
-    monkeypatch.setattr(index, "UNCOMMITTED_AT_WORK_S", 0.0)
-    results = lake.search("apple")
-    assert (results.total, results.not_searched) == (12, None), "it was at work long ago"
-
-
-def test_what_came_is_findable_where_the_commit_does_not_open(
-    lake: tracelake.Lake, store: TrackingStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """If a part of the commit's index cannot be opened in advance, this is reported, and pending rows are indexed
-    all the same."""
-
-    def fail(_view: CommitView) -> None:
-        raise StorageError("a part is away")
-
-    store.write([request((1, 1), text="apple")])
-    assert lake.search("apple").total == 1
-    store.write([request((2, 1), text="apple")])
-    monkeypatch.setattr(search, "UNCOMMITTED_AHEAD_FOR_S", HANG_S)
-    monkeypatch.setattr(limits, "UNCOMMITTED_AHEAD_EVERY_S", 0.0)
-    monkeypatch.setattr(CommitView, "open_index", fail)
-    with pytest.raises(StorageError, match="a part is away"):
-        lake.hot.index_newest()
-    assert sum(len(part.sizes) for part in lake.hot._search._parts._parts) == 2
+    sizes = [part.size_bytes for part in lake.hot._search._index._pending.parts]
+    assert len(sizes) < 20
+    assert 24 * of_one < sum(sizes) < 26 * of_one
+    assert 2 * of_one < max(sizes) < 4 * of_one
 
 
 def test_a_search_waits_for_others_no_longer_than_it_may(
@@ -597,10 +482,7 @@ def test_a_search_waits_for_others_no_longer_than_it_may(
     store.write([request((2, 1), text="apple")])
     store.write([request((3, 1), text="apple")])
     monkeypatch.setattr(index, "UNCOMMITTED_SEARCH_WAIT_S", 0.0)
-    monkeypatch.setattr(search, "UNCOMMITTED_AHEAD_FOR_S", HANG_S)
-    monkeypatch.setattr(limits, "UNCOMMITTED_AHEAD_EVERY_S", 0.0)
-    with lake.hot._search._parts._making:
-        assert not lake.hot.index_newest(), "somebody is at it"
+    with lake.hot._search._index._making:
         results = lake.search("apple")
     assert results.total == 1
     assert "2 groups of acknowledged requests wait" in str(results.not_searched)

@@ -20,7 +20,6 @@ from tracelake import limits
 from tracelake._errors import LimitError
 from tracelake.archive.service import LakeArchive
 from tracelake.hot import index, tier
-from tracelake.hot.index import HotIndex
 from tracelake.hot.tier import HotTraces
 from tracelake.otlp import parse
 from tracelake.otlp.columns import of_workspace
@@ -130,33 +129,16 @@ def check_sizes_of_text(lake: tracelake.Lake, store: TrackingStore, _: object) -
 
 
 def check_sifted(lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline) -> None:
-    """Check the same for a scan of pending rows, which are left to a pipeline."""
+    """Check the same for a scan of pending rows."""
     store.write([request((8, 1), text="apple")])
     lake.search("apple")
     assert pipeline.run_once() is not None
     store.write([grown(1, range(1, 60)), request((3, 1), text="apple")])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(index, "UNCOMMITTED_SEARCH_LEFT_BYTES", 0)
-        patch.setattr(HotIndex, "look", lambda *_: True)
+        patch.setattr(index, "UNCOMMITTED_SEARCH_WHOLE_BYTES", 0)
         results = lake.search("apple")
     assert {hit.trace_id for hit in results} == {trace_id(3), trace_id(8)}
     assert "spans of 1 traces have large resources" in str(results.not_searched)
-
-
-def check_sifted_room(lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline) -> None:
-    """Check that a search's private index has a smaller memory limit."""
-    store.write([request((8, 1), text="apple")])
-    lake.search("apple")
-    assert pipeline.run_once() is not None
-    for trace in range(1, 6):
-        store.write([grown(trace, range(1, 11), 20_000)])
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(index, "UNCOMMITTED_SEARCH_LEFT_BYTES", 0)
-        patch.setattr(limits, "UNCOMMITTED_PART_ROWS_MAX_BYTES", 750_000)
-        patch.setattr(HotIndex, "look", lambda *_: True)
-        results = lake.search("apple", limit=100)
-    assert results.total == 31
-    assert "spans of 2 traces have large resources" in str(results.not_searched)
 
 
 def check_search_room(lake: tracelake.Lake, store: TrackingStore, _: object) -> None:
@@ -276,7 +258,6 @@ CHECKS: tuple[Check, ...] = (
     check_room_beside_a_commit,
     check_searches,
     check_sifted,
-    check_sifted_room,
     check_search_room,
     check_step,
     check_sizes_of_text,

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import count
 from threading import Lock
 from typing import Final
 
@@ -30,7 +29,7 @@ from tracelake.batching import batches
 from tracelake.context import LakeContext
 from tracelake.otlp.columns import SpanColumns, of_workspace
 from tracelake.otlp.parse import rows_bytes
-from tracelake.otlp.partition import add_rows, rows_of
+from tracelake.otlp.partition import add_rows
 from tracelake.otlp.prices import SHIPPED, PriceTable
 from tracelake.otlp.schema import SPANS, TRANSACTION_FIELD
 from tracelake.tables import upsert_rule
@@ -46,11 +45,16 @@ _UNCOMMITTED_PART_GROWTH_MAX: Final = 8
 """Ratio of such rows to their OTLP; text takes two to three times."""
 
 
+PART: Final = pa.field("_part", pa.int64())
+"""Column with the position of a span's part among the decoded parts."""
+
+
 @dataclass(frozen=True, slots=True)
 class DecodedParts:
     """Decoded spans of some parts, and the parts left out."""
 
     rows: pa.Table
+    """The columns of SPANS, and `PART`."""
     unread: Sequence[StoredPart]
     """Unreadable parts."""
     large: Sequence[StoredPart]
@@ -59,30 +63,20 @@ class DecodedParts:
 
 def decoded(parts: Sequence[StoredPart], room_bytes: float, prices: PriceTable = SHIPPED) -> DecodedParts:
     """Return the spans of parts, up to `room_bytes` of rows. An unreadable part does not affect the others."""
-    payloads = list[tuple[StoredPart, bytes]]()
+    columns, of_rows, read = SpanColumns(prices), list[int](), list[int]()
     unread, large = list[StoredPart](), list[StoredPart]()
-    for part in parts:
+    for place, part in enumerate(parts):
         try:
-            data = unpacked(part.trace_id, part.payload, part.size_bytes)
+            add_part(part, columns, room_bytes, spread=False)
+            read.append(place)
+        except LimitError:
+            large.append(part)
         except DamageError:
             unread.append(part)
-            continue
-        takes = rows_bytes(data)
-        if takes > room_bytes or grows_much(takes, data):
-            large.append(part)
-        else:
-            payloads.append((part, data))
-            room_bytes -= takes
-    try:
-        batches = [rows_of(b"".join(payload for _, payload in payloads), prices).take()]
-    except InputError:
-        batches = []
-        for part, payload in payloads:
-            try:
-                batches.append(rows_of(payload, prices).take())
-            except InputError:
-                unread.append(part)
-    rows = pa.Table.from_batches(batches, batches[0].schema if batches else SPANS)
+        of_rows += [place] * (columns.rows - len(of_rows))
+    rows = pa.Table.from_batches([columns.take()]).append_column(PART, pa.array(of_rows, PART.type))
+    if unread:  # an unreadable part may have added some rows
+        rows = rows.filter(pc.is_in(rows[PART.name], pa.array(read, PART.type)))
     return DecodedParts(rows, unread, large)
 
 
@@ -171,9 +165,6 @@ def latest_version_rows(rows: pa.Table) -> npt.NDArray[np.int64]:
     return np.delete(np.arange(len(rows)), losers["ord"].to_numpy())
 
 
-_PART: Final = pa.field("_part", pa.int64())
-
-
 @dataclass(frozen=True, slots=True)
 class HotList:
     """Uncommitted rows that a list shows in addition to a commit."""
@@ -249,10 +240,10 @@ class UncommittedTraces:
         self._uncommitted = uncommitted
         self._prices = prices
         # `empty_table` would import pandas, if it is installed.
-        self._rows = pa.Table.from_batches([], SPANS.append(_PART))
+        self._rows = pa.Table.from_batches([], SPANS.append(PART))
         self._numbers: dict[ListedPart, int] = {}
         """Number of each cached part; column `_part` has the same numbers."""
-        self._next = count()
+        self._next = 0
         self.unread: frozenset[str] = frozenset()
         """Traces with unreadable parts. Each call reads these parts again."""
 
@@ -266,7 +257,7 @@ class UncommittedTraces:
         reused = {part: self._numbers[part] for part in wanted if part in self._numbers}
         rows, unread, large = self._rows, set[str](), set[str]()
         if len(reused) < len(self._numbers):
-            rows = rows.filter(pc.is_in(rows[_PART.name], pa.array(reused.values(), _PART.type)))
+            rows = rows.filter(pc.is_in(rows[PART.name], pa.array(reused.values(), PART.type)))
         for step in steps([part for part in wanted if part not in reused]):
             room_bytes = limits.UNCOMMITTED_ROWS_MAX_BYTES - rows.nbytes
             numbers, new = self._read(step, room_bytes, unread, large)
@@ -285,22 +276,16 @@ class UncommittedTraces:
 
         Adds the traces of unreadable parts to `unread`, and those without room to `large`.
         """
-        columns, of_rows = SpanColumns(self._prices), list[int]()
-        numbers: dict[ListedPart, int] = {}
-        for part in self._uncommitted.of_traces(step):
-            number = next(self._next)
-            try:
-                add_part(part, columns, room_bytes, spread=False)
-                numbers[listed(part)] = number
-            except LimitError:
-                large.add(part.trace_id)
-            except DamageError:
-                unread.add(part.trace_id)
-            of_rows += [number] * (columns.rows - len(of_rows))
-        rows = pa.Table.from_batches([columns.take()]).append_column(_PART, pa.array(of_rows, _PART.type))
-        if unread:  # an unreadable part may have added some rows
-            rows = rows.filter(pc.is_in(rows[_PART.name], pa.array(numbers.values(), _PART.type)))
-        return numbers, rows
+        stored = self._uncommitted.of_traces(step)
+        read = decoded(stored, room_bytes, self._prices)
+        unread.update(part.trace_id for part in read.unread)
+        large.update(part.trace_id for part in read.large)
+        omitted = {listed(part) for part in (*read.unread, *read.large)}
+        first, self._next = self._next, self._next + len(stored)
+        parts = [(listed(part), first + place) for place, part in enumerate(stored)]
+        numbers = {part: number for part, number in parts if part not in omitted}
+        of_rows = pc.add(read.rows[PART.name], pa.scalar(first, PART.type))
+        return numbers, read.rows.set_column(read.rows.num_columns - 1, PART, of_rows)
 
 
 def steps(parts: Sequence[ListedPart]) -> Iterator[list[ListedPart]]:

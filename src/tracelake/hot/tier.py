@@ -344,10 +344,6 @@ class HotTier:
         """Search the newest commit and the outbox, or return a page of the search that the token names."""
         return self._search.search(token, request)
 
-    def index_newest(self) -> bool:
-        """Index pending rows before the next search. See `HotSearch.index_newest`."""
-        return self._search.index_newest()
-
     def trace(self, trace_id: str, *, tiers: bool = False, workspace: str | None = None) -> Trace:
         """Return all spans of a trace from both tiers, in one workspace or all. The id may be a unique prefix.
 

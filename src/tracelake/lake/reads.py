@@ -253,7 +253,7 @@ class WorkspaceLake:
 class WorkspaceHot:
     """Reads of a workspace's traces and spans in the hot tier and the tables."""
 
-    describe, has_place, index_newest, newer, required_store, search, set_up = _whole_lake_only(7, "hot.")
+    describe, has_place, newer, required_store, search, set_up = _whole_lake_only(6, "hot.")
     store, trace, waiting = _whole_lake_only(3, "hot.")
 
     def __init__(self, hot: HotTier, workspace: str) -> None:

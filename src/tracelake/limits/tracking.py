@@ -65,8 +65,8 @@ UNCOMMITTED_ROWS_MAX_BYTES: Final = 256 * MIB
 """Memory of uncommitted rows in lists, and in searches, with resource and scope at each span. Beyond: lists show
 the others in their committed state, and a search reports that it did not read them."""
 UNCOMMITTED_PART_ROWS_MAX_BYTES: Final = 32 * MIB
-"""Memory of one trace's rows from one request, if they expand much, and of the rows that one search indexes itself.
-Beyond: lists show the committed state, and a search reports that it did not read them."""
+"""Memory of one trace's rows from one request, if they expand much. Beyond: lists show the committed state, and a
+search reports that it did not read them."""
 UNCOMMITTED_LIST_WAIT_S: Final = 30.0
 """Wait of a list for the lists of others. Beyond: 503."""
 HOT_TRACE_WAIT_S: Final = 30.0
@@ -75,9 +75,6 @@ UNCOMMITTED_SEARCH_ROWS_MAX: Final = 4_000
 """Outbox rows with such spans. Beyond: a result reports that the rest is not searched yet."""
 UNCOMMITTED_SEARCH_STEP_BYTES: Final = 4 * MIB
 """Spans that one indexing step of a search covers. Beyond: another step, if time is left."""
-UNCOMMITTED_AHEAD_EVERY_S: Final = 0.25
-"""Interval at which a server indexes new spans ahead of searches. Beyond: the next round; a search indexes
-itself."""
 UNCOMMITTED_RUN_GAP_MAX: Final = 64
 """Missing row numbers between two outbox rows of one run in a page token. Beyond: another run."""
 UNCOMMITTED_RUNS_MAX: Final = 8

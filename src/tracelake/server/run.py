@@ -1,7 +1,6 @@
 """Server main loop: it serves a lake until SIGINT or SIGTERM.
 
-It checks how the server is exposed to other machines, limits repeated log records to one a second, and warms the
-in-memory index of uncommitted spans in a thread.
+It checks how the server is exposed to other machines, and limits repeated log records to one a second.
 """
 
 from __future__ import annotations
@@ -46,12 +45,6 @@ from tracelake.tracking.ingest_queue import Inbox, RequestGroups, TrackingDoor
 
 _ACCEPTED_AT_ONCE: Final = 8
 """HTTP connections that are accepted before those that are too many are ended: each has a descriptor."""
-UNCOMMITTED_AHEAD_TURN_S: Final = 0.02
-"""Length of that turn."""
-UNCOMMITTED_AHEAD_FAILED_S: Final = 5.0
-"""Rest after a failure of indexing ahead."""
-UNCOMMITTED_AHEAD_STOP_MAX_S: Final = 10.0
-"""Time that a stopping server waits for the current step."""
 _LISTEN_BACKLOG: Final = 512
 """Connections that wait to be accepted."""
 _LOG_REPEAT_S: Final = 1.0
@@ -194,32 +187,6 @@ def once_per_second() -> Iterator[None]:
 logger = logging.getLogger("tracelake.server")
 
 
-class HotIndexWarmer(PeriodicThread):
-    """Background thread that indexes uncommitted spans, as a context manager. It retries failures, because searches
-    also work without it."""
-
-    def __init__(self, index_newest: Callable[[], bool]) -> None:
-        """Create the warmer. `index_newest` indexes some rows, and returns whether more remain."""
-        failures = FailureLog(
-            logger,
-            "the in-memory index cannot be warmed, so searches build it themselves",
-            UNCOMMITTED_AHEAD_FAILED_S,
-        )
-        super().__init__(
-            "tracelake-indexing",
-            lambda: UNCOMMITTED_AHEAD_TURN_S if index_newest() else limits.UNCOMMITTED_AHEAD_EVERY_S,
-            failures=failures,
-        )
-
-    def __exit__(self, *_: object) -> None:
-        """Wait for the current step, up to a limit, and stop."""
-        if not self.stop(UNCOMMITTED_AHEAD_STOP_MAX_S):
-            logger.warning(
-                "warming the in-memory index did not end within %.0f s and was abandoned; no data is lost",
-                UNCOMMITTED_AHEAD_STOP_MAX_S,
-            )
-
-
 class ErasureRunner(PeriodicThread):
     """Background thread that continues open erasures, as a context manager."""
 
@@ -303,7 +270,6 @@ def serve(
             stack.enter_context(CollectionLoop(lake.maintenance))
         archiving = ArchiveService(lake, archive_interval_s)
         stack.callback(archiving.stop)
-        stack.enter_context(HotIndexWarmer(lake.hot.index_newest))
         stack.enter_context(ErasureRunner(lake.erasures))
         # Closed after the inbox is drained, so that a locked database does not delay draining.
         after_drain = stack.enter_context(ExitStack())

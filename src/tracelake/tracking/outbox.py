@@ -376,11 +376,11 @@ _IS_PENDING: Final = _is_pending()
 
 
 @cache
-def _sequences(*, newest: bool) -> Select[int]:
+def _newest_sequences() -> Select[int]:
     """Return the query of the numbers of outbox rows, which each search runs."""
     number = outbox.c.sequence
     query = select(number).where(outbox.c.lake == bindparam("of_lake"))
-    return query.order_by(number.desc() if newest else number).limit(bindparam("at_most"))
+    return query.order_by(number.desc()).limit(bindparam("at_most"))
 
 
 @cache
@@ -404,16 +404,9 @@ class Uncommitted:
 
     def newest(self, limit: int) -> list[int]:
         """Return the numbers of outbox rows, the newest first."""
-        return self._first(limit, newest=True)
-
-    def oldest(self, limit: int) -> list[int]:
-        """Return the numbers of outbox rows, the oldest first."""
-        return self._first(limit, newest=False)
-
-    def _first(self, limit: int, *, newest: bool) -> list[int]:
         names = {"of_lake": self._lake, "at_most": limit}
         with self._database.reading() as connection:
-            return list(connection.execute(_sequences(newest=newest), names).scalars())
+            return list(connection.execute(_newest_sequences(), names).scalars())
 
     def in_ranges(self, runs: Iterable[tuple[int, int]], limit: int) -> list[int]:
         """Return the numbers in these ranges whose spans are still stored, the newest first. The outbox row itself
@@ -431,19 +424,17 @@ class Uncommitted:
         with self._database.reading() as connection:
             return list(connection.execute(query).scalars())
 
-    def sizes(self, sequences: Collection[int]) -> dict[int, int]:
-        """Return the OTLP bytes of rows' spans; rows without stored spans are left out."""
-        sizes: dict[int, int] = {}
+    def listed_in(self, sequences: Collection[int]) -> dict[int, list[ListedPart]]:
+        """Return the stored parts of each row, in the order of `parts`."""
+        of = trace_parts.c
+        # `+ 0`: as in `listed`.
+        query = select(of.trace_id, of.sequence, of.size_bytes).where(of.lake + 0 == self._lake)
+        parts: dict[int, list[ListedPart]] = {sequence: [] for sequence in sequences}
         with self._database.reading() as connection:
-            for some in at_once(sorted(sequences)):
-                query = (
-                    select(trace_parts.c.sequence, func.sum(trace_parts.c.size_bytes))
-                    # `+ 0`: as in `listed`.
-                    .where(trace_parts.c.lake + 0 == self._lake, trace_parts.c.sequence.in_(some))
-                    .group_by(trace_parts.c.sequence)
-                )
-                sizes.update((sequence, int(size)) for sequence, size in connection.execute(query))
-        return sizes
+            for some in at_once(sequences):
+                for row in connection.execute(query.where(of.sequence.in_(some)).order_by(of.trace_id)):
+                    parts[row.sequence].append((row.trace_id, row.sequence, row.size_bytes))
+        return parts
 
     def listed(self) -> list[ListedPart]:
         """Return the pending parts of the newest traces, within the limits of lists, the newest trace first.

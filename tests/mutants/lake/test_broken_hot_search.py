@@ -15,9 +15,8 @@ from tests.lake import test_hot_tier as list_tests
 from tests.lake import test_hot_traces as trace_tests
 from tests.lake.test_hot_search import _patient
 from tests.mutants.mutation import Mutation, assert_caught, drop, rewrite
-from tracelake import limits
-from tracelake.hot import rows, search, tier
-from tracelake.hot.index import HotIndex
+from tracelake.hot import rows, tier
+from tracelake.hot.index import Coverage, HotIndex, _Pending
 from tracelake.hot.rows import HotLists, UncommittedTraces
 from tracelake.hot.search import HotSearch
 from tracelake.hot.tier import HotTraces
@@ -106,21 +105,6 @@ def check_together(lake: tracelake.Lake, _folder: Path) -> None:
         shared_tests.test_who_lists_together_shares_what_is_begun_next(lake, lake.hot.set_up(), patch)
 
 
-def check_ahead(lake: tracelake.Lake, _folder: Path) -> None:
-    with closing(lake.pipeline(runner=InProcess())) as pipeline, pytest.MonkeyPatch.context() as patch:
-        tests.test_what_is_indexed_ahead_is_not_indexed_by_a_search(lake, lake.hot.set_up(), pipeline, patch)
-
-
-def check_left(lake: tracelake.Lake, _folder: Path) -> None:
-    with closing(lake.pipeline(runner=InProcess())) as pipeline, pytest.MonkeyPatch.context() as patch:
-        tests.test_much_is_left_to_a_pipeline_that_is_at_work(lake, lake.hot.set_up(), pipeline, patch)
-
-
-def check_ahead_fails(lake: tracelake.Lake, _folder: Path) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        tests.test_what_came_is_findable_where_the_commit_does_not_open(lake, lake.hot.set_up(), patch)
-
-
 def check_waits(lake: tracelake.Lake, _folder: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         tests.test_a_search_waits_for_others_no_longer_than_it_may(lake, lake.hot.set_up(), patch)
@@ -128,26 +112,22 @@ def check_waits(lake: tracelake.Lake, _folder: Path) -> None:
 
 def check_small(lake: tracelake.Lake, _folder: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        tests.test_no_more_become_one_than_a_step_has(lake, lake.hot.set_up(), patch)
+        tests.test_small_parts_become_one(lake, lake.hot.set_up(), patch)
 
 
 MUTANTS: list[tuple[Mutation, Check]] = [
     (
         Mutation(
             "what has left the store is not compared",
-            search._committed_traces,
-            rewrite("_1 not in _", "_1 < 0"),
+            HotSearch._uncommitted_rows,
+            rewrite("a = _1(_2, _3(_4))", "a = _3(_4)", 1),
         ),
-        check_asked,
-    ),
-    (
-        Mutation("what waits is compared", search._committed_traces, rewrite("_1 in _", "_1 < 0")),
         check_asked,
     ),
     (
         Mutation(
             "the next page is of the rows of the first",
-            HotSearch._of_page,
+            HotSearch._covered_by_page,
             rewrite("_._(_, _._)", "[]"),
         ),
         check_pages,
@@ -155,13 +135,15 @@ MUTANTS: list[tuple[Mutation, Check]] = [
     (
         Mutation(
             "made-up pages are refused",
-            HotSearch._of_page,
+            HotSearch._covered_by_page,
             rewrite("_ != _", "False"),
         ),
         check_pages,
     ),
     (
-        Mutation("what is not searched is said", search._snapshot, rewrite("a or b", "a")),
+        Mutation(
+            "what is not searched is said", Coverage.not_searched, rewrite("if _ or _: ...", "if 0: ...")
+        ),
         check_said,
     ),
     (
@@ -276,16 +258,14 @@ MUTANTS: list[tuple[Mutation, Check]] = [
             rows.decoded,
             rewrite(
                 """
-                for a in b:
-                    try: ...
-                    except c: ...
-                    ...
+                try: ...
+                except _1: ...
+                except _: ...
                 """,
                 """
-                for a in b:
-                    try: ...
-                    except KeyError: ...
-                    ...
+                try: ...
+                except _1: ...
+                except KeyError: ...
                 """,
             ),
         ),
@@ -294,7 +274,7 @@ MUTANTS: list[tuple[Mutation, Check]] = [
     (
         Mutation(
             "damage hides nothing else of a list",
-            UncommittedTraces._read,
+            rows.decoded,
             rewrite(
                 """
                 try: ...
@@ -313,7 +293,7 @@ MUTANTS: list[tuple[Mutation, Check]] = [
     (
         Mutation(
             "none of what is damaged is listed",
-            UncommittedTraces._read,
+            rows.decoded,
             rewrite("if _: ...", "if False: ..."),
         ),
         check_list_damage,
@@ -321,7 +301,7 @@ MUTANTS: list[tuple[Mutation, Check]] = [
     (
         Mutation(
             "damage is said",
-            UncommittedTraces._read,
+            rows.decoded,
             rewrite(
                 """
                 try: ...
@@ -353,68 +333,20 @@ MUTANTS: list[tuple[Mutation, Check]] = [
     ),
     (
         Mutation(
-            "what is made ahead is kept",
-            HotIndex.index_newest,
-            rewrite("_ = _1\nreturn _2", "_ = _1\nreturn _2"),
-        ),
-        check_ahead,
-    ),
-    (
-        Mutation(
-            "a step ahead is a small one",
-            HotIndex.index_newest,
-            rewrite(
-                "_1 = a",
-                "_1 = uncommitted_search_step_bytes",
-                uncommitted_search_step_bytes=limits.UNCOMMITTED_SEARCH_STEP_BYTES,
-            ),
-        ),
-        check_ahead,
-    ),
-    (
-        Mutation(
-            "not where a search did it",
-            HotIndex.index_newest,
-            rewrite("_1 < _._", "_1 < 0.0"),
-        ),
-        check_ahead,
-    ),
-    (
-        Mutation(
-            "only while searches come",
-            HotSearch.index_newest,
-            rewrite("_1 > _", "_1 == -1.0"),
-        ),
-        check_ahead,
-    ),
-    (
-        Mutation("much is left to the pipeline", HotIndex._covering, rewrite("a and _1", "False and _1")),
-        check_left,
-    ),
-    (
-        Mutation("only where it is much", HotIndex._covering, rewrite("_1(_2) > _", "_1(_2) >= 0")),
-        check_left,
-    ),
-    (
-        Mutation("only where rows leave", HotIndex.record, rewrite("if _: ...", "if True: ...")),
-        check_left,
-    ),
-    (
-        Mutation("what is left is said", HotIndex._covering, rewrite("_1 - _2 + _(_)", "_1 - _2")),
-        check_left,
-    ),
-    (
-        Mutation("so is why, where others are at it", HotIndex.newest, rewrite("self._()", "False")),
-        check_left,
-    ),
-    (
-        Mutation(
-            "what others are at is said", HotIndex.newest, rewrite("_1(_2, len(_), ...)", "_1(_2, 0, ...)")
+            "what others are at is said", _Pending.coverage, rewrite("frozenset(_1) - _2", "frozenset()", 2)
         ),
         check_waits,
     ),
     (
-        Mutation("no more become one than a step has", HotIndex._merged, rewrite("_1 <= _", "_1 > 0")),
+        Mutation(
+            "a part has a quarter of a step",
+            HotIndex._index,
+            rewrite("_1(_2, _3, _4)", "_1(_2, _3, 1 << 60)", 2),
+        ),
+        check_small,
+    ),
+    (
+        Mutation("small parts become one", HotIndex._index, rewrite("len(_) > _", "False", 1)),
         check_small,
     ),
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -13,66 +13,71 @@ from tests.lake import test_hot_sifting
 from tests.lake.test_hot_search import _patient
 from tests.mutants.mutation import Mutation, assert_caught, drop, rewrite
 from tracelake.hot import index
-from tracelake.hot.index import HotIndex, TextScan
+from tracelake.hot.index import HotIndex, _Pending
 from tracelake.hot.search import HotSearch
+from tracelake.pipeline.continuous import InboxPipeline
 from tracelake.tasks.runners import InProcess
 from tracelake.tracking.store import TrackingStore
 
+PageCheck = Callable[[tracelake.Lake, TrackingStore, InboxPipeline, pytest.MonkeyPatch, Path], object]
+
 MUTANTS: Sequence[tuple[Mutation, test_hot_sifting.Check]] = [
     (
-        Mutation("what is read is kept", TextScan.newer, rewrite("a in b", "False")),
+        Mutation("what is read is kept", HotIndex._read_texts, rewrite("_1 and _ not in _", "_1")),
         test_hot_sifting.test_each_text_is_read_once,
     ),
     (
         Mutation(
             "what has left is forgotten",
-            TextScan.newer,
-            rewrite("{_1: _2 for _ in _3 if _}", "{_1: _2 for _1, _2 in _3}"),
+            HotIndex._refresh,
+            rewrite("{a: b for a, b in _1 if _}", "{a: b for a, b in _1}", 1),
         ),
         test_hot_sifting.test_each_text_is_read_once,
     ),
     (
-        Mutation("where nothing is left nothing is kept", TextScan.newer, rewrite("a()", "self")),
-        test_hot_sifting.test_each_text_is_read_once,
-    ),
-    (
-        Mutation("texts are read ahead", HotIndex.index_newest, drop("self._ = _._._(...)")),
-        test_hot_sifting.test_each_text_is_read_once,
-    ),
-    (
-        Mutation("time ends", TextScan.newer, rewrite("_1 and _", "_1 and False")),
+        Mutation("time ends a scan", HotIndex._read_texts, drop("if _: ...")),
         test_hot_sifting.test_the_newest_that_pass_are_found_and_the_rest_is_said,
     ),
     (
-        Mutation("much that passes is left", TextScan.passing, rewrite("_ and _", "False")),
-        test_hot_sifting.test_the_newest_that_pass_are_found_and_the_rest_is_said,
-    ),
-    (
-        Mutation("no more than a step", TextScan.passing, rewrite("_ > _1", "0 > _1")),
-        test_hot_sifting.test_a_row_of_which_very_much_passes_is_left,
-    ),
-    (
-        Mutation("one row at least", TextScan.passing, rewrite("_ and _1", "_1")),
-        test_hot_sifting.test_the_newest_that_pass_are_found_and_the_rest_is_said,
-    ),
-    (
-        Mutation("the newest first", TextScan.passing, rewrite("_1(_2, a=_)", "_1(_2)")),
-        test_hot_sifting.test_the_newest_that_pass_are_found_and_the_rest_is_said,
-    ),
-    (
-        Mutation("what was not looked through is said", HotIndex.sifted, rewrite("_ - _", "0")),
+        Mutation("and indexing", HotIndex._index, drop("if _: break")),
         test_hot_sifting.test_the_newest_that_pass_are_found_and_the_rest_is_said,
     ),
     (
         Mutation(
-            "and of what is indexed",
-            HotIndex.sifted,
-            rewrite("{_1 for _2 in _._ for _1, _3 in _2.a}", "{1 for _2 in () for _1, _3 in _2.a}"),
+            "the newest first", HotIndex._index, rewrite("[a for a in _1 if a]", "[a for a in _1 if a][::-1]")
+        ),
+        test_hot_sifting.test_the_newest_that_pass_are_found_and_the_rest_is_said,
+    ),
+    (
+        Mutation(
+            "what is not indexed is said",
+            _Pending.coverage,
+            rewrite("(a for a, b in _1 if not b)", "(a for a, b in _1)"),
+        ),
+        test_hot_sifting.test_the_newest_that_pass_are_found_and_the_rest_is_said,
+    ),
+    (
+        Mutation("indexed rows without texts pass", _Pending.passing, rewrite("self._[_]", "()", 2)),
+        test_hot_sifting.test_the_claim_that_stands_is_found,
+    ),
+    (
+        Mutation(
+            "so do traces of which a commit has hits",
+            HotSearch._once,
+            rewrite("_1 and (a := _2)", "False and (a := _2)"),
         ),
         test_hot_sifting.test_the_claim_that_stands_is_found,
     ),
     (
-        Mutation("what cannot be read is said", HotIndex.sifted, rewrite("_ + _", "0")),
+        Mutation("only what passes is indexed", _Pending.wanted, rewrite("[a for a in _1 if _]", "_1")),
+        test_hot_sifting.test_only_what_may_match_is_indexed,
+    ),
+    (
+        Mutation("few spans need no scan", HotIndex.cover, rewrite("_1 <= _2", "False")),
+        test_hot_sifting.test_only_what_may_match_is_indexed,
+    ),
+    (
+        Mutation("what cannot be read is said", _Pending.coverage, rewrite("len(_)", "0")),
         test_hot_sifting.test_damage_hides_nothing_else,
     ),
     (
@@ -82,13 +87,34 @@ MUTANTS: Sequence[tuple[Mutation, test_hot_sifting.Check]] = [
 ]
 
 
-PAGES: Sequence[Mutation] = [
-    Mutation("a page is sifted as the first", HotSearch._of_page, rewrite("not _ or _ is None", "True")),
-    Mutation(
-        "nor has it what was replaced", HotSearch._of_page, rewrite("_1(_2, a=_._)", "_1(_2, a=frozenset())")
+PAGES: Sequence[tuple[Mutation, PageCheck]] = [
+    (
+        Mutation(
+            "a page is scanned as the first",
+            HotSearch._covered_by_page,
+            rewrite("_1(_2, _3, _4, _5, _6, _7)", "_1(_2, _3, _4, None, _6, _7)"),
+        ),
+        test_hot_sifting.test_pages_go_on_where_they_began,
     ),
-    Mutation(
-        "a page that was sifted says so", HotSearch._uncommitted_rows, rewrite("if _(_): ...", "if 0: ...")
+    (
+        Mutation(
+            "rows that are not searched are hidden",
+            HotSearch._uncommitted_rows,
+            rewrite("a = _1(_2, _3(_4))", "a = _3(_4)", 1),
+        ),
+        test_hot_sifting.test_pages_have_no_rows_that_the_first_did_not_have,
+    ),
+    (
+        Mutation("the ranges of parts are apart", HotIndex._insert, rewrite("a + b", "a")),
+        test_hot_sifting.test_equal_hits_have_one_order,
+    ),
+    (
+        Mutation(
+            "documents are in the order of rows",
+            HotIndex._built,
+            rewrite("a = a._(_._(a, _))", "pass"),
+        ),
+        test_hot_sifting.test_equal_hits_have_one_order,
     ),
 ]
 
@@ -106,14 +132,14 @@ def test_broken_rules_are_caught(
     assert_caught(broken, checked)
 
 
-@pytest.mark.parametrize("broken", PAGES, ids=[broken.rule for broken in PAGES])
+@pytest.mark.parametrize(("broken", "check"), PAGES, ids=[broken.rule for broken, _ in PAGES])
 def test_broken_pages_are_caught(
-    lake: tracelake.Lake, store: TrackingStore, broken: Mutation, tmp_path: Path
+    lake: tracelake.Lake, store: TrackingStore, broken: Mutation, check: PageCheck, tmp_path: Path
 ) -> None:
     """A test fails for each broken rule."""
 
     def checked() -> None:
         with closing(lake.pipeline(runner=InProcess())) as pipeline, pytest.MonkeyPatch.context() as patch:
-            test_hot_sifting.test_pages_go_on_where_they_began(lake, store, pipeline, patch, tmp_path)
+            check(lake, store, pipeline, patch, tmp_path)
 
     assert_caught(broken, checked)
