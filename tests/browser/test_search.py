@@ -50,15 +50,15 @@ def test_a_search_is_completed_narrowed_sorted_paged_and_corrected(page: Page, s
     expect(field).to_have_value("refund status:error")
     expect(page.locator(".completions")).to_be_hidden()
     field.press("Enter")
-    expect(page.locator(".sums strong")).to_have_text("20 spans")
+    expect(page.locator(".sums h1")).to_have_text("20 spans")
 
     status = page.locator(".facets section", has=page.locator("h2", has_text="status"))
     expect(status.locator(".count")).to_have_text("20")
     page.goto(f"{search_site}/search?q=refund")
-    expect(page.locator(".sums strong")).to_have_text("34 spans")
+    expect(page.locator(".sums h1")).to_have_text("34 spans")
     status.locator("a", has_text="ERROR").click()
     expect(field).to_have_value("refund status:ERROR")
-    expect(page.locator(".sums strong")).to_have_text("20 spans")
+    expect(page.locator(".sums h1")).to_have_text("20 spans")
     status.locator("a.chosen").click()
     expect(field).to_have_value("refund")
 
@@ -75,7 +75,7 @@ def test_a_search_is_completed_narrowed_sorted_paged_and_corrected(page: Page, s
 def test_a_search_has_a_time_range(page: Page, search_site: str) -> None:
     """The form of the lists narrows a search, which its facets, orders and search field keep."""
     page.goto(f"{search_site}/search?q=refund")
-    total = page.locator(".sums strong")
+    total = page.locator(".sums h1")
     expect(total).to_have_text("34 spans")
     page.click(".range summary")
     page.fill(".range input[name=end]", "1970-01-01T00:00")
