@@ -19,7 +19,13 @@ from hypothesis import strategies as st
 
 from tracelake.limits import OTLP_LINE_MAX_BYTES
 from tracelake.otlp.decode import InputDigest, InputFile, fingerprint
-from tracelake.otlp.framing import Payload, Reading, write_segment
+from tracelake.otlp.framing import (
+    Payload,
+    Reading,
+    segment_of_frames,
+    segment_of_frames_bytes,
+    write_segment,
+)
 from tracelake.results import Problem
 
 LINES = [b'{"resourceSpans":[]}', b'{"n":1}', b"", b'{"n":2}', b"  ", b"not json"]
@@ -159,6 +165,22 @@ def test_segment_file(file: Path) -> None:
         Payload("json", b"{}", None, 7),
         Payload("protobuf", b"\x0a\x00", None, 14),
     ]
+
+
+def test_a_segment_of_frames_is_a_segment_of_their_payloads(tmp_path: Path) -> None:
+    """A segment of frames equals one of payloads; its size is known beforehand, and each frame is plain zstd."""
+    compress = zstandard.ZstdCompressor(level=1, write_checksum=True).compress
+    for sizes in ([], [1], [3, 70_000, 400_000], [20] * 300):
+        payloads = [
+            random.Random(size).randbytes(size % 1_000) + bytes(size - size % 1_000) for size in sizes
+        ]
+        frames = [compress(data) for data in payloads]
+        segment = segment_of_frames(zip(sizes, frames, strict=True))
+        assert len(segment) == segment_of_frames_bytes([*map(len, frames)]) or not sizes
+        (tmp_path / "segment").write_bytes(segment)
+        read = [item for item in Reading(str(tmp_path / "segment")) if isinstance(item, Payload)]
+        assert [item.data for item in read] == payloads
+        assert {item.format for item in read} <= {"protobuf"}
 
 
 def test_damaged_segment(file: Path) -> None:

@@ -43,9 +43,6 @@ from tracelake.otlp.decode import (
 )
 from tracelake.results import Problem
 
-SMALL_SEGMENT_MAX_BYTES: Final = 256 * 1024
-"""Size of an inbox segment, stored and decompressed, that is read at once."""
-
 LOG_MAGIC: Final = b"TLLOG1\n"
 MESSAGE, REFUSED, REMOVED = b"m", b"x", b"r"
 
@@ -131,38 +128,13 @@ class Reading:
         """Yield the payloads. Raises OSError, possibly after some payloads, if this machine cannot read the file."""
         try:
             with open_input(self._path, self._size_bytes) as file:
-                problem = yield from self._read(file)
+                problem = yield from _read_open(file, self._share)
                 # The digest also covers the bytes after the last position read.
                 size_bytes, sha256 = file.finish()
         except NotAnInputError as error:
             self.whole = InputDigest(0, "", problem=Problem(str(error)))
         else:
             self.whole = InputDigest(size_bytes, sha256, self._share.number, problem)
-
-    def _read(self, file: ReadableStream) -> _Items:
-        """Yield the payloads. A small segment, such as that of a single request, is decoded in one step."""
-        start = file.read(SMALL_SEGMENT_MAX_BYTES) if self._share.stripes == 1 else b""
-        if not start:
-            return (yield from _read_open(file, self._share))
-        payloads = None if len(start) == SMALL_SEGMENT_MAX_BYTES else _small_segment(start)
-        if payloads is None:
-            return (yield from _read_open(_After(start, file), self._share))
-        self._share.number += len(payloads)
-        yield from payloads
-        return None
-
-
-class _After:
-    """A stream that begins with bytes that were already read, and continues with the rest of the file."""
-
-    def __init__(self, start: bytes, file: ReadableStream) -> None:
-        self._start = BytesIO(start)
-        self._file = file
-
-    def read(self, size_bytes: int) -> bytes:
-        """Return the next bytes, fewer at the end. Raises OSError if the file cannot be read."""
-        data = self._start.read(size_bytes)
-        return data + self._file.read(size_bytes - len(data)) if len(data) < size_bytes else data
 
 
 def _read_open(file: ReadableStream, share: _Share) -> _Items:  # noqa: PLR0911  one for each framing
@@ -332,54 +304,6 @@ def _log(stream: Stream, share: _Share) -> _Items:
                 yield Payload("json" if is_json(item.data) else "protobuf", item.data, None, offset)
         share.number += 1
     return None
-
-
-def _small_segment(data: bytes) -> list[Payload] | None:
-    """Return the payloads of a small, intact segment. Return None for other data, which `_read_open` identifies."""
-    plain = _small_plain(data)
-    if plain is None or not plain.startswith(_SEGMENT_MAGIC):
-        return None
-    payloads, at = list[Payload](), len(_SEGMENT_MAGIC)
-    while at < len(plain):
-        format, end = (
-            _SEGMENT_FORMATS.get(plain[at : at + 1]),
-            at + 5 + int.from_bytes(plain[at + 1 : at + 5]),
-        )
-        if format is None or end > len(plain):
-            return None
-        payloads.append(Payload(format, plain[at + 5 : end], None, at))
-        at = end
-    return payloads
-
-
-def _small_plain(data: bytes) -> bytes | None:
-    """Return the content of a few zstd frames. Return None if the data is not zstd, is truncated, or may be large."""
-    pieces, at, room = list[bytes](), 0, SMALL_SEGMENT_MAX_BYTES
-    try:
-        while at < len(data):
-            end = _frame_end(data, at)
-            frame = data[at:end]
-            # A frame without a content size may be large.
-            size_bytes = zstandard.frame_content_size(frame)
-            if not 0 < size_bytes <= room:
-                return None
-            pieces.append(zstandard.ZstdDecompressor().decompress(frame, allow_extra_data=False))
-            at, room = end, room - size_bytes
-    except zstandard.ZstdError:
-        return None
-    return b"".join(pieces)
-
-
-def _frame_end(data: bytes, at: int) -> int:
-    """Return the end of a zstd frame, from its block sizes (RFC 8878). For a truncated frame, it is beyond the data."""
-    header_bytes = zstandard.frame_header_size(data[at : at + 18])  # the longest possible header
-    checksum_bytes, is_last = data[at + 4] & 4, 0
-    at += header_bytes
-    while not is_last and at < len(data):
-        block = int.from_bytes(data[at : at + 3], "little")
-        is_last, is_one_byte = block & 1, block >> 1 & 3 == 1
-        at += 3 + (1 if is_one_byte else block >> 3)
-    return at + checksum_bytes
 
 
 def _framed(stream: Stream, start: int, format: Format, keep: bool) -> Payload | Problem | None:
