@@ -102,7 +102,7 @@ class Audit:
     def _too_much(self, place: str, now_ns: int) -> Iterator[str]:
         # Twice the number of kept records plus one trim: enough to reach everything beyond the limit.
         most = 2 * limits.AUDIT_RECORDS_MAX + AUDIT_TRIMMED_MAX
-        keys = self._records().keys(PARTITION, place, _end_of(place), most)
+        keys = self._records().keys(PARTITION, place, f"{place[:-1]}0", most)  # 0 follows / in key order
         times = {key: at_ns for key in keys if (at_ns := _time_in(place, key)) is not None}
         keys = list(times)
         yield from (keys[at] for at in expired(list(times.values()), now_ns))
@@ -217,10 +217,6 @@ def _time_in(place: str, key: str) -> int | None:
     """Return the time in a record's key, or None for a malformed key."""
     digits = key[len(place) :].partition("-")[0]
     return _TIME_STOP - int(digits) if digits.isdecimal() and digits.isascii() else None
-
-
-def _end_of(place: str) -> str:
-    return f"{place[:-1]}0"  # 0 follows / in key order
 
 
 def _short(workspace: str) -> str:

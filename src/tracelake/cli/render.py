@@ -311,12 +311,8 @@ def changes(entries: Iterable[results.EntryChange]) -> Table:
 
 def conflicts(paths: Iterable[results.MergeConflict]) -> Table:
     """Return the conflicting entries of a merge, one a row."""
-    rows = [(c.path, *map(_side, (c.base, c.ours, c.theirs))) for c in paths]
+    rows = [(c.path, *(reference(side) or "not there" for side in (c.base, c.ours, c.theirs))) for c in paths]
     return grid(("entry", "before both", "dest", "source"), rows)
-
-
-def _side(side: Mapping[str, Any] | None) -> str:
-    return reference(side) or "not there"
 
 
 _CHANGE_STYLES: Final = {"added": "green", "changed": "yellow", "removed": "red", "damaged": "red"}

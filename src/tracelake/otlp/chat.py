@@ -445,10 +445,6 @@ def _part(value: _Object) -> MessagePart | None:
     return None
 
 
-def _text_part(value: _Object) -> MessagePart:
-    return MessagePart(type="text", text=_joined(value))
-
-
 def _reasoning_part(value: _Object) -> MessagePart:
     text = _joined(value)
     parts = (
@@ -567,7 +563,7 @@ def _result(content: Any) -> Any:
 
 
 _READERS: Final[dict[PartType, Callable[[_Object], MessagePart]]] = {
-    "text": _text_part,
+    "text": lambda value: MessagePart(type="text", text=_joined(value)),
     "reasoning": _reasoning_part,
     "image": _media_part,
     "file": _media_part,

@@ -114,7 +114,15 @@ def _sure(text: str) -> str:
 def _sure_of_value(text: str, *, may_be_json: bool) -> str:
     """Return the same as `_sure` for a whole value, which may have another Unicode form or be JSON inside an array."""
     unsure = _ESCAPED_IN_JSON if may_be_json else ""
-    return _longest(text, lambda letter: letter not in unsure and _is_sure(letter) and _has_one_form(letter))
+    return _longest(
+        text,
+        lambda letter: (
+            letter not in unsure
+            and _is_sure(letter)
+            and not unicodedata.combining(letter)
+            and unicodedata.normalize("NFKD", letter) == letter
+        ),
+    )
 
 
 def _longest(text: str, is_sure: Callable[[str], bool]) -> str:
@@ -125,10 +133,6 @@ def _is_sure(letter: str) -> bool:
     return letter.isprintable() and (
         letter.isascii() or (letter == letter.lower() == letter.upper() and not letter.islower())
     )
-
-
-def _has_one_form(letter: str) -> bool:
-    return not unicodedata.combining(letter) and unicodedata.normalize("NFKD", letter) == letter
 
 
 def _has(needle: str) -> _Needed:
@@ -206,11 +210,13 @@ def may_match(node: Node, now_ns: int) -> MayMatch | None:  # noqa: PLR0911 - on
         case Boost(inner, _):
             return may_match(inner, now_ns)
         case AllOf(nodes):
-            return _all_of([may for each in nodes if (may := may_match(each, now_ns)) is not None])
+            needed = [may for each in nodes if (may := may_match(each, now_ns)) is not None]
+            return (lambda contents: all(may(contents) for may in needed)) if needed else None
         case AnyOf(nodes):
             each_may = [may_match(each, now_ns) for each in nodes]
-            decidable = [may for may in each_may if may is not None]
-            return _any_of(decidable) if len(decidable) == len(each_may) else None
+            if None in each_may:
+                return None
+            return lambda contents: any(may is not None and may(contents) for may in each_may)
         case Last() | ValueRange("start"):
             return _starting(starts(node, now_ns))
         case Text("start", text, place) if text:
@@ -219,14 +225,6 @@ def may_match(node: Node, now_ns: int) -> MayMatch | None:  # noqa: PLR0911 - on
             return _has_text(field, node)
         case _:
             return None
-
-
-def _all_of(conditions: Sequence[MayMatch]) -> MayMatch | None:
-    return (lambda contents: all(may(contents) for may in conditions)) if conditions else None
-
-
-def _any_of(conditions: Sequence[MayMatch]) -> MayMatch:
-    return lambda contents: any(may(contents) for may in conditions)
 
 
 def _starting(period: tuple[int, int] | None) -> MayMatch:

@@ -96,7 +96,7 @@ class Slots:
         """Wait for a slot. Raises BackPressureError if too many requests of the key wait already, or the wait takes
         longer than `wait_s`."""
         with self._lock:
-            if self._may_begin(key):
+            if self._free > 0 and self._used.get(key, 0) < self._per_key and key not in self._waiting:
                 self._take(key)
                 return
             queue = self._waiting.setdefault(key, deque())
@@ -133,9 +133,6 @@ class Slots:
                     self._waiting[following] = queue  # behind the other keys
                 self._take(following)
                 granted.get_loop().call_soon_threadsafe(_grant, granted)
-
-    def _may_begin(self, key: str) -> bool:
-        return self._free > 0 and self._used.get(key, 0) < self._per_key and key not in self._waiting
 
     def _take(self, key: str) -> None:
         self._free -= 1

@@ -322,15 +322,12 @@ class Inbox(RequestGroups):
         if self._segments_seen is None or self._segments_seen >= limits.INBOX_SEGMENTS_MAX:
             self._segments_seen = self._backlog()
         self._check_backlog(self._segments_seen)
-        path = self._next_name()
+        # Names of this inbox sort by time even if the clock steps back.
+        path = f"{self._begin}{next(self._numbers):0{SEGMENT_DIGITS}}.segment"
         if not self._objects.create(path, data) and self._objects.get(path) != data:
             # Names are unique, so an existing object is our write with a lost reply, or damage.
             raise StorageError(f"{path} already contains another object")
         self._segments_seen += 1
-
-    def _next_name(self) -> str:
-        """Return a new segment name. Names of this inbox sort by time even if the clock steps back."""
-        return f"{self._begin}{next(self._numbers):0{SEGMENT_DIGITS}}.segment"
 
 
 _GATHERING_QUIET_TURNS: Final = 4

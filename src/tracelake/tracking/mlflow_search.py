@@ -304,7 +304,13 @@ class TraceSearch:
         column, kind = _ORDERS[key]
         if key == "name":
             column = func.coalesce(self._columns["name"], "")
-        query_name = requested_name(experiment_ids, conditions, key, is_ascending, *self._workspace_key())
+        query_name = requested_name(
+            experiment_ids,
+            conditions,
+            key,
+            is_ascending,
+            *([] if self._workspace is None else [self._workspace]),
+        )
         query = select(schema.trace_info, column.label("ordered_by")).where(
             _INFO.lake == self._lake,
             *self._workspace_condition(_INFO),
@@ -323,10 +329,6 @@ class TraceSearch:
             rows = rows[:max_results]
             token = make_token(query_name, rows[-1].ordered_by, rows[-1].trace_id)
         return FoundTraces(rows, token)
-
-    def _workspace_key(self) -> list[str]:
-        """Return the part of a page token's name that identifies the workspace."""
-        return [] if self._workspace is None else [self._workspace]
 
     def _workspace_condition(self, columns: Any) -> list[ColumnElement[bool]]:
         """Return the SQL condition that a row belongs to the workspace, if one is set."""
