@@ -13,7 +13,8 @@ import queue
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal, TypeAlias, TypeVar
@@ -268,23 +269,15 @@ def check_clock(objects: ObjectStore) -> Verdict:
 def at_once(*actions: Callable[[], T]) -> list[T]:
     """Call all actions concurrently, each in a thread; return their results in order, or raise the first error."""
     barrier = threading.Barrier(len(actions))
-    answers: queue.SimpleQueue[tuple[int, T | Exception]] = queue.SimpleQueue()
+    results = [Future[T]() for _ in actions]
 
-    def act(number: int, action: Callable[[], T]) -> None:
+    def act(result: Future[T], action: Callable[[], T]) -> None:
         barrier.wait()
         try:
-            answers.put((number, action()))
+            result.set_result(action())
         except Exception as error:  # noqa: BLE001  raised again where it is waited for
-            answers.put((number, error))
+            result.set_exception(error)
 
-    for number, action in enumerate(actions):
-        threading.Thread(target=act, args=(number, action), daemon=True).start()
-    return list(_in_order(dict(answers.get() for _ in actions)))
-
-
-def _in_order(answers: dict[int, T | Exception]) -> Iterator[T]:
-    for number in sorted(answers):
-        answer = answers[number]
-        if isinstance(answer, Exception):
-            raise answer
-        yield answer
+    for each in zip(results, actions, strict=True):
+        threading.Thread(target=act, args=each, daemon=True).start()
+    return [result.result() for result in results]

@@ -153,74 +153,38 @@ def read_children(lists: Sequence[Sequence[Message]]) -> Children:
     return Children(flat, list(map(len, lists)), attributes)
 
 
-class EventsColumn:
-    """Builder of the column of events."""
+class ChildrenColumn:
+    """Collector of the events, or of the links, of many spans."""
 
-    def __init__(self) -> None:
+    def __init__(self, kind: pa.StructType) -> None:
+        """Create a collector for children of an Arrow type."""
+        self._fields = list(kind)
         self._counts: list[int] = []
-        self._times: list[int] = []
-        self._names: list[str] = []
-        self._dropped: list[int] = []
+        self._values: dict[str, list[Any]] = {field.name: [] for field in self._fields}
         self._attributes = AttributesColumn()
 
-    def extend(self, events: Children) -> None:
-        """Add the events of more spans."""
-        self._counts += events.counts
-        if events.flat:
-            self._times += [event.time_unix_nano for event in events.flat]
-            self._names += [event.name for event in events.flat]
-            self._dropped += [event.dropped_attributes_count for event in events.flat]
-            self._attributes.extend(events.attributes)
+    def extend(self, children: Children, **values: Sequence[Any]) -> None:
+        """Add the children of more spans, with the values of their fields other than attributes."""
+        self._counts += children.counts
+        if children.flat:
+            for name, more in values.items():
+                self._values[name] += more
+            self._values["dropped_attributes_count"] += [
+                child.dropped_attributes_count for child in children.flat
+            ]
+            self._attributes.extend(children.attributes)
 
     def lists(self) -> Array:
         """Return one list for each span."""
-        fields: list[Array] = [
-            pa.array(self._times, pa.int64()),
-            pa.array(self._names, pa.string()),
-            self._attributes.maps(),
-            self._attributes.letters(),
-            pa.array(self._dropped, pa.uint32()),
+        arrays: dict[str, Array] = {
+            "attributes": self._attributes.maps(),
+            "attribute_types": self._attributes.letters(),
+        }
+        children = [
+            arrays[field.name] if field.name in arrays else pa.array(self._values[field.name], field.type)
+            for field in self._fields
         ]
-        events = pa.StructArray.from_arrays(fields, fields=list(EVENT))
-        return list_array(self._counts, events)
-
-
-class LinksColumn:
-    """Builder of the column of links."""
-
-    def __init__(self) -> None:
-        self._counts: list[int] = []
-        self._trace_ids: list[str] = []
-        self._span_ids: list[str] = []
-        self._trace_states: list[str | None] = []
-        self._dropped: list[int] = []
-        self._flags: list[int] = []
-        self._attributes = AttributesColumn()
-
-    def extend(self, links: Children, trace_ids: list[str], span_ids: list[str]) -> None:
-        """Add the links of more spans. The ids are hex."""
-        self._counts += links.counts
-        if links.flat:
-            self._trace_ids += trace_ids
-            self._span_ids += span_ids
-            self._trace_states += [link.trace_state or None for link in links.flat]
-            self._dropped += [link.dropped_attributes_count for link in links.flat]
-            self._flags += [link.flags for link in links.flat]
-            self._attributes.extend(links.attributes)
-
-    def lists(self) -> Array:
-        """Return one list for each span."""
-        fields: list[Array] = [
-            pa.array(self._trace_ids, pa.string()),
-            pa.array(self._span_ids, pa.string()),
-            pa.array(self._trace_states, pa.string()),
-            self._attributes.maps(),
-            self._attributes.letters(),
-            pa.array(self._dropped, pa.uint32()),
-            pa.array(self._flags, pa.uint32()),
-        ]
-        links = pa.StructArray.from_arrays(fields, fields=list(LINK))
-        return list_array(self._counts, links)
+        return list_array(self._counts, pa.StructArray.from_arrays(children, fields=self._fields))
 
 
 class Resources:
@@ -489,8 +453,8 @@ class SpanColumns(SpanChecks):
         self._scope_of_row: list[int] = []
         self._plain: dict[str, list[Any]] = {name: [] for name in _PLAIN_TYPES}
         self._attributes = AttributesColumn()
-        self._events = EventsColumn()
-        self._links = LinksColumn()
+        self._events = ChildrenColumn(EVENT)
+        self._links = ChildrenColumn(LINK)
 
     def add_spans(self, scope: int, spans: Sequence[Message], dialect: Dialect) -> None:
         """Add the spans of one scope. Raises RefusedError, without adding any span, if one is refused."""
@@ -502,8 +466,18 @@ class SpanColumns(SpanChecks):
         for column in conventions.COLUMNS:
             self._plain[column] += derived.get(column) or [None] * len(spans)
         self._attributes.extend(attributes)
-        self._events.extend(events)
-        self._links.extend(links, *link_ids)
+        self._events.extend(
+            events,
+            time_ns=[event.time_unix_nano for event in events.flat],
+            name=[event.name for event in events.flat],
+        )
+        self._links.extend(
+            links,
+            trace_id=link_ids[0],
+            span_id=link_ids[1],
+            trace_state=[link.trace_state or None for link in links.flat],
+            flags=[link.flags for link in links.flat],
+        )
         self._scope_of_row += [scope] * len(spans)
 
     def take(self) -> pa.RecordBatch:

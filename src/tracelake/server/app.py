@@ -263,23 +263,11 @@ def _on_invalid_request(request: Request, error: RequestValidationError) -> Resp
     return _error(request, 400, "; ".join(problems))
 
 
-def _on_http_error(request: Request, error: HTTPException) -> Response:
-    return _error(request, error.status_code, error.detail)
-
-
-def _on_disconnect(_: Request, __: ClientDisconnect) -> Response:
-    return Response(status_code=400)
-
-
-def _on_bug(request: Request, _: Exception) -> Response:
-    # The framework logs the traceback after this response.
-    return _error(request, 500, "internal error; see the log of the server")
-
-
 _HANDLERS: Final[Any] = {
     TracelakeError: _on_tracelake_error,
     RequestValidationError: _on_invalid_request,
-    HTTPException: _on_http_error,
-    ClientDisconnect: _on_disconnect,
-    Exception: _on_bug,
+    HTTPException: lambda request, error: _error(request, error.status_code, error.detail),
+    ClientDisconnect: lambda _request, _error: Response(status_code=400),
+    # The framework logs the traceback after this response.
+    Exception: lambda request, _bug: _error(request, 500, "internal error; see the log of the server"),
 }

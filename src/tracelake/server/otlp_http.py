@@ -20,7 +20,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Lock
-from typing import Final, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 import anyio
 import zstandard
@@ -217,19 +217,27 @@ def decompress(body: bytes, encoding: str, max_bytes: int, share: BudgetShare) -
     Raises DecodeError for a damaged or truncated body, LimitError beyond `max_bytes`, and BackPressureError if other
     requests use the memory budget.
     """
-    if encoding == "zstd":
-        return _unzstd(body, max_bytes, share)
+    is_zstd = encoding == "zstd"
+    piece_bytes = limits.ZSTD_READ_BYTES if is_zstd else _DECOMPRESSED_PIECE_BYTES
     out = bytearray()
     position = 0
     for _ in range(limits.COMPRESSED_MEMBERS_MAX):
-        stream = zlib.decompressobj(WINDOW_BITS[encoding])
+        # A client can demand a window of any size, so it is limited.
+        stream: Any = (
+            zstandard.ZstdDecompressor(max_window_size=limits.ZSTD_WINDOW_MAX_BYTES).decompressobj()
+            if is_zstd
+            else zlib.decompressobj(WINDOW_BITS[encoding])
+        )
         while not stream.eof:
             # Use small pieces for input and output, because zlib copies the rest of each.
-            chunk = stream.unconsumed_tail or body[position : position + _DECOMPRESSED_PIECE_BYTES]
-            position += 0 if stream.unconsumed_tail else len(chunk)
+            chunk = b"" if is_zstd else stream.unconsumed_tail
+            if not chunk:
+                chunk = body[position : position + piece_bytes]
+                position += len(chunk)
+            room = () if is_zstd else (min(piece_bytes, max_bytes - len(out) + 1),)
             try:
-                piece = stream.decompress(chunk, min(_DECOMPRESSED_PIECE_BYTES, max_bytes - len(out) + 1))
-            except zlib.error as error:
+                piece = stream.decompress(chunk, *room)
+            except (zlib.error, zstandard.ZstdError) as error:
                 raise _errors.DecodeError(
                     f"the body is not {encoding}: {error}; see Content-Encoding"
                 ) from None
@@ -242,32 +250,8 @@ def decompress(body: bytes, encoding: str, max_bytes: int, share: BudgetShare) -
         position -= len(stream.unused_data)
         if position == len(body):
             return bytes(out)
-    raise _errors.DecodeError(f"the body has more than {limits.COMPRESSED_MEMBERS_MAX} {encoding} members")
-
-
-def _unzstd(body: bytes, max_bytes: int, share: BudgetShare) -> bytes:
-    """Decompress all frames of a zstd body (RFC 8878). The window size that a client can demand is limited."""
-    out = bytearray()
-    position = 0
-    for _ in range(limits.COMPRESSED_MEMBERS_MAX):
-        frame = zstandard.ZstdDecompressor(max_window_size=limits.ZSTD_WINDOW_MAX_BYTES).decompressobj()
-        while not frame.eof:
-            chunk = body[position : position + limits.ZSTD_READ_BYTES]
-            if not chunk:
-                raise _errors.DecodeError(f"the zstd body is truncated after {len(body)} bytes")
-            position += len(chunk)
-            try:
-                piece = frame.decompress(chunk)
-            except zstandard.ZstdError as error:
-                raise _errors.DecodeError(f"the body is not zstd: {error}; see Content-Encoding") from None
-            share.take(len(piece))
-            out += piece
-            if len(out) > max_bytes:
-                raise _too_large(max_bytes)
-        position -= len(frame.unused_data)
-        if position == len(body):
-            return bytes(out)
-    raise _errors.DecodeError(f"the body has more than {limits.COMPRESSED_MEMBERS_MAX} zstd frames")
+    unit = "frames" if is_zstd else "members"
+    raise _errors.DecodeError(f"the body has more than {limits.COMPRESSED_MEMBERS_MAX} {encoding} {unit}")
 
 
 def _too_large(max_bytes: int) -> _errors.LimitError:
