@@ -35,6 +35,7 @@ from tracelake.tracking import schema
 from tracelake.tracking.annotations import (
     CLIENT_REQUEST_ID,
     FOR_ALL,
+    OF_COLUMNS,
     Annotations,
     Experiment,
     is_exclusive_to,
@@ -394,11 +395,7 @@ _TESTS: Final[dict[str, Callable[[ColumnElement[Any], Any], ColumnElement[bool]]
     "NOT IN": lambda column, values: column.not_in(values),
     "ILIKE": lambda column, pattern: column.ilike(_escaped(pattern), escape="\\"),
 }
-_TAGS_OF_COLUMNS: Final[dict[str, ColumnElement[Any]]] = {
-    "mlflow.trace.spansLocation": _INFO.spans_location,
-    "mlflow.trace.archiveLocation": _INFO.archive_location,
-    "mlflow.trace.archivalFailure": _INFO.archival_failure,
-}
+_TAGS_OF_COLUMNS: Final = {tag: _INFO[name] for tag, name in OF_COLUMNS.items()}
 
 
 def _escaped(pattern: str) -> str:
@@ -422,9 +419,7 @@ def _order(order_by: Sequence[str]) -> tuple[str, bool]:
     name, *direction = wanted[0].split()
     identifier, _, key = name.rpartition(".")
     key = key.strip('`"').lower()
-    key = {"timestamp": "timestamp_ms", "execution_time": "execution_time_ms", "end_time": "end_time_ms"}.get(
-        key, key
-    )
+    key = NUMBERS.get(key, key)
     is_sortable = key in _ORDERS and ALIASES.get(identifier.lower()) == "attribute"
     if not is_sortable or [each.upper() for each in direction] not in ([], ["ASC"], ["DESC"]):
         raise QueryError(
