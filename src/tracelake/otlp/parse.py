@@ -18,7 +18,7 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
@@ -340,22 +340,10 @@ class _State:
         return before % 2 == 1
 
 
-class Dialect(Protocol):
-    """Reads those fields whose form differs between protobuf and JSON, for many spans at once."""
-
-    def ids(self, values: list[Message], field: str, size: int) -> list[str]:
-        """Return ids of `size` bytes as lower-case hex. Raises RefusedError for any other length."""
-
-    def loose_ids(self, values: list[Message], field: str) -> list[str]:
-        """Return ids of any length as lower-case hex. Raises RefusedError if they are not hex."""
-
-    def statuses(self, spans: Sequence[Message]) -> list[Message | None]:
-        """Return the status of each span, None if it has none."""
-
-
 @dataclass(frozen=True, slots=True)
 class ProtobufDialect:
-    """The protobuf dialect: ids are bytes; HasField reports presence."""
+    """Reads those fields whose form differs between protobuf and JSON, for many spans at once. In protobuf, ids are
+    bytes, and HasField reports presence."""
 
     def ids(self, values: list[Message], field: str, size: int) -> list[str]:
         """Return ids of `size` bytes as lower-case hex. Raises RefusedError for any other length."""
@@ -364,7 +352,7 @@ class ProtobufDialect:
                 raise RefusedError(f"{field}: {length} bytes, must be {size}")
         return [value.hex() for value in values]
 
-    def loose_ids(self, values: list[Message], field: str) -> list[str]:  # noqa: ARG002 - as the protocol
+    def loose_ids(self, values: list[Message], field: str) -> list[str]:  # noqa: ARG002 - as in the JSON dialect
         """Return ids of any length, including empty ones, as lower-case hex."""
         return [value.hex() for value in values]
 
@@ -407,6 +395,7 @@ def _lower_hex(values: list[Message], field: str) -> list[str]:
     return values if joined == joined.lower() else [value.lower() for value in values]
 
 
+Dialect: TypeAlias = ProtobufDialect | JsonDialect
 PROTOBUF: Final = ProtobufDialect()
 JSON: Final = JsonDialect()
 

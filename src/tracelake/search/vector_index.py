@@ -36,7 +36,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO, Final, Literal, Protocol, TypeAlias
+from typing import Any, BinaryIO, Final, Literal, TypeAlias
 
 import msgspec
 import numpy as np
@@ -313,17 +313,6 @@ TEXTS: Final = ("input", "output", "status_message")
 logger = logging.getLogger("tracelake.search")
 
 
-class VectorSource(Protocol):
-    """Source of vectors for rows of table `spans`."""
-
-    problem: str | None
-    """The first reason why a span lacks a vector that it should have."""
-
-    def vectors(self, batch: pa.RecordBatch) -> dict[int, Floats | None]:
-        """Return vectors by row position in the batch. A row that should have a vector but failed has None; other rows
-        are absent."""
-
-
 class PartVectorWriter:
     """Context manager that writes the vectors of one part next to its tantivy files."""
 
@@ -374,7 +363,7 @@ class PartVectorWriter:
         return PartVectors(fingerprint=self._settings.fingerprint, vectors=vectors, failed=self._failed)
 
 
-def _source_of(settings: VectorSettings) -> VectorSource:
+def _source_of(settings: VectorSettings) -> AttributeSource | FunctionSource:
     if settings.attribute is not None:
         return AttributeSource(settings.attribute, settings.dimensions)
     try:
@@ -388,11 +377,13 @@ class AttributeSource:
 
     def __init__(self, key: str, dimensions: int) -> None:
         self.problem: str | None = None
+        """The first reason why a span lacks a vector that it should have."""
         self._key = key
         self._dimensions = dimensions
 
     def vectors(self, batch: pa.RecordBatch) -> dict[int, Floats | None]:
-        """Return the vectors of a batch (see VectorSource)."""
+        """Return vectors by row position in the batch. A row that should have a vector but failed has None; other rows
+        are absent."""
         values = pc.map_lookup(batch.column("attributes"), self._key, "first").to_pylist()
         return {row: self._vector(value) for row, value in enumerate(values) if value}
 
@@ -428,7 +419,7 @@ class FunctionSource:
         self._failed_s = 0.0
 
     def vectors(self, batch: pa.RecordBatch) -> dict[int, Floats | None]:
-        """Return the vectors of a batch (see VectorSource)."""
+        """Return the vectors of a batch (see AttributeSource)."""
         texts = meant_texts(batch)
         different = list(dict.fromkeys(texts.values()))
         vectors: dict[str, Floats] = {}

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from urllib.parse import unquote, urlsplit
 
 import obstore
@@ -131,20 +131,6 @@ class ForeignObject:
     """Distinguishes it from a replacement."""
 
 
-class ForeignObjects(Protocol):
-    """The objects of one bucket. All methods raise StorageError if the bucket fails or is unreachable."""
-
-    def head(self, key: str) -> ForeignObject | None:
-        """Return the object with this key, or None if it does not exist."""
-
-    def list(self, prefix: str) -> Iterator[ForeignObject]:
-        """Yield the objects whose key begins with `prefix`, in order of key."""
-
-    def read(self, key: str) -> tuple[int, Iterator[bytes]]:
-        """Return the size of an object, and its bytes in blocks, with one request. Raises NotFoundError if no object
-        has the key."""
-
-
 def open_foreign(url: str) -> ForeignObjects:
     """Open `s3://bucket`, `gs://bucket`, `az://container` or `memory://name`; no request is sent yet.
 
@@ -180,7 +166,7 @@ def _bucket(url: str, environment: frozenset[tuple[str, str]]) -> _InBucket:
 
 
 class _InBucket:
-    """Objects in a bucket of S3, GCS or Azure."""
+    """Objects in a bucket of S3, GCS or Azure. All methods raise StorageError if the bucket fails or is unreachable."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -192,7 +178,7 @@ class _InBucket:
         )
 
     def head(self, key: str) -> ForeignObject | None:
-        """See `ForeignObjects`."""
+        """Return the object with this key, or None if it does not exist."""
         # A HEAD reply has no body, so it does not distinguish an absent bucket from an absent object.
         for ask in (obstore.head, _meta):
             try:
@@ -203,7 +189,7 @@ class _InBucket:
         return None
 
     def list(self, prefix: str) -> Iterator[ForeignObject]:
-        """See `ForeignObjects`."""
+        """Yield the objects whose key begins with `prefix`, in order of key."""
         directory = prefix.rpartition("/")[0]
         before = prefix[:-1].rstrip("/")
         is_path = not before.endswith(("/.", "/..")) and before not in (".", "..")
@@ -216,7 +202,8 @@ class _InBucket:
                         return
 
     def read(self, key: str) -> tuple[int, Iterator[bytes]]:
-        """See `ForeignObjects`."""
+        """Return the size of an object, and its bytes in blocks, with one request. Raises NotFoundError if no object
+        has the key."""
         with self._failures("read", key):
             answer = obstore.get(self._client, key)
             return answer.meta["size"], self._blocks(key, answer)
@@ -246,7 +233,7 @@ class _InMemory:
         self._objects = objects
 
     def head(self, key: str) -> ForeignObject | None:
-        """See `ForeignObjects`."""
+        """See `_InBucket`."""
         info = self._objects.head(key)
         return (
             None
@@ -255,14 +242,17 @@ class _InMemory:
         )
 
     def list(self, prefix: str) -> Iterator[ForeignObject]:
-        """See `ForeignObjects`."""
+        """See `_InBucket`."""
         for info in self._objects.list(prefix):
             yield ForeignObject(info.path, info.size_bytes, info.modified_s, str(info.modified_s))
 
     def read(self, key: str) -> tuple[int, Iterator[bytes]]:
-        """See `ForeignObjects`."""
+        """See `_InBucket`."""
         data = self._objects.get(key)
         return len(data), iter([data])
+
+
+ForeignObjects: TypeAlias = _InBucket | _InMemory
 
 
 def _meta(client: Client, key: str) -> Any:

@@ -395,7 +395,9 @@ _TESTS: Final[dict[str, Callable[[ColumnElement[Any], Any], ColumnElement[bool]]
     "NOT IN": lambda column, values: column.not_in(values),
     "ILIKE": lambda column, pattern: column.ilike(_escaped(pattern), escape="\\"),
 }
-_TAGS_OF_COLUMNS: Final = {tag: _INFO[name] for tag, name in OF_COLUMNS.items()}
+_TAGS_OF_COLUMNS: Final[dict[str, ColumnElement[Any]]] = {
+    tag: _INFO[name] for tag, name in OF_COLUMNS.items()
+}
 
 
 def _escaped(pattern: str) -> str:
