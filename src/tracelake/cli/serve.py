@@ -73,8 +73,6 @@ def serve(
     Receives traces over OTLP/HTTP and OTLP/gRPC, and runs the pipeline in a separate process, until Ctrl-C.
     """
     from tracelake._settings import load_settings
-
-    pass
     from tracelake.server.run import serve as serve_lake
 
     settings = load_settings()

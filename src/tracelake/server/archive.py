@@ -60,7 +60,7 @@ class Operations:
     """Operations of one server. It remembers the newest, and limits those that requests start."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._entries: dict[str, tuple[ServerOperation, threading.Event]] = {}
         self._threads: dict[str, threading.Thread] = {}
 
@@ -83,7 +83,7 @@ class Operations:
                     f"this server already runs {len(self._threads)} operations, the most at once; retry when "
                     "one of them has ended"
                 )
-            operation = self._new(kind, asked_by, locked=True)
+            operation = self._new(kind, asked_by)
             thread = threading.Thread(target=self._carry_out, args=(operation, body), name=name, daemon=True)
             try:
                 thread.start()
@@ -130,21 +130,15 @@ class Operations:
             thread.join(max(0.0, until_s - time.monotonic()))
         return not any(thread.is_alive() for thread in threads)
 
-    def _new(self, kind: str, asked_by: str, *, locked: bool = False) -> ServerOperation:
+    def _new(self, kind: str, asked_by: str) -> ServerOperation:
+        """Remember a new operation, and forget the oldest finished ones."""
         operation = ServerOperation(uuid.uuid4().hex, kind, asked_by, time.time_ns())
-        if locked:
-            self._keep(operation)
-        else:
-            with self._lock:
-                self._keep(operation)
+        with self._lock:
+            self._entries[operation.id] = (operation, threading.Event())
+            over = [id_ for id_, (each, _) in self._entries.items() if each.state != "running"]
+            for id_ in over[: max(0, len(self._entries) - limits.OPERATIONS_KEPT)]:
+                del self._entries[id_]
         return operation
-
-    def _keep(self, operation: ServerOperation) -> None:
-        """Remember an operation, and forget the oldest finished ones."""
-        self._entries[operation.id] = (operation, threading.Event())
-        over = [id_ for id_, (each, _) in self._entries.items() if each.state != "running"]
-        for id_ in over[: max(0, len(self._entries) - limits.OPERATIONS_KEPT)]:
-            del self._entries[id_]
 
     def _carry_out(self, operation: ServerOperation, body: Body) -> None:
         began_s = time.monotonic()

@@ -47,10 +47,6 @@ class ArchiveCollector(Collector):
         self._lake = lake
         self._archiving = archiving
 
-    def describe(self) -> Iterable[Metric]:
-        """Return nothing in advance."""
-        return []
-
     def collect(self) -> Iterator[Metric]:
         """Yield the current metrics; nothing for a lake without a hot tier."""
         space = None
@@ -235,7 +231,7 @@ class Requests:
 
 def add_metrics(app: FastAPI, lake: Lake, host: PipelineHost | None, archiving: ArchiveService) -> Requests:
     """Add the `/metrics` route. `host` reports this server's replica even if its record cannot be written."""
-    registry = CollectorRegistry(auto_describe=False)
+    registry = CollectorRegistry(auto_describe=False)  # it would read the lake when the server starts
     registry.register(_LakeCollector(lake, host))
     registry.register(ArchiveCollector(lake, archiving))
 
@@ -252,10 +248,6 @@ class _LakeCollector(Collector):
     def __init__(self, lake: Lake, host: PipelineHost | None) -> None:
         self._lake = lake
         self._host = host
-
-    def describe(self) -> Iterable[Metric]:
-        """Return nothing in advance, because that would read the lake when the server starts."""
-        return []
 
     def collect(self) -> Iterator[Metric]:
         """Yield the current metrics."""
