@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import re
+from contextlib import closing
 from hashlib import sha256
 from typing import Any
 
@@ -12,7 +13,10 @@ import pytest
 from tests.server.client import Client
 from tests.server.fake_lake import FakeLake, span_row
 from tracelake import limits
+from tracelake.server.app import create_app
 from tracelake.server.routes import STATIC
+from tracelake.storage.local import MemoryObjectStore
+from tracelake.tracking.ingest_queue import Inbox
 
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>"
 TRACE = f"{1:032x}"
@@ -140,3 +144,17 @@ def test_the_chart_library_is_the_published_one() -> None:
     del files["SHA256SUMS"]
     assert files == sums
     assert "MIT License" in (folder / "LICENSE").read_text()
+
+
+def test_events_links_and_the_download_of_a_trace() -> None:
+    """A span shows its events with their time, and links that lead to their spans; the page offers the whole trace."""
+    start = span_row(1, 1)["start_ns"]
+    event = {"time_ns": start + 2_000_000, "name": "cache miss", "attributes": {"key": "42"}}
+    link = {"trace_id": f"{2:032x}", "span_id": f"{7:016x}", "attributes": {"reason": "retry"}}
+    lake = FakeLake([span_row(1, 1, events=[event], links=[link])])
+    with closing(Inbox(MemoryObjectStore())) as inbox:
+        text = " ".join(Client(create_app(lake, inbox)).get(f"/traces/{TRACE}?span={1:016x}").text.split())
+    assert '<strong>cache miss</strong> <span class="meta">2.00 ms after the start</span>' in text
+    assert f'<a href="/traces/{2:032x}?span={7:016x}">' in text
+    assert all(word in text for word in ("reason", "retry", "key", "42"))
+    assert f'href="/api/v1/traces/{TRACE}?format=otlp" download="trace-{TRACE}.json"' in text

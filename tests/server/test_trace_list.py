@@ -95,6 +95,27 @@ def test_bad_parameters_are_named(client: Client, query: str, message: str) -> N
         assert message in html.unescape(response.text)
 
 
+@pytest.mark.parametrize(
+    "path", ["/", "/traces", "/overview?service=bank", "/sessions", "/users", "/search?q=question"]
+)
+def test_every_list_has_a_time_range(client: Client, path: str) -> None:
+    """Each list offers the same time ranges, marks the chosen one, keeps its filters, and takes any start and end."""
+    ranges = r'<nav class="orders" aria-label="Time range">(.*?)</nav>'
+    choices = re.findall(
+        r'<a href="(.*?)"(.*?)>(.*?)</a>', re.findall(ranges, client.get(path).text, re.DOTALL)[0]
+    )
+    assert [label for _, _, label in choices] == ["15 min", "1 hour", "24 hours", "7 days", "All"]
+    kept = re.findall(r"\?(.*)", path)
+    for url, _, label in choices:
+        response = client.get(html.unescape(url))
+        assert response.status_code == 200
+        (shown,) = re.findall(ranges, response.text, re.DOTALL)
+        assert re.findall(r'aria-current="true">(.*?)</a>', shown) == [label]
+        assert all(each in html.unescape(url) for each in kept)
+    rest = "&".join([*kept, "start=2025-10-09T08:55", "end=2025-10-09T08:56"])
+    assert "2025-10-09 08:55 – 2025-10-09 08:56 UTC" in client.get(f"{path.partition('?')[0]}?{rest}").text  # noqa: RUF001
+
+
 def test_columns_are_chosen_in_the_address(client: Client) -> None:
     """The page has the columns of its address, by default those with content; an unknown one is refused by name."""
     page = client.get("/traces").text
