@@ -159,8 +159,9 @@ def test_the_newest_that_pass_are_found_and_the_rest_is_said(
     for number in range(1, 11):
         store.write([request((number, 1), text=f"apple word{number}")])
     of_one = sum(part[2] for part in Uncommitted(store).listed_in([11])[11])
+    assert lake.search("nothing").not_searched is None, "all texts are read"
     monkeypatch.setattr(index, "UNCOMMITTED_SEARCH_BUILD_S", -1.0)
-    monkeypatch.setattr(limits, "UNCOMMITTED_SEARCH_STEP_BYTES", 4 * 3 * of_one)
+    monkeypatch.setattr(limits, "UNCOMMITTED_SEARCH_STEP_BYTES", 3 * of_one)
     results = lake.search("apple", limit=2)
     assert (results.total, results[0].trace_id > trace_id(7)) == (3, True)
     assert str(results.not_searched).startswith("7 groups of acknowledged requests")
@@ -315,8 +316,9 @@ def test_pages_have_no_rows_that_the_first_did_not_have(
     for number in range(1, 11):
         store.write([request((number, 1), text="apple")])
     of_one = sum(part[2] for part in Uncommitted(store).listed_in([12])[12])
+    assert lake.search("nothing").not_searched is None, "all texts are read"
     monkeypatch.setattr(index, "UNCOMMITTED_SEARCH_BUILD_S", -1.0)
-    monkeypatch.setattr(limits, "UNCOMMITTED_SEARCH_STEP_BYTES", 4 * 3 * of_one)
+    monkeypatch.setattr(limits, "UNCOMMITTED_SEARCH_STEP_BYTES", 3 * of_one)
     first = lake.search("apple", limit=1)
     assert first.total == 4
     with tracelake.open(tmp_path / "lake") as another:

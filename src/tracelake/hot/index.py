@@ -75,7 +75,7 @@ class HotPart:
     @cached_property
     def size_bytes(self) -> int:
         """The bytes of its spans as OTLP."""
-        return sum(size_bytes for _, _, size_bytes in self.parts)
+        return _bytes_of(self.parts)
 
     @property
     def is_there(self) -> bool:
@@ -134,10 +134,6 @@ class _Pending:
     """Index parts in the order of their rows."""
     analyzer: Analyzer | None = None
     prices: PriceTable = SHIPPED
-
-    def size_of(self, row: int) -> int:
-        """Return the OTLP bytes of a row's spans."""
-        return sum(size_bytes for _, _, size_bytes in self.rows[row])
 
     def missing(self, rows: Iterable[int]) -> dict[int, list[ListedPart]]:
         """Return the parts of each row that are not indexed."""
@@ -228,7 +224,7 @@ class HotIndex:
             pending = self._pending
             rows = _newest(pending.rows, waiting)
             new = [part for parts in pending.missing(rows).values() for part in parts]
-            if sum(part[2] for part in new) <= UNCOMMITTED_SEARCH_WHOLE_BYTES:
+            if _bytes_of(new) <= UNCOMMITTED_SEARCH_WHOLE_BYTES:
                 sieve = None
             if is_mine and sieve is not None:
                 self._read_texts(uncommitted, rows, until_s)
@@ -265,7 +261,8 @@ class HotIndex:
         """Read missing texts of rows, given the newest first. Indexed rows need none."""
         missing = self._pending.missing(rows).items()
         new = [row for row, parts in missing if parts and row not in self._pending.texts]
-        for step in batches(new, self._pending.size_of, limits.UNCOMMITTED_SEARCH_STEP_BYTES):
+        listing = self._pending.rows
+        for step in batches(new, lambda row: _bytes_of(listing[row]), limits.UNCOMMITTED_SEARCH_STEP_BYTES):
             stored = uncommitted.parts(step)
             read = decoded(stored, limits.UNCOMMITTED_ROWS_MAX_BYTES)
             lines: dict[int, list[str]] = defaultdict(list)
@@ -274,8 +271,7 @@ class HotIndex:
                     lines[int(place)].append(text)
             texts: dict[int, dict[str, bytes]] = {row: {} for row in step}
             for place, some in lines.items():
-                text = _distinct_lines(_in_each_form("\n".join(some))).encode()
-                texts[stored[place].sequence][stored[place].trace_id] = text
+                texts[stored[place].sequence][stored[place].trace_id] = _searchable(some)
             pending = self._pending
             self._pending = replace(
                 pending,
@@ -290,19 +286,21 @@ class HotIndex:
         self, uncommitted: Uncommitted, rows: Sequence[int], passing: Collection[str] | None, until_s: float
     ) -> None:
         """Index the missing parts of rows, given the newest first, and merge parts if there are many."""
-        most_bytes = limits.UNCOMMITTED_SEARCH_STEP_BYTES // 4  # because a part may be built again
+        step_bytes = limits.UNCOMMITTED_SEARCH_STEP_BYTES
+        most_bytes = step_bytes // 4  # because a part may be built again
         new = [parts for parts in self._pending.wanted(rows, passing).values() if parts]
-        for step in batches(new, lambda parts: sum(part[2] for part in parts), most_bytes):
-            self._insert(uncommitted, [part for parts in step for part in parts])
+        for step in batches(new, _bytes_of, step_bytes):
+            for some in batches(step, _bytes_of, most_bytes):
+                self._insert(uncommitted, [part for parts in some for part in parts])
             if time.monotonic() > until_s:
                 break
         parts = self._pending.parts
         full = sum(part.size_bytes for part in parts) // most_bytes
         if len(parts) > UNCOMMITTED_SEARCH_PARTS_MAX + 2 * full:
             merged = list[HotPart]()
-            for some in batches(parts, lambda part: part.size_bytes, most_bytes):
-                is_due = len(some) > 1 and time.monotonic() < until_s
-                merged += [self._built(uncommitted, some, [])] if is_due else some
+            for alike in batches(parts, lambda part: part.size_bytes, most_bytes):
+                is_due = len(alike) > 1 and time.monotonic() < until_s
+                merged += [self._built(uncommitted, alike, [])] if is_due else alike
             self._pending = replace(self._pending, parts=tuple(merged))
 
     def _insert(self, uncommitted: Uncommitted, new: Iterable[ListedPart]) -> None:
@@ -347,24 +345,29 @@ class HotIndex:
         return HotPart(index, frozenset(part for part in parts if part[1] in pending.rows))
 
 
+def _bytes_of(parts: Iterable[ListedPart]) -> int:
+    """Return the bytes of spans as OTLP."""
+    return sum(size_bytes for _, _, size_bytes in parts)
+
+
 def _newest(rows: Mapping[int, Sequence[ListedPart]], waiting: Iterable[int]) -> list[int]:
     """Return the leading `waiting` rows that fit into memory; at least one."""
     newest, room = list[int](), UNCOMMITTED_SEARCH_MAX_BYTES
     for row in waiting:
         if row in rows:
-            room -= sum(part[2] for part in rows[row])
+            room -= _bytes_of(rows[row])
             if newest and room < 0:
                 break
             newest.append(row)
     return newest
 
 
-def _in_each_form(text: str) -> str:
-    """Return a text in lower case, both as written and in the Unicode normal form of the index's words."""
-    form = normalized(text)
-    return text.lower() if form == text else f"{text}\n{form}".lower()
+def _searchable(texts: Iterable[str]) -> bytes:
+    """Return the distinct lines of texts in lower case, as written and in the Unicode form of the index's words.
 
-
-def _distinct_lines(text: str) -> str:
-    """Remove repeated lines. A match lies within one line, and all spans of a resource repeat its lines."""
-    return "\n".join(dict.fromkeys(text.split("\n")))
+    A match lies within one line, and all spans of a resource repeat its lines.
+    """
+    lines = dict.fromkeys(line for text in texts for line in text.split("\n"))
+    return "\n".join(
+        dict.fromkeys(form.lower() for line in lines for form in (line, normalized(line)))
+    ).encode()

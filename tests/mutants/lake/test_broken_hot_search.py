@@ -341,7 +341,7 @@ MUTANTS: list[tuple[Mutation, Check]] = [
         Mutation(
             "a part has a quarter of a step",
             HotIndex._index,
-            rewrite("_1(_2, _3, _4)", "_1(_2, _3, 1 << 60)", 2),
+            rewrite("_1(_2, _3, _4)", "_1(_2, _3, 1 << 60)", 3),
         ),
         check_small,
     ),

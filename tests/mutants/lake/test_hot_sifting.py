@@ -81,7 +81,7 @@ MUTANTS: Sequence[tuple[Mutation, test_hot_sifting.Check]] = [
         test_hot_sifting.test_damage_hides_nothing_else,
     ),
     (
-        Mutation("texts are looked through in lower case", index._in_each_form, rewrite("a._()", "a")),
+        Mutation("texts are looked through in lower case", index._searchable, rewrite("a._()", "a")),
         test_hot_sifting.test_workspaces_are_walls,
     ),
 ]
