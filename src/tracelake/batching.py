@@ -153,3 +153,12 @@ class Windows:
 
 ONE_WINDOW: Final = Windows(None, 0.0)
 """No division: all items are in one window, which never settles."""
+
+
+def has_elapsed(interval_s: float, began_s: float, now_s: float) -> bool:
+    """Return whether an interval that all processes share has ended.
+
+    If it began far in the future, the clock that set it was wrong. The interval then ends now; otherwise it would last
+    until that time.
+    """
+    return abs(now_s - began_s) >= interval_s

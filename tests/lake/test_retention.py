@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -233,6 +234,10 @@ def test_periodic_application_runs_once_an_interval(lake: Lake) -> None:
     assert run is not None
     assert (run.by, run.traces, run.error) == ("server", 1, "")
     assert lake.retention.apply_when_due(by="other", interval_s=0) is not None
+    for behind, is_applied in ((0.5, False), (10, True)):
+        behind_s = time.time() - behind * limits.RETENTION_INTERVAL_S
+        with mock.patch("time.time", return_value=behind_s):
+            assert (lake.retention.apply_when_due(by="other") is not None) == is_applied, behind
 
 
 @pytest.mark.parametrize("service", ["airline-agent", "multi-agent-team"])

@@ -23,6 +23,7 @@ from tracelake._errors import StorageError, TaskError, TracelakeError
 from tracelake.access.audit import Audit, audit_record
 from tracelake.access.keys import ALL_WORKSPACES
 from tracelake.archive.service import open_archive
+from tracelake.batching import has_elapsed
 from tracelake.context import LakeContext
 from tracelake.datasets.model import DATASETS, dataset_of
 from tracelake.formats import decode, encode
@@ -34,7 +35,7 @@ from tracelake.pipeline.sources import deletions
 from tracelake.pipeline.sources.base import Input
 from tracelake.pipeline.sources.deletions import DeletionRequest
 from tracelake.search.finalize import read_manifest, read_parts
-from tracelake.storage import ABSENT, Done
+from tracelake.storage import ABSENT, Done, Entry
 from tracelake.tables.builtin import TABLE_SPANS
 from tracelake.tables.retention import (
     LAST_PRIORITY,
@@ -267,14 +268,9 @@ class Retention:
             return None
         key_value = self._opened.key_value
         entry = key_value.get(PARTITION, _RUN_KEY)
-        last = (
-            None
-            if entry is None
-            else decode(RetentionRun, entry.value, "the last retention run", RUN_VERSION)
-        )
-        if last is not None and 0 <= time.time() - last.began_at_s < interval_s:
+        last, run = _run_of(entry), RetentionRun(time.time(), by)
+        if last is not None and not has_elapsed(interval_s, last.began_at_s, run.began_at_s):
             return None
-        run = RetentionRun(time.time(), by)
         expected = ABSENT if entry is None else entry.version
         if not isinstance(key_value.set_if(PARTITION, _RUN_KEY, encode(run), expected), Done):
             return None  # another process applies them
@@ -288,12 +284,7 @@ class Retention:
 
     def last_run(self) -> RetentionRun | None:
         """Return the record of the last periodic application, None if there was none."""
-        entry = self._opened.key_value.get(PARTITION, _RUN_KEY)
-        return (
-            None
-            if entry is None
-            else decode(RetentionRun, entry.value, "the last retention run", RUN_VERSION)
-        )
+        return _run_of(self._opened.key_value.get(PARTITION, _RUN_KEY))
 
     def _end(self, run: RetentionRun, **changes: object) -> None:
         ended = msgspec.structs.replace(run, ended_at_s=time.time(), **changes)
@@ -440,6 +431,10 @@ class Retention:
         at = (now or _now()).astimezone(UTC).isoformat(timespec="seconds")
         tags = tuple(sorted(self._opened.repository.tags()))
         return RetentionReport(applied, at, len(self._rules.all()), readable_at=tags)
+
+
+def _run_of(entry: Entry | None) -> RetentionRun | None:
+    return None if entry is None else decode(RetentionRun, entry.value, "the last retention run", RUN_VERSION)
 
 
 def _now() -> datetime:

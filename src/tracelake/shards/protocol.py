@@ -10,7 +10,7 @@ from typing import Final, TypeAlias
 
 from msgspec.structs import replace as changed
 
-from tracelake.batching import ONE_WINDOW, Windows
+from tracelake.batching import ONE_WINDOW, Windows, has_elapsed
 from tracelake.limits import WRITES_REMEMBERED
 from tracelake.shards.model import BatchRef, LeaseRecord, Moment, Retired, ShardState, Write
 
@@ -275,12 +275,8 @@ def drop_retired(state: ShardState, deleted: Sequence[Retired]) -> Swap | None:
 
 
 def next_epoch(state: ShardState, now_s: float, epoch_min_s: float) -> Swap | None:
-    """Decide to begin an epoch; None if the current one has lasted less than `epoch_min_s`.
-
-    If the current epoch began far in the future, the clock that set it was wrong. The epoch then ends now, because it
-    would otherwise last until that time.
-    """
-    if abs(now_s - state.epoch_began_s) < epoch_min_s:
+    """Decide to begin an epoch; None if the current one has lasted less than `epoch_min_s`."""
+    if not has_elapsed(epoch_min_s, state.epoch_began_s, now_s):
         return None
     return next_state(state, epoch=state.epoch + 1, epoch_began_s=now_s)
 

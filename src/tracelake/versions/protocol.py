@@ -26,6 +26,7 @@ from typing import Final, TypeAlias
 
 from msgspec.structs import replace
 
+from tracelake.batching import has_elapsed
 from tracelake.limits import ANSWER_DETAIL_MAX_BYTES, CONFLICTS_TOLD_MAX
 from tracelake.versions import model
 
@@ -201,12 +202,8 @@ def split_answers(
 
 
 def next_epoch(epoch: model.Epoch, now_s: float, epoch_min_s: float) -> model.Epoch:
-    """Return an epoch that begins now, or the same epoch if it has lasted less than `epoch_min_s`.
-
-    If the epoch began far in the future, the clock that set it was wrong. The epoch then ends now; otherwise it would
-    last until that time.
-    """
-    if abs(now_s - epoch.began_s) < epoch_min_s:
+    """Return an epoch that begins now, or the same epoch if it has lasted less than `epoch_min_s`."""
+    if not has_elapsed(epoch_min_s, epoch.began_s, now_s):
         return epoch
     return replace(epoch, number=epoch.number + 1, began_s=now_s)
 
