@@ -129,6 +129,31 @@ class IndexInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class RepricedModel:
+    """Spans of a model whose cost changes by the current prices, with the sums of their costs in US dollars."""
+
+    model: str
+    spans: int
+    cost_before: float
+    cost_after: float
+
+
+@dataclass(frozen=True, slots=True)
+class RepricingReport:
+    """Correction of the costs of stored spans, done or planned."""
+
+    models: tuple[RepricedModel, ...]
+    """In order of their names."""
+    transactions: tuple[int, ...] = ()
+    """The transactions that wrote the costs."""
+
+    @property
+    def spans(self) -> int:
+        """The number of spans whose cost changes."""
+        return sum(each.spans for each in self.models)
+
+
+@dataclass(frozen=True, slots=True)
 class GcReport:
     """Deletions of garbage collection in one table, done or planned."""
 

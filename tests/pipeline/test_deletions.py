@@ -14,6 +14,8 @@ import tracelake
 from tests.pipeline.spans import a_line, a_span
 from tests.pipeline.test_crashes import BUCKETS, CrashingExecutor, Filmed, World
 from tracelake._errors import DamageError
+from tracelake.journal.prices import Prices
+from tracelake.journal.store import Journal
 from tracelake.lake.lake import Lake
 from tracelake.lake.sources import main_pipeline
 from tracelake.pipeline.driver import Pipeline
@@ -22,7 +24,12 @@ from tracelake.pipeline.protocol import may_delete
 from tracelake.pipeline.run_result import RunResult
 from tracelake.pipeline.sources import deletions
 from tracelake.pipeline.sources.base import Input
-from tracelake.pipeline.sources.deletions import DeletionRequest, rows_to_delete, submit
+from tracelake.pipeline.sources.deletions import (
+    DeletionRequest,
+    RepricingRequest,
+    rows_to_delete,
+    submit,
+)
 from tracelake.pipeline.sources.registry import find
 from tracelake.shards.rows import ROW_ID, first_row_id
 from tracelake.storage import ObjectStore
@@ -240,3 +247,48 @@ def test_killed_at_every_call_of_a_deletion(tmp_path: Path) -> None:
         contents = world.contents()
         assert contents[-len(expected) :] == expected, f"killed at call {at}"
         assert contents[:3] == expected[:3], f"killed at call {at}"
+
+
+def model_call(trace: int, span: int, **fields: Any) -> dict[str, Any]:
+    """Return a call of a model with a million input tokens."""
+    values = {"gen_ai.request.model": "mine", "gen_ai.usage.input_tokens": "1000000"}
+    attributes = [{"key": key, "value": {"stringValue": text}} for key, text in values.items()]
+    return a_span(trace, span, attributes=attributes, **fields)
+
+
+class RepricingWorld(DeletingWorld):
+    """A world whose next transaction prices spans again. A later version of one, and another span, arrive with it."""
+
+    def __init__(self, folder: Path) -> None:
+        World.__init__(self, folder)
+        (folder / "calls.jsonl").write_bytes(a_line(*(model_call(each % 3, 7 + each) for each in range(6))))
+        self.more = find(self.objects, [str(folder / "calls.jsonl")])
+        Pipeline("main", self.key_value, self.objects, BUCKETS, InProcess()).run([self.more])
+        Prices(self.key_value).set("mine", input=0.5)
+        ids = tuple(map(trace_id, range(3)))
+        self.item = submit(self.objects, RepricingRequest(ids, 9, "2026-01-01T00:00:00"))
+        (folder / "more.jsonl").write_bytes(a_line(model_call(0, 7, end=30), model_call(9, 0)))
+        self.more = find(self.objects, [str(folder / "more.jsonl")])
+
+
+def check_killed_repricing(folder: Path) -> None:
+    """Check that a commit has all or nothing of a correction of costs, and that another run completes it."""
+    world = RepricingWorld(folder)
+    start = world.contents()
+    film = Filmed(world)
+    (counts,) = world.run(film).counts
+    assert (counts.new, counts.replaced, counts.repriced) == (1, 1, 5)
+    assert not list(world.objects.list("staging/"))
+    expected = world.contents()
+    for at in film.killed():
+        assert world.contents() in (start, expected), f"a torn commit at call {at}"
+        if Journal(world.key_value, "main").read(1).steps:
+            Prices(world.key_value).remove("mine")  # a recorded step keeps its prices
+        world.run()
+        # The request is applied again, by the current prices, in another transaction.
+        assert world.contents()[-len(expected) :] == expected, f"killed at call {at}"
+
+
+def test_killed_at_every_call_of_a_repricing(tmp_path: Path) -> None:
+    """A killed correction of costs is completed with the prices of its step."""
+    check_killed_repricing(tmp_path)

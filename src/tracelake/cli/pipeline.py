@@ -27,11 +27,11 @@ from tracelake.limits import PIPELINE_POLL_MIN_S, PIPELINE_POLL_S, PROGRESS_POLL
 from tracelake.results import IngestReport
 
 if TYPE_CHECKING:
-    from tracelake.journal.prices import OwnPrice
     from tracelake.lake.lake import Lake
     from tracelake.lake.sources import OutputInfo, SourceInfo
+    from tracelake.otlp.prices import Price
     from tracelake.pipeline.continuous import InboxPipeline, PipelineLoop
-    from tracelake.results import ReplicaInfo, SetAsideInput
+    from tracelake.results import ReplicaInfo, RepricingReport, SetAsideInput
 
 NameArgument = Annotated[str, typer.Argument(help="Its name.")]
 app = typer.Typer()
@@ -163,6 +163,7 @@ def pipeline_run(
     error. The pipeline retries a failure until its cause is fixed.
     """
     from tracelake.lake.maintenance import CollectionLoop
+    from tracelake.lake.prices import RepricingLoop
     from tracelake.lake.retention import RetentionLoop
 
     with closing(
@@ -170,12 +171,17 @@ def pipeline_run(
     ) as pipeline:
         if not once:
             pipeline.start(warm=master is not None, on_namesake=_say_namesake)
-            with RetentionLoop(lake.retention, "pipeline"), CollectionLoop(lake.maintenance):
+            with (
+                RetentionLoop(lake.retention, "pipeline"),
+                CollectionLoop(lake.maintenance),
+                RepricingLoop(lake.prices),
+            ):
                 return {"totals": _run_on(pipeline, interval), "info": pipeline.replica()}
         pipeline.start()
         try:
             report = pipeline.run_once()
             RetentionLoop(lake.retention, "pipeline").turn()
+            RepricingLoop(lake.prices).turn()
             return report
         except UnreadInputsError as error:
             if error.report is not None:  # the other inputs were ingested
@@ -492,18 +498,30 @@ DayOption = Annotated[
 ]
 
 
-def _prices(prices: Sequence[OwnPrice]) -> Rendered:
+def _prices(prices: Sequence[Price]) -> Rendered:
     if not prices:
         return "No own prices: costs are computed by the shipped prices. `tracelake prices set` adds one."
-    names = ("input", "cached_input", "cache_write", "output")
-    return render.grid(
-        ("model", "valid from", *(name.replace("_", " ") for name in names)),
-        [
-            (each.model, each.valid_from or "always", *(getattr(each, name) for name in names))
-            for each in prices
-        ],
-        ids=("model",),
-    )
+    return _grid(prices)
+
+
+def _grid(prices: Sequence[Price]) -> Renderable:
+    rows = [(each.model, each.valid_from or "always", *each.rates.values()) for each in prices]
+    return render.grid(("model", "valid from", *map(str.lower, prices[0].rates)), rows, ids=("model",))
+
+
+def _price_set(prices: Sequence[Price]) -> Iterator[Renderable]:
+    yield _grid(prices)
+    yield "A running server or pipeline corrects the costs of stored spans; so does `tracelake prices apply`."
+
+
+def _corrected(report: RepricingReport) -> Iterator[Renderable]:
+    if not report.spans:
+        yield "No cost of a stored span differs from the prices."
+        return
+    rows = [(each.model, each.spans, each.cost_before, each.cost_after) for each in report.models]
+    yield render.grid(("model", "spans", "cost before", "cost after"), rows, ids=("model",))
+    if not report.transactions:
+        yield plain("Nothing was changed. Leave out --dry-run to correct these costs.")
 
 
 @command(
@@ -512,7 +530,7 @@ def _prices(prices: Sequence[OwnPrice]) -> Rendered:
     text=_prices,
     examples=["tracelake prices list", "tracelake prices list --json"],
 )
-def price_list(lake: Lake) -> list[OwnPrice]:
+def price_list(lake: Lake) -> list[Price]:
     """List the own prices in US dollars per million tokens."""
     return lake.prices.all()
 
@@ -520,7 +538,7 @@ def price_list(lake: Lake) -> list[OwnPrice]:
 @command(
     prices_app,
     "set",
-    text=_prices,
+    text=_price_set,
     examples=[
         "tracelake prices set my-model --input 0.5 --output 2",
         "tracelake prices set 'gpt-4o*' --input 2 --output 8 --valid-from 2026-01-01",
@@ -542,11 +560,11 @@ def price_set(
         typer.Option(metavar="DOLLARS", help="The same for input written to a cache; default: as input."),
     ] = None,
     valid_from: DayOption = None,
-) -> list[OwnPrice]:
+) -> list[Price]:
     """Add or replace an own price of a model.
 
-    It applies to spans that are ingested from now on and state no cost. Of several valid prices, the most specific
-    name wins, then the latest day, then the shipped price.
+    It applies to all spans that state no cost; servers and pipelines correct stored ones. Of several valid prices,
+    the most specific name wins, then the latest day, then the shipped price.
     """
     with recorded(lake, "prices set", model):
         price = lake.prices.set(
@@ -573,8 +591,29 @@ def price_remove(
     lake: Lake,
     model: Annotated[str, typer.Argument(help="Name of the model, as listed.")],
     valid_from: DayOption = None,
-) -> list[OwnPrice]:
+) -> list[Price]:
     """Remove the own prices of a model, or only the one that is valid from a day."""
     with recorded(lake, "prices remove", model):
         lake.prices.remove(model, valid_from)
     return lake.prices.all()
+
+
+@command(
+    prices_app,
+    "apply",
+    text=_corrected,
+    examples=["tracelake prices apply --dry-run", "tracelake prices apply --json"],
+)
+def price_apply(
+    lake: Lake,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show which costs would change.")] = False,
+) -> RepricingReport:
+    """Correct the costs of stored spans by the current prices.
+
+    Costs that the sender states stay. Servers and pipelines do this after each change of own prices. The command
+    also applies prices that a new release ships.
+    """
+    if dry_run:
+        return lake.prices.apply(dry_run=True)
+    with recorded(lake, "prices apply", "all models"), progress_bar() as show:
+        return lake.prices.apply(progress=show)

@@ -16,41 +16,23 @@ import msgspec
 from tracelake._errors import DamageError, LimitError, NotFoundError, UsageError
 from tracelake.formats import decode, encode
 from tracelake.limits import NAME_QUOTED_MAX_CHARS, PRICES_MAX
-from tracelake.otlp.prices import SHIPPED, Price, PriceTable
-from tracelake.storage import Entry, KeyValueStore
+from tracelake.otlp.prices import RATES, SHIPPED, Price, PriceTable
+from tracelake.storage import ABSENT, Done, Entry, KeyValueStore
 from tracelake.storage.ports import change_record
 
 PARTITION: Final = "prices"
 FORMAT_VERSION: Final = 1
 _CURRENT: Final = "current"
+_APPLIED: Final = "applied"
 _VERSION_CHARS: Final = 16
 _MODEL_MAX_CHARS: Final = 200
 _DOLLARS_MAX: Final = 1e6
 
 
-class OwnPrice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A price of the lake, in US dollars per million tokens."""
-
-    model: str
-    """Name of the model in lower case; `*` at its end matches any ending."""
-    input: float
-    output: float = 0.0
-    cached_input: float | None = None
-    """Of input that is read from a cache; as other input if absent."""
-    cache_write: float | None = None
-    """Of input that is written to a cache; as other input if absent."""
-    valid_from: str = ""
-    """First day of the price, UTC, as `2026-01-31`; empty for all days."""
-
-    def to_dict(self) -> dict[str, object]:
-        """Return the price as a plain object."""
-        return {name: getattr(self, name) for name in self.__struct_fields__}
-
-
 class PriceList(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A version of a lake's own prices, in order of model and day."""
 
-    prices: tuple[OwnPrice, ...] = ()
+    prices: tuple[Price, ...] = ()
     format_version: int = FORMAT_VERSION
 
     @property
@@ -60,33 +42,36 @@ class PriceList(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def table(self) -> PriceTable:
         """Return the table by which costs are computed."""
-        own = (
-            (
-                each.model,
-                Price(
-                    each.input,
-                    each.output,
-                    each.cached_input,
-                    each.cache_write,
-                    date.fromisoformat(each.valid_from) if each.valid_from else None,
-                ),
-            )
-            for each in self.prices
-        )
-        return PriceTable(tuple(own), self.version) if self.prices else SHIPPED
+        return PriceTable(self.prices, self.version) if self.prices else SHIPPED
+
+
+class AppliedPrices(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """State of the correction of stored costs after a change of prices."""
+
+    version: str = ""
+    """Version of the own prices by which all spans of transactions below `upper` have their costs."""
+    upper: int = 0
+    spans: int = 0
+    """Spans of the last correction that changed any."""
+    applied_at: str = ""
+    """Its time, ISO 8601, UTC; empty if there was no correction."""
+    claimed_at_s: float = 0.0
+    """Time at which a process last worked on a correction, as seconds since 1970; 0 if none does."""
+    format_version: int = FORMAT_VERSION
 
 
 class Prices:
     """A lake's own prices of models: `lake.prices`. Threads may share it.
 
-    They apply to spans that the pipeline decodes from its next run on. Costs of ingested spans stay as they are.
+    They apply to spans that the pipeline decodes from its next run on. `Maintenance.apply_prices` corrects the costs of
+    earlier spans.
     """
 
     def __init__(self, key_value: KeyValueStore) -> None:
         self._key_value = key_value
         self._read: tuple[bytes, PriceTable] = (b"", SHIPPED)
 
-    def all(self) -> list[OwnPrice]:
+    def all(self) -> list[Price]:
         """Return the own prices in order of model and day."""
         return list(self._list(self._key_value.get(PARTITION, _CURRENT)).prices)
 
@@ -110,6 +95,26 @@ class Prices:
             raise DamageError(f"version {version} of the prices is lost. Restore the metadata from a backup.")
         return self._list(entry).table()
 
+    def applied(self) -> AppliedPrices:
+        """Return the state of the correction of stored costs."""
+        return self._applied(self._key_value.get(PARTITION, _APPLIED))
+
+    def set_applied(self, state: AppliedPrices, expected: AppliedPrices | None = None) -> bool:
+        """Record the state of the correction. With `expected`, return False if another process has changed it."""
+        if expected is None:
+            self._key_value.set(PARTITION, _APPLIED, encode(state))
+            return True
+        entry = self._key_value.get(PARTITION, _APPLIED)
+        version = ABSENT if entry is None else entry.version
+        return self._applied(entry) == expected and isinstance(
+            self._key_value.set_if(PARTITION, _APPLIED, encode(state), version), Done
+        )
+
+    def _applied(self, entry: Entry | None) -> AppliedPrices:
+        if entry is None:
+            return AppliedPrices()
+        return decode(AppliedPrices, entry.value, f"record {PARTITION}/{entry.key}", FORMAT_VERSION)
+
     def set(
         self,
         model: str,
@@ -119,7 +124,7 @@ class Prices:
         cached_input: float | None = None,
         cache_write: float | None = None,
         valid_from: str = "",
-    ) -> OwnPrice:
+    ) -> Price:
         """Add a price, or replace the price of this model that is valid from the same day.
 
         Args:
@@ -133,17 +138,21 @@ class Prices:
 
         Raises UsageError for an invalid price, and LimitError if there are too many.
         """
-        price = OwnPrice(
+        price = Price(
             model=model.strip().lower(),
-            input=_dollars("input", input),
-            output=_dollars("output", output),
-            cached_input=None if cached_input is None else _dollars("cached_input", cached_input),
-            cache_write=None if cache_write is None else _dollars("cache_write", cache_write),
+            input=input,
+            output=output,
+            cached_input=cached_input,
+            cache_write=cache_write,
             valid_from=_day(valid_from),
+        )
+        dollars = {name: getattr(price, name) for name in RATES}
+        price = msgspec.structs.replace(
+            price, **{name: _dollars(name, each) for name, each in dollars.items()}
         )
         _check_model(price.model)
 
-        def change(prices: Sequence[OwnPrice]) -> list[OwnPrice]:
+        def change(prices: Sequence[Price]) -> list[Price]:
             others = [each for each in prices if _key(each) != _key(price)]
             if len(others) >= PRICES_MAX:
                 raise LimitError(f"the lake already has PRICES_MAX = {PRICES_MAX} prices; remove one first.")
@@ -152,13 +161,13 @@ class Prices:
         self._change(change)
         return price
 
-    def remove(self, model: str, valid_from: str | None = None) -> list[OwnPrice]:
+    def remove(self, model: str, valid_from: str | None = None) -> list[Price]:
         """Remove the prices of a model, or only the one that is valid from a day, and return them. Raises NotFoundError
         if there is none."""
         name, day = model.strip().lower(), None if valid_from is None else _day(valid_from)
-        removed: list[OwnPrice] = []
+        removed: list[Price] = []
 
-        def change(prices: Sequence[OwnPrice]) -> list[OwnPrice]:
+        def change(prices: Sequence[Price]) -> list[Price]:
             removed[:] = [each for each in prices if each.model == name and day in (None, each.valid_from)]
             if not removed:
                 of_day = f" valid from {day}" if day else ""
@@ -171,7 +180,7 @@ class Prices:
         self._change(change)
         return removed
 
-    def _change(self, change: Callable[[Sequence[OwnPrice]], list[OwnPrice]]) -> None:
+    def _change(self, change: Callable[[Sequence[Price]], list[Price]]) -> None:
         def decide(current: PriceList | None) -> PriceList:
             changed = PriceList(tuple(sorted(change((current or PriceList()).prices), key=_key)))
             if changed.version:
@@ -187,7 +196,7 @@ class Prices:
         return decode(PriceList, entry.value, f"record {PARTITION}/{entry.key}", FORMAT_VERSION)
 
 
-def _key(price: OwnPrice) -> tuple[str, str]:
+def _key(price: Price) -> tuple[str, str]:
     return price.model, price.valid_from
 
 
@@ -200,7 +209,9 @@ def _check_model(model: str) -> None:
         )
 
 
-def _dollars(name: str, number: float) -> float:
+def _dollars(name: str, number: float | None) -> float | None:
+    if number is None:
+        return None
     if not 0 <= number <= _DOLLARS_MAX:
         raise UsageError(f"{name} is US dollars per million tokens, from 0 to {_DOLLARS_MAX:,.0f}")
     return float(number)

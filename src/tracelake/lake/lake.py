@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from tracelake.access.oidc import Sessions
     from tracelake.archive.service import LakeArchive
     from tracelake.hot.tier import HotTier
-    from tracelake.journal.prices import Prices
     from tracelake.lake.annotations import LakeAnnotations
     from tracelake.lake.datasets import Datasets
     from tracelake.lake.erasure import Erasures
     from tracelake.lake.explicit_transactions import Transactions
     from tracelake.lake.maintenance import Maintenance
+    from tracelake.lake.prices import LakePrices
     from tracelake.lake.reads import LakeReads, MatchingTraces, WorkspaceLake
     from tracelake.lake.retention import Retention
     from tracelake.lake.sources import LakeOutputs, LakeSources, Quarantine
@@ -186,9 +186,11 @@ class Lake:
         return Keys(lambda: self._opened.key_value)
 
     @_Component
-    def prices(self) -> Prices:
+    def prices(self) -> LakePrices:
         """The lake's own prices of models."""
-        return self._opened.prices
+        from tracelake.lake.prices import LakePrices
+
+        return LakePrices(self._opened)
 
     @_Component
     def sessions(self) -> Sessions:

@@ -19,7 +19,7 @@ import msgspec
 from sqlalchemy import select
 
 from tracelake import limits
-from tracelake._errors import StorageError, TaskError, TracelakeError
+from tracelake._errors import TracelakeError
 from tracelake.access.audit import Audit, audit_record
 from tracelake.access.keys import ALL_WORKSPACES
 from tracelake.archive.service import open_archive
@@ -29,8 +29,7 @@ from tracelake.datasets.model import DATASETS, dataset_of
 from tracelake.formats import decode, encode
 from tracelake.hot.tier import HotTier
 from tracelake.lake.annotations import annotations_of
-from tracelake.lake.sources import main_pipeline
-from tracelake.pipeline.continuous import recording_receipts
+from tracelake.lake.sources import commit_request
 from tracelake.pipeline.sources import deletions
 from tracelake.pipeline.sources.base import Input
 from tracelake.pipeline.sources.deletions import DeletionRequest
@@ -329,18 +328,9 @@ class Retention:
         self, item: Input, report: RetentionReport, runner: TaskRunner, progress: OnProgress
     ) -> None:
         """Commit the transaction of a request, delete the copies of the hot tier, then the request."""
-        pipeline = main_pipeline(self._opened, runner)
-        pipeline.snapshot_client("")
-        result = pipeline.run([[item]], recording_receipts(self._opened.key_value, None, progress))
-        for each in result.quarantined:
-            if each.path == item.path:
-                raise TaskError(f"deletion request {item.path} was set aside: {each.reason}. Run it again.")
-        if (failure := result.failed.get(item.path)) is not None:
-            raise StorageError(f"deletion request {item.path} was not applied: {failure}. Run it again.")
-        deleted = sum(counts.deleted for counts in result.counts)
-        report.spans_deleted += deleted
+        result = commit_request(self._opened, item, runner, progress)
+        report.spans_deleted += sum(counts.deleted for counts in result.counts)
         report.transactions += result.transactions
-        self._opened.forget_view()
         request = deletions.read(self._opened.objects, item.path)
         report.hot_deleted += self._delete_hot(request.traces)
         deletions.finish(self._opened.objects, item.path)

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from tracelake._errors import UsageError
+from tracelake._errors import StorageError, TaskError, UsageError
 from tracelake._settings import Settings, find_watch, load_settings
 from tracelake.context import LakeContext
 from tracelake.journal.protocol import EACH_STEP, CommitPolicy
@@ -30,7 +30,8 @@ from tracelake.pipeline.protocol import OUTBOX_WAIT_S
 from tracelake.pipeline.publish import Outputs
 from tracelake.pipeline.quarantine_actions import QuarantineAction, QuarantineActions
 from tracelake.pipeline.registrations import AddedSources, SourceRecords
-from tracelake.pipeline.run_result import report_of, shown
+from tracelake.pipeline.run_result import RunResult, report_of, shown
+from tracelake.pipeline.sources.base import Input
 from tracelake.pipeline.sources.registry import find, source_of, watch_of
 from tracelake.replicas.protocol import Replica, SourceAccount, status
 from tracelake.replicas.replica import describe_all, replicas
@@ -333,6 +334,21 @@ def main_pipeline(opened: LakeContext, runner: TaskRunner) -> Pipeline:
         initial_index=opened.first_index,
         added=AddedOutputs(opened.key_value, opened.objects, buckets),
     )
+
+
+def commit_request(opened: LakeContext, item: Input, runner: TaskRunner, progress: OnProgress) -> RunResult:
+    """Commit the transaction of a request about stored traces. Raises UsageError while another client's explicit
+    transaction is open, TaskError or StorageError if the request was not applied."""
+    pipeline = main_pipeline(opened, runner)
+    pipeline.snapshot_client("")
+    result = pipeline.run([[item]], recording_receipts(opened.key_value, None, progress))
+    for each in result.quarantined:
+        if each.path == item.path:
+            raise TaskError(f"request {item.path} was set aside: {each.reason}. Run it again.")
+    if (failure := result.failed.get(item.path)) is not None:
+        raise StorageError(f"request {item.path} was not applied: {failure}. Run it again.")
+    opened.forget_view()
+    return result
 
 
 def inbox_pipeline(

@@ -104,3 +104,5 @@ REPLICA_STUCK_S: Final = 120.0
 """Time without progress of a replica. Beyond: it shows as stuck; a failing one does so at once."""
 PRICES_MAX: Final = 500
 """Own prices of a lake. Beyond: another one is refused."""
+REPRICED_SPANS_MAX: Final = 10_000
+"""Spans whose cost one transaction corrects; a trace is never divided. Beyond: the next transaction."""

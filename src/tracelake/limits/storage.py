@@ -57,7 +57,8 @@ RETENTION_RULES_MAX: Final = 100
 DELETION_TRACES_MAX: Final = 10_000
 """Traces that one transaction deletes. Beyond: the next transaction."""
 DELETION_SPANS_MAX: Final = 100_000
-"""Spans that one transaction deletes; a trace is never divided. Beyond: the next transaction."""
+"""Spans of traces that one transaction deletes or prices again; a trace is never divided. Beyond: the next
+transaction."""
 RETENTION_INTERVAL_S: Final = 3_600.0
 """Time between two applications of the retention rules, by any server or pipeline. Beyond: the next one begins."""
 KEY_MAX_BYTES: Final = 1_024

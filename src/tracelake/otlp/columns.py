@@ -325,6 +325,28 @@ def derive_columns(attributes: Attributes, events: Children) -> dict[str, list[A
     return derived
 
 
+def costs_by(rows: pa.Table, table: prices.PriceTable) -> list[float | None]:
+    """Return the cost that stored spans would get if they arrived now: as stated by the sender, or by a price table.
+
+    Tokens are read from the attributes, because parts of earlier releases lack some columns.
+
+    Args:
+        rows: spans with `model`, `start_ns`, `attributes` and `otlp`.
+        table: the prices.
+    """
+    several = [entries or [] for entries in rows["attributes"].to_pylist()]
+    keys, texts = ([entry[place] for entries in several for entry in entries] for place in (0, 1))
+    counts = list(map(len, several))
+    types = (fields and fields["attribute_types"] for fields in rows["otlp"].to_pylist())
+    letters = "".join(
+        letters[:count] if letters else "s" * count for letters, count in zip(types, counts, strict=True)
+    )
+    derived = conventions.derive(keys, texts, letters, counts, conventions.COST_AND_USAGE.intersection(keys))
+    derived["model"] = rows["model"].to_pylist()
+    prices.fill(derived, rows["start_ns"].to_pylist(), table)
+    return derived.get("cost") or [None] * len(rows)
+
+
 _ZERO_SPAN: Final = "0" * 16
 
 _PLAIN_TYPES: Final = {

@@ -254,6 +254,8 @@ COST_NAMES: Final = (
 
 _SOURCES: Final = TEXT_COLUMNS | TOKEN_COLUMNS | {"type": TYPE_NAMES, "cost": COST_NAMES}
 COLUMNS: Final = tuple(_SOURCES)
+COST_AND_USAGE: Final = frozenset(COST_NAMES).union(*TOKEN_COLUMNS.values())
+"""Names with the cost of a span, or the tokens from which it is computed."""
 NAMES: Final = messages.FIRST_KEYS.union(*_SOURCES.values())
 """All names that fill a column, and those that begin numbered messages."""
 _WHOLE: Final = re.compile(r"\s*([0-9]{1,19})(?:\.0*)?\s*")

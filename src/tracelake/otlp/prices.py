@@ -11,10 +11,15 @@ import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _MILLION: Final = 1_000_000
 _MODELS_CACHED_MAX: Final = 1_024
@@ -29,18 +34,39 @@ _HOST: Final = re.compile(r".*/|(?:[a-z]+\.)?(?:anthropic|mistral|deepseek)\.")
 """The host or maker before a model name, as in `openai/gpt-4o` or `us.anthropic.claude-opus-4-5`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Price:
-    """Prices of a model in US dollars per million tokens."""
+RATES: Final = {
+    "input": "Input",
+    "cached_input": "Cache read",
+    "cache_write": "Cache write",
+    "output": "Output",
+}
+"""The dollars of a price in display order, with their labels."""
 
+
+class Price(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Price of a model in US dollars per million tokens, shipped or of a lake. Records contain the fields in this
+    order."""
+
+    model: str
+    """Name of the model in lower case; in an own price, `*` at its end matches any ending."""
     input: float
     output: float = 0.0
     cached_input: float | None = None
     """Of input that is read from a cache; as other input if absent."""
     cache_write: float | None = None
     """Of input that is written to a cache; as other input if absent."""
-    valid_from: date | None = None
-    """First day of the price, UTC. The first shipped price of a model also holds before."""
+    valid_from: str = ""
+    """First day of the price, UTC, as `2026-01-31`; empty for all days. The first shipped price of a model also holds
+    before."""
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the price as a plain object."""
+        return msgspec.structs.asdict(self)
+
+    @property
+    def rates(self) -> dict[str, float | None]:
+        """The dollars by their labels, in display order."""
+        return {label: getattr(self, name) for name, label in RATES.items()}
 
     def cost(self, inputs: int, outputs: int, cache_reads: int, cache_writes: int) -> float:
         """Return US dollars for these tokens. Some senders do not count cached tokens as input; the cached tokens may
@@ -58,8 +84,13 @@ class Price:
 @cache
 def price_table() -> Mapping[str, Sequence[Price]]:
     """Return the prices of each model name, oldest first."""
-    text = (Path(__file__).parent / "prices.toml").read_text()
-    return {model: tuple(Price(**row) for row in rows) for model, rows in tomllib.loads(text).items()}
+    shipped = tomllib.loads((Path(__file__).parent / "prices.toml").read_text())
+    return {
+        model: tuple(
+            Price(model=model, **{**row, "valid_from": str(row.get("valid_from", ""))}) for row in rows
+        )
+        for model, rows in shipped.items()
+    }
 
 
 @cache
@@ -92,20 +123,20 @@ def price_at(model: str, time_ns: int) -> Price | None:
     if len(prices) < 2:
         return prices[0] if prices else None
     day = _day(time_ns)
-    valid = [price for price in prices if price.valid_from is None or price.valid_from <= day]
+    valid = [price for price in prices if price.valid_from <= day]
     return valid[-1] if valid else prices[0]
 
 
-def _day(time_ns: int) -> date:
-    return datetime.fromtimestamp(time_ns // 1_000_000_000, UTC).date()
+def _day(time_ns: int) -> str:
+    return datetime.fromtimestamp(time_ns // 1_000_000_000, UTC).date().isoformat()
 
 
 @dataclass(frozen=True, slots=True)
 class PriceTable:
     """Prices of a lake: its own, then those that are shipped."""
 
-    own: tuple[tuple[str, Price], ...] = ()
-    """The lake's own prices, each with the name of a model in lower case; `*` at its end matches any ending."""
+    own: tuple[Price, ...] = ()
+    """The lake's own prices."""
     version: str = ""
     """Version of the own prices; empty for none."""
     _matching: dict[str, Sequence[Price]] = field(default_factory=dict, compare=False, repr=False)
@@ -113,23 +144,23 @@ class PriceTable:
     def price_at(self, model: str, time_ns: int) -> Price | None:
         """Return the price of a model at a time, if it is known. Of own prices that are valid, the most specific name
         wins, then the latest day. An own price wins over a shipped one."""
-        if self.own and (prices := self._own_prices(model)):
+        if self.own and (prices := self.own_prices(model)):
             day = _day(time_ns)
             for price in prices:
-                if price.valid_from is None or price.valid_from <= day:
+                if price.valid_from <= day:
                     return price
         return price_at(model, time_ns)
 
-    def _own_prices(self, model: str) -> Sequence[Price]:
+    def own_prices(self, model: str) -> Sequence[Price]:
         """Return the own prices of a model in the order in which they win."""
         if model not in self._matching:
             if len(self._matching) >= _MODELS_CACHED_MAX:
                 self._matching.clear()
             names = _names_of(model)
-            matching = [each for each in self.own if _fits(each[0], names)]
-            matching.sort(key=lambda each: each[1].valid_from or date.min, reverse=True)
-            matching.sort(key=lambda each: (each[0].endswith("*"), -len(each[0])))
-            self._matching[model] = [price for _, price in matching]
+            matching = [each for each in self.own if _fits(each.model, names)]
+            matching.sort(key=lambda each: each.valid_from, reverse=True)
+            matching.sort(key=lambda each: (each.model.endswith("*"), -len(each.model)))
+            self._matching[model] = matching
         return self._matching[model]
 
 
@@ -143,16 +174,18 @@ SHIPPED: Final = PriceTable()
 """The table of a lake without own prices."""
 
 
-def fill(columns: dict[str, list[Any]], starts_ns: Sequence[int], table: PriceTable = SHIPPED) -> None:
+_USAGE: Final = ("input_tokens", "output_tokens", "cached_input_tokens", "cache_write_tokens")
+PRICED_COLUMNS: Final = ("model", "start_ns", *_USAGE, "cost")
+"""The columns of a span that `outdated` reads."""
+
+
+def fill(columns: dict[str, list[Any]], starts_ns: Sequence[Any], table: PriceTable = SHIPPED) -> None:
     """Add the cost of spans that have a model and tokens, and no cost yet."""
     if "model" not in columns or not ("input_tokens" in columns or "output_tokens" in columns):
         return
     nothing: list[Any] = [None] * len(starts_ns)
     costs = columns.setdefault("cost", list(nothing))
-    usage = [
-        columns.get(name, nothing)
-        for name in ("input_tokens", "output_tokens", "cached_input_tokens", "cache_write_tokens")
-    ]
+    usage = [columns.get(name, nothing) for name in _USAGE]
     for span, model in enumerate(columns["model"]):
         if costs[span] is not None or model is None:
             continue
@@ -161,3 +194,19 @@ def fill(columns: dict[str, list[Any]], starts_ns: Sequence[int], table: PriceTa
             continue
         if (price := table.price_at(model, starts_ns[span])) is not None:
             costs[span] = price.cost(inputs or 0, outputs or 0, cache_reads or 0, cache_writes or 0)
+
+
+def outdated(rows: pa.Table, table: PriceTable) -> list[int]:
+    """Return the positions of stored spans whose cost is not the one by a price table. The sender may have stated it.
+
+    `rows` have PRICED_COLUMNS.
+    """
+    columns: dict[str, list[Any]] = {name: rows[name].to_pylist() for name in ("model", *_USAGE)}
+    fill(columns, rows["start_ns"].to_pylist(), table)
+    usage = zip(columns["model"], columns["input_tokens"], columns["output_tokens"], strict=True)
+    costs = zip(columns["cost"], rows["cost"].to_pylist(), usage, strict=True)
+    return [
+        span
+        for span, (cost, stored, (model, inputs, outputs)) in enumerate(costs)
+        if cost != stored and model is not None and (inputs is not None or outputs is not None)
+    ]

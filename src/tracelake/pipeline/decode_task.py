@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, chain
 from pathlib import Path
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 import xxhash
 
@@ -28,19 +29,22 @@ from tracelake._errors import DamageError, DecodeError, NotFoundError
 from tracelake.journal.model import CHECKSUM_MODULUS, DELETIONS, ReadRange, Sources
 from tracelake.limits import PROBLEM_MAX_CHARS, PROBLEMS_MAX, STORED_EXPANDS, TRANSACTION_INPUTS_MAX
 from tracelake.limits.input import MIB
-from tracelake.otlp.columns import SpanColumns
+from tracelake.otlp.columns import SpanColumns, costs_by
 from tracelake.otlp.conventions import with_experiment
 from tracelake.otlp.decode import InputDigest, decode_json, decode_protobuf, incomplete_reason
 from tracelake.otlp.framing import Payload, Reading
-from tracelake.otlp.prices import SHIPPED, PriceTable
+from tracelake.otlp.prices import PRICED_COLUMNS, SHIPPED, PriceTable, outdated
+from tracelake.otlp.schema import SPANS
 from tracelake.pipeline.sources import deletions
 from tracelake.pipeline.sources.base import Input
 from tracelake.pipeline.sources.files import experiment_of
 from tracelake.pipeline.sources.registry import fetch_all, known_bytes, to_range
 from tracelake.results import Problem
 from tracelake.scratch import scratch_directory
-from tracelake.shards.parts import by_bucket, cut
-from tracelake.storage import ObjectStore, open_objects, put_temporary
+from tracelake.shards.lookup import Lookup
+from tracelake.shards.parts import Numbers, by_bucket, cut
+from tracelake.shards.rows import ROW_ID, conform
+from tracelake.storage import ObjectStore, delete_all, open_objects, put_temporary
 
 STAGED_PIECE_MAX_BYTES: Final = 64 * MIB
 """Arrow bytes that a decode task holds."""
@@ -52,6 +56,7 @@ _STAGED_PLAIN_MAX_BYTES: Final = 16 * MIB
 """Arrow bytes of one staged file that is not compressed. With lz4, small streams take four times as long."""
 _COMPRESSED: Final = pa.ipc.IpcWriteOptions(compression="lz4")
 _PLAIN: Final = pa.ipc.IpcWriteOptions()
+_NO_IDS: Final[Numbers] = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +76,8 @@ class StagedSlice:
     """Position of its first row in the stream, which several small slices share."""
     deletes: bool = False
     """Whether its rows are those of deletion requests, not spans."""
+    prices: PriceTable | None = None
+    """The prices by which costs are computed again, if its rows are those of repricing requests."""
 
 
 def stage(rows: pa.Table, objects: ObjectStore, staging: str, buckets: int) -> list[StagedSlice]:
@@ -138,6 +145,60 @@ def read_stream(objects: ObjectStore, piece: StagedSlice) -> pa.Table:
         )
     with pa.ipc.open_stream(pa.py_buffer(data)) as reader:
         return reader.read_all()
+
+
+@dataclass(frozen=True, slots=True)
+class Repriced:
+    """Stored spans that are also incoming spans, with another cost."""
+
+    row_ids: Numbers = field(default_factory=lambda: _NO_IDS)
+    numbers: Numbers = field(default_factory=lambda: _NO_IDS)
+    """Their numbers among the incoming spans. Equal spans that arrived have lower numbers, and therefore win."""
+
+
+class Repricer:
+    """Stages the stored spans of repricing requests whose cost changes, with their new cost."""
+
+    def __init__(self, objects: ObjectStore, spans: Lookup, buckets: int, excluded: Collection[str]) -> None:
+        """Create a stager. Traces in `excluded` stay as they are."""
+        self._objects, self._spans, self._buckets = objects, spans, buckets
+        self._excluded = set(excluded)
+        self._row_ids = [_NO_IDS]
+        self.pieces: list[StagedSlice] = []
+
+    def stage(self, piece: StagedSlice) -> None:
+        """Stage the spans of a request, one row group at a time, if the slice is one."""
+        if piece.prices is None:
+            return
+        trace_ids = sorted(
+            {*map(str, read_piece(self._objects, piece)["trace_id"].to_pylist())} - self._excluded
+        )
+        self._excluded.update(trace_ids)
+        narrow = self._spans.rows(trace_ids, PRICED_COLUMNS)
+        ids = [rows[ROW_ID.name].to_numpy()[outdated(rows, piece.prices)] for rows in narrow]
+        wanted = np.concatenate([_NO_IDS, *ids])
+        for rows in self._spans.rows(trace_ids, SPANS.names, wanted) if len(wanted) else ():
+            costs = costs_by(rows, piece.prices)
+            changed = [at for at, cost in enumerate(rows["cost"].to_pylist()) if cost != costs[at]]
+            if not changed:
+                continue
+            place, field = SPANS.get_field_index("cost"), SPANS.field("cost")
+            priced = rows.set_column(place, field, pa.array(costs, field.type)).take(changed)
+            self.pieces += stage(conform(priced, SPANS), self._objects, f"{piece.path}-", self._buckets)
+            self._row_ids.append(priced[ROW_ID.name].to_numpy())
+
+    def among(self, incoming: Sequence[StagedSlice]) -> Repriced:
+        """Return the staged spans, given all slices of incoming spans in order."""
+        own, first, numbers = set(self.pieces), 0, [_NO_IDS]
+        for piece in incoming:
+            if piece in own:
+                numbers.append(np.arange(first, first + piece.rows))
+            first += piece.rows
+        return Repriced(np.concatenate(self._row_ids), np.concatenate(numbers))
+
+    def clean_up(self) -> None:
+        """Delete the staged rows."""
+        delete_all(self._objects, sorted({piece.path for piece in self.pieces}))
 
 
 STRIPE_INPUT_BYTES: Final = 8 * MIB
@@ -258,7 +319,7 @@ class _Reader:
             receipt.failure = _failure(error)
             return
         if share.source == DELETIONS:
-            self._receipt.pieces += self._deletions(path, receipt)
+            self._receipt.pieces += self._requests(path, receipt)
             return
         size_bytes = known_bytes(share.source, share.size_bytes)
         reading = Reading(path, share.stripe, share.stripes, size_bytes)
@@ -274,12 +335,14 @@ class _Reader:
             receipt.pieces += self._stage(alone)
             _note_end(reading, receipt)
 
-    def _deletions(self, path: str, receipt: ShareReceipt) -> list[StagedSlice]:
-        """Read a deletion request, and stage its rows. Its memory includes that of the stored spans."""
+    def _requests(self, path: str, receipt: ShareReceipt) -> list[StagedSlice]:
+        """Read a request about stored traces, and stage its rows. Its memory includes that of the stored spans."""
         data = Path(path).read_bytes()
         receipt.digest = InputDigest(len(data), hashlib.sha256(data).hexdigest())
+        reprices = receipt.share.path.startswith(deletions.REPRICINGS)
+        read = deletions.repricing_from_bytes if reprices else deletions.from_bytes
         try:
-            request = deletions.from_bytes(data, receipt.share.path)
+            request = read(data, receipt.share.path)
         except DamageError as error:
             receipt.note_damage(Problem(str(error)))
             return []
@@ -289,7 +352,12 @@ class _Reader:
         spans_bytes = request.spans * deletions.DELETED_SPAN_BYTES // len(request.traces)
         staged = stage(request.to_rows(), self._objects, self._task.staging, self._task.buckets)
         return [
-            replace(piece, deletes=True, arrow_bytes=piece.arrow_bytes + piece.rows * spans_bytes)
+            replace(
+                piece,
+                deletes=not reprices,
+                prices=self._task.prices if reprices else None,
+                arrow_bytes=piece.arrow_bytes + piece.rows * spans_bytes,
+            )
             for piece in staged
         ]
 

@@ -34,7 +34,13 @@ import pyarrow.compute as pc
 from tracelake import limits
 from tracelake.limits.input import MIB
 from tracelake.otlp.schema import SPANS, TRANSACTION_FIELD
-from tracelake.pipeline.decode_task import STAGED_TOGETHER_MAX_BYTES, StagedSlice, read_stream
+from tracelake.pipeline.decode_task import (
+    STAGED_TOGETHER_MAX_BYTES,
+    Repriced,
+    Repricer,
+    StagedSlice,
+    read_stream,
+)
 from tracelake.pipeline.sources import deletions
 from tracelake.pipeline.sources.deletions import rows_to_delete
 from tracelake.results import is_server_side
@@ -96,6 +102,7 @@ class UpsertResult:
     replaced: int
     repeated: int
     deleted: int = 0
+    repriced: int = 0
 
 
 def merge(
@@ -104,9 +111,11 @@ def merge(
     traces: Lookup,
     transaction: int,
     deletions: pa.Table = _NO_DELETIONS,
+    repriced: Repriced | None = None,
 ) -> UpsertResult:
     """Merge incoming spans with the stored ones. First delete the stored rows that `deletions` requests, so that an
-    incoming span of a deleted trace is a new row."""
+    incoming span of a deleted trace is a new row; and those of `repriced`, which are among the incoming spans with
+    their new cost."""
     with _connect() as db:
         read = _load_incoming(db, incoming)
         trace_ids = _distinct(
@@ -117,31 +126,36 @@ def merge(
         # A trace has a row if and only if it has a span.
         stored_trace_ids = _distinct(stored["trace_id"])
         deleted = rows_to_delete(stored, deletions)
-        if len(deleted):
-            stored = stored.filter(pc.invert(pc.is_in(stored[ROW_ID.name], value_set=deleted)))
+        repriced = repriced or Repriced()
+        dropped = pa.concat_arrays([deleted, pa.array(repriced.row_ids, pa.int64())])
+        if len(dropped):
+            stored = stored.filter(pc.invert(pc.is_in(stored[ROW_ID.name], value_set=dropped)))
         _load(db, "stored", [stored], _STORED)
         if not stored_trace_ids and (few := _of_few(read, transaction)) is not None:
             return few
         lost, replaced = _contest(db, incoming, spans)
         fits = read.nbytes + stored.nbytes <= limits.SHAPED_AT_ONCE_MAX_BYTES
         trace_rows, trace_retractions = _merge_traces(db, traces, stored_trace_ids, transaction, fits=fits)
+    # Of these repriced spans, a later version or the same one arrived with the transaction.
+    updated = int(np.isin(repriced.numbers, lost).sum())
     return UpsertResult(
         lost=lost,
-        span_retractions=_retractions(_sorted_ids(replaced, deleted), transaction),
+        span_retractions=_retractions(_sorted_ids(replaced, dropped), transaction),
         traces=trace_rows,
         trace_retractions=trace_retractions,
-        new=len(read) - len(lost) - len(replaced),
-        replaced=len(replaced),
-        repeated=len(lost),
+        new=len(read) - len(lost) - len(repriced.numbers) - len(replaced),
+        replaced=len(replaced) + updated,
+        repeated=len(lost) - updated,
         deleted=len(deleted),
+        repriced=len(repriced.numbers) - updated,
     )
 
 
-def _sorted_ids(replaced: pa.Table, deleted: pa.Array[Any]) -> pa.Table:
+def _sorted_ids(replaced: pa.Table, dropped: pa.Array[Any]) -> pa.Table:
     """Return the ids of all rows to retract."""
-    if not len(deleted):
+    if not len(dropped):
         return replaced
-    return pa.concat_tables([replaced, pa.table({"row_id": deleted})]).sort_by("row_id")
+    return pa.concat_tables([replaced, pa.table({"row_id": dropped})]).sort_by("row_id")
 
 
 def _of_few(read: pa.Table, transaction: int) -> UpsertResult | None:
@@ -492,29 +506,45 @@ class _MergeRun:
     def _is_together(self) -> bool:
         """True if all buckets share parts. It depends on the transaction only, so a replay writes the same parts."""
         task = self._task
-        return (task.low, task.high) == (0, task.buckets) and (task.work_bytes <= WRITTEN_TOGETHER_MAX_BYTES)
+        return (
+            (task.low, task.high) == (0, task.buckets)
+            and task.work_bytes <= WRITTEN_TOGETHER_MAX_BYTES
+            and all(piece.prices is None for piece in task.pieces)  # their spans may be large
+        )
 
     def _shape(self, pieces: list[StagedSlice]) -> Iterator[pa.RecordBatch]:
         task, receipt = self._task, self._receipt
-        incoming = [piece for piece in pieces if not piece.deletes]
+        incoming = [piece for piece in pieces if not piece.deletes and piece.prices is None]
         requests = _OldParts(self._objects, [piece for piece in pieces if piece.deletes])
-        tables = _OldParts(self._objects, incoming)
+        to_delete = pa.concat_tables([deletions.ROWS.empty_table(), *requests.read()])
         buckets = {piece.bucket for piece in pieces}
-        merged = merge(
-            tables.read,
-            self._lookup(TABLE_SPANS, buckets),
-            self._lookup(TABLE_TRACES, buckets),
-            task.transaction,
-            pa.concat_tables([deletions.ROWS.empty_table(), *requests.read()]),
-        )
-        if incoming:
-            yield from self._write_spans(incoming, tables, merged.lost)
+        spans = self._lookup(TABLE_SPANS, buckets)
+        excluded = {*task.erased, *_distinct(to_delete["trace_id"])}
+        repriced = Repricer(self._objects, spans, task.buckets, excluded)
+        try:
+            for piece in pieces:
+                repriced.stage(piece)
+            # Rows of a bucket become one part, as if the spans had arrived. So a recovery gives them the same ids.
+            incoming = sorted([*incoming, *repriced.pieces], key=lambda piece: piece.bucket)
+            tables = _OldParts(self._objects, incoming)
+            merged = merge(
+                tables.read,
+                spans,
+                self._lookup(TABLE_TRACES, buckets),
+                task.transaction,
+                to_delete,
+                repriced.among(incoming),
+            )
+            if incoming:
+                yield from self._write_spans(incoming, tables, merged.lost)
+        finally:
+            repriced.clean_up()
         self._write_rows(TABLE_TRACES, merged.traces)
         self._retract(TABLE_SPANS, merged.span_retractions)
         self._retract(TABLE_TRACES, merged.trace_retractions)
         counts = {"new": merged.new, "replaced": merged.replaced, "repeated": merged.repeated}
-        if len(incoming) < len(pieces):
-            counts["deleted"] = merged.deleted
+        rare = {"deleted": merged.deleted, "repriced": merged.repriced}
+        counts |= {name: count for name, count in rare.items() if count}
         receipt.of(TABLE_SPANS.name).count(**counts)
         receipt.of(TABLE_TRACES.name).count(rows=sum(map(len, merged.traces)))
 

@@ -175,7 +175,7 @@ class Replayer:
         inputs = [Input(DELETIONS, each.path, each.size_bytes) for each in inputs_of(requests)]
         try:
             pieces = self._reader.restage(self._context.outputs.rows_of(t), t)
-            if inputs:  # the table has the rows that arrived, not those to delete
+            if inputs:  # the table has the rows that arrived or were priced, not those to retract
                 pieces += self._deletions(step, inputs)
         except InputFaultError as fault:
             return self.undone(t, fault)
@@ -187,12 +187,12 @@ class Replayer:
         return Replayed(step.sources)
 
     def _deletions(self, step: Step, inputs: Sequence[Input]) -> list[StagedSlice]:
-        """Read and stage the deletion requests of a step again. Raises DamageError if one is gone or unreadable."""
-        read = self._reader.stage(inputs, step.transaction)
+        """Read and stage the requests of a step again. Raises DamageError if one is gone or unreadable."""
+        read = self._reader.stage(inputs, step.transaction, self._context.prices.table_of(step.prices))
         if compare({DELETIONS: step.sources[DELETIONS]}, read.sources) is not None:
             self._reader.discard(read)
             raise DamageError(
-                f"transaction {step.transaction}: deletion request {inputs[0].path} is missing or altered. Restore it "
+                f"transaction {step.transaction}: request {inputs[0].path} is missing or altered. Restore it "
                 "from a backup."
             )
         return read.pieces

@@ -21,22 +21,25 @@ class Counts:
     repeated: int
     traces: int
     deleted: int = 0
+    repriced: int = 0
 
     def to_metadata(self) -> dict[str, str]:
-        """Return the counts as commit metadata. Only a deletion has `spans_deleted`."""
+        """Return the counts as commit metadata. Only a deletion has `spans_deleted`, only a repricing
+        `spans_repriced`."""
         counts = {
             "spans_new": str(self.new),
             "spans_replaced": str(self.replaced),
             "spans_repeated": str(self.repeated),
             "traces": str(self.traces),
         }
-        return counts | {"spans_deleted": str(self.deleted)} if self.deleted else counts
+        rare = {"spans_deleted": self.deleted, "spans_repriced": self.repriced}
+        return counts | {name: str(count) for name, count in rare.items() if count}
 
     @classmethod
     def from_metadata(cls, metadata: Mapping[str, str]) -> Counts:
         """Return the counts from commit metadata."""
-        names = ("spans_new", "spans_replaced", "spans_repeated", "traces", "spans_deleted")
-        optional = {"spans_deleted": "0", **metadata}
+        names = ("spans_new", "spans_replaced", "spans_repeated", "traces", "spans_deleted", "spans_repriced")
+        optional = {"spans_deleted": "0", "spans_repriced": "0", **metadata}
         return cls(*(int(optional[name]) for name in names))
 
 

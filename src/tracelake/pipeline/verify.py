@@ -77,7 +77,9 @@ def check_counts(
         rows = spans.inserted(t)
         if rows is None:
             continue
-        erased_rows, expected = erased.get(t, 0), recorded_counts["new"] + recorded_counts["replaced"]
+        repriced = int(metadata.get("spans_repriced", 0))
+        expected = recorded_counts["new"] + recorded_counts["replaced"] + repriced
+        erased_rows = erased.get(t, 0)
         if rows + erased_rows == 0 and expected:
             detail = f"table spans has no batch of it, and its commit says {recorded_counts}"
             yield Finding("missing", "batch", f"transaction {t}", detail)

@@ -13,18 +13,19 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import asdict
-from typing import Annotated, Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias
 
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import RedirectResponse
-from pydantic import Field
+from msgspec.structs import fields as struct_fields
+from pydantic import Field, create_model
 
 from tracelake import limits
 from tracelake._errors import BackPressureError, UsageError
 from tracelake.journal.protocol import ClientRequest
 from tracelake.lake.explicit_transactions import ClientTransactionInfo
 from tracelake.lake.lake import Lake
-from tracelake.otlp.prices import price_table
+from tracelake.otlp.prices import RATES, Price, price_table
 from tracelake.server import routes
 from tracelake.server.audit import tell_object
 from tracelake.server.http_policy import RequestLake
@@ -176,26 +177,33 @@ def pipeline_page(
     return routes.render_page(request, "pipeline.html", PIPELINE, view=view, next_url=next_url)
 
 
-class NewPrice(routes.RequestModel):
-    """Request body that sets an own price of a model, in US dollars per million tokens."""
+if TYPE_CHECKING:
+    NewPrice: TypeAlias = routes.RequestModel
+else:
+    NewPrice = create_model(
+        "NewPrice",
+        __base__=routes.RequestModel,
+        __doc__="Request body that sets an own price of a model, in US dollars per million tokens.",
+        **{each.name: (each.type, ... if each.required else each.default) for each in struct_fields(Price)},
+    )
 
-    model: str
-    input: float
-    output: float = 0.0
-    cached_input: float | None = None
-    cache_write: float | None = None
-    valid_from: str = ""
+
+def _corrections(lake: Lake) -> dict[str, object]:
+    """Return whether the costs of stored spans are still those of earlier prices, and the last correction."""
+    state = lake.prices.applied()
+    is_pending = state.version != lake.prices.table().version
+    return {"pending": is_pending, "applied_at": state.applied_at or None, "spans": state.spans}
 
 
 @api.get("/prices")
 def prices(lake: RequestLake) -> Response:
-    """List the lake's own prices of models."""
-    return routes.json_response({"prices": lake.prices.all()})
+    """List the lake's own prices of models, and the last correction of stored costs."""
+    return routes.json_response({"prices": lake.prices.all(), "corrections": _corrections(lake)})
 
 
 @api.post("/prices")
 def set_price(lake: RequestLake, body: routes.JsonBody[NewPrice]) -> Response:
-    """Add or replace an own price of a model, for spans that are ingested from now on."""
+    """Add or replace an own price of a model. A pipeline then corrects the costs of stored spans."""
     return routes.json_response({"price": lake.prices.set(**body.model_dump())}, 201)
 
 
@@ -211,7 +219,7 @@ def prices_page(lake: RequestLake, request: Request) -> Response:
     """Show the prices by which costs are computed."""
     return routes.render_page(
         request, "prices.html", "/api/v1/prices",
-        own=lake.prices.all(), shipped=price_table(),
+        own=lake.prices.all(), shipped=price_table(), rates=RATES, corrections=_corrections(lake),
         can_change=routes.is_allowed(request, PRICES_PAGE),
     )  # fmt: skip
 
@@ -220,7 +228,7 @@ def prices_page(lake: RequestLake, request: Request) -> Response:
 def submit_price(lake: RequestLake, fields: routes.FormFields) -> Response:
     """Set the price of a form, and show the prices."""
     numbers: dict[str, float | None] = {}
-    for name in ("input", "output", "cached_input", "cache_write"):
+    for name in RATES:
         text = fields.get(name, "").strip()
         try:
             numbers[name] = float(text) if text else None

@@ -26,6 +26,7 @@ from tracelake.access.oidc import OpenId
 from tracelake.lake.erasure import Erasures
 from tracelake.lake.lake import Lake
 from tracelake.lake.maintenance import CollectionLoop
+from tracelake.lake.prices import RepricingLoop
 from tracelake.lake.retention import RetentionLoop
 from tracelake.server.app import OtlpDoor, create_app
 from tracelake.server.archive import ArchiveService
@@ -268,6 +269,7 @@ def serve(
             stack.callback(pipeline_host.stop)
             stack.enter_context(RetentionLoop(lake.retention, "server"))
             stack.enter_context(CollectionLoop(lake.maintenance))
+            stack.enter_context(RepricingLoop(lake.prices))
         archiving = ArchiveService(lake, archive_interval_s)
         stack.callback(archiving.stop)
         stack.enter_context(ErasureRunner(lake.erasures))

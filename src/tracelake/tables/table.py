@@ -323,14 +323,15 @@ class Table:
             return self.scan.files_of(self._files)
 
     def bucket_sql(self, bucket: int, where: str, columns: Sequence[str]) -> str | None:
-        """Return the DuckDB query for columns of the rows of one bucket that match a condition; None if no part has
-        such rows. Its files are checked, and parts that cannot match are skipped."""
+        """Return the DuckDB query for columns, possibly `_row_id`, of the rows of one bucket that match a condition;
+        None if no part has such rows. Its files are checked, and parts that cannot match are skipped."""
         scan = replace(self.scan, snapshot=self.scan.snapshot.for_buckets({bucket})).where(where)
         if scan.is_empty:
             return None
         with self._leased(now=True):
             scan.check(self._files)
-            return f"select {', '.join(map(quoted, columns))} from ({scan.sql(self._files)}) where {where}"
+            rows = scan.sql(self._files, [name for name in columns if name == ROW_ID.name])
+            return f"select {', '.join(map(quoted, columns))} from ({rows}) where {where}"
 
     def sql(self) -> str:
         """Return the DuckDB query that reads the table. It does not detect flipped bits; `check` does."""

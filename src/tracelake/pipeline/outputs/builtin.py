@@ -284,12 +284,16 @@ class CommitOutput:
             counts["repeated"],
             traces.counts["rows"] if traces else 0,
             counts.get("deleted", 0),
+            counts.get("repriced", 0),
         )
 
 
 def _summary(counts: Counts, inputs: int) -> str:
     """Return the counts for the commit message."""
     added = f"{counts.new} new spans from {inputs} inputs"
-    if not counts.deleted:
-        return added
-    return f"{counts.deleted} spans deleted" + (f", {added}" if counts.new else "")
+    changed = [
+        f"{number} spans {change}"
+        for number, change in ((counts.deleted, "deleted"), (counts.repriced, "priced again"))
+        if number
+    ]
+    return ", ".join(changed + ([added] if counts.new or not changed else []))

@@ -1,4 +1,5 @@
-"""Source of deletion requests: each is an object of the lake that lists traces to remove from tables and index.
+"""Source of requests about stored traces: each is an object of the lake that lists traces to remove from tables and
+index, or to price again.
 
 A request is an input like any other. Its transaction is recorded in the journal, and retracts the rows of these traces
 before it merges the spans of other inputs. Commits of earlier transactions still show the rows. A span that arrives
@@ -6,6 +7,9 @@ for a deleted trace afterwards is a new row.
 
 A request records the transaction as of which it was decided. A trace with a newer row stays, so a deletion never
 removes a row that the decision has not seen. Applying a request twice therefore removes nothing more than once.
+
+A repricing request names traces whose spans get the cost by the prices of its transaction. A span whose cost changes is
+retracted, and merged again with its new cost as if it arrived with the transaction. A later version of it still wins.
 """
 
 from __future__ import annotations
@@ -31,6 +35,7 @@ from tracelake.storage import ObjectStore
 
 FORMAT_VERSION: Final = 1
 PREFIX: Final = "deletions/"
+REPRICINGS: Final = "repricings/"
 DELETED_SPAN_BYTES: Final = 256
 """Memory of a stored span while its deletion is merged."""
 _FIELDS: Final[list[pa.Field[Any]]] = [
@@ -69,9 +74,25 @@ class DeletionRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return pa.Table.from_arrays(columns, schema=ROWS)
 
 
-def submit(objects: ObjectStore, request: DeletionRequest) -> Input:
+class RepricingRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Request to compute the costs of traces' spans again, unless their sender states them."""
+
+    traces: tuple[str, ...]
+    spans: int
+    """As for a deletion."""
+    requested_at: str
+    """ISO 8601, UTC."""
+    format_version: int = FORMAT_VERSION
+
+    def to_rows(self) -> pa.Table:
+        """Return the rows to stage."""
+        return pa.table({"trace_id": pa.array(self.traces, pa.string())})
+
+
+def submit(objects: ObjectStore, request: DeletionRequest | RepricingRequest) -> Input:
     """Store a request durably, and return it as an input. Names sort by time."""
-    path = f"{PREFIX}{request.requested_at}-{uuid.uuid4().hex}.json"
+    prefix = PREFIX if isinstance(request, DeletionRequest) else REPRICINGS
+    path = f"{prefix}{request.requested_at}-{uuid.uuid4().hex}.json"
     data = encode(request, path)
     objects.put(path, data)
     return Input(DELETIONS, path, len(data))
@@ -87,9 +108,14 @@ def from_bytes(data: bytes, path: str) -> DeletionRequest:
     return decode(DeletionRequest, data, f"deletion request {path}", FORMAT_VERSION, path)
 
 
-def pending(objects: ObjectStore) -> list[Input]:
-    """Return the requests that are not finished, the oldest first."""
-    requests = (Input(DELETIONS, info.path, info.size_bytes) for info in objects.list(PREFIX))
+def repricing_from_bytes(data: bytes, path: str) -> RepricingRequest:
+    """Decode a repricing request. Raises DamageError."""
+    return decode(RepricingRequest, data, f"repricing request {path}", FORMAT_VERSION, path)
+
+
+def pending(objects: ObjectStore, prefix: str = PREFIX) -> list[Input]:
+    """Return the requests of a prefix that are not finished, the oldest first."""
+    requests = (Input(DELETIONS, info.path, info.size_bytes) for info in objects.list(prefix))
     return sorted(requests, key=lambda item: item.path)
 
 
