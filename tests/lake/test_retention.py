@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from tests.tracking.conftest import new_url, postgres
 from tests.tracking.requests import request, trace_id
 from tracelake import limits
 from tracelake._errors import DamageError, NotFoundError, StorageError, UsageError
+from tracelake.archive.store import ArchiveStore
 from tracelake.lake import retention
 from tracelake.lake.lake import Lake
 from tracelake.lake.retention import RetentionReport
@@ -368,6 +369,31 @@ def test_hot_tier_is_finished_after_a_failure(hot_lake: Lake, monkeypatch: pytes
     assert deletions.pending(lake.objects) == []
     with pytest.raises(NotFoundError):
         lake.trace(trace_id(1))
+
+
+def test_trace_that_is_archived_meanwhile_is_deleted(hot_lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The archiver moves a trace between the look at its place and its deletion. The trace is looked up again."""
+    lake, store = hot_lake, hot_lake.hot.required_store()
+    store.write([request((1, 1), (2, 1))])
+    pipeline = lake.pipeline(runner=InProcess())
+    assert pipeline.run_once() is not None
+    pipeline.close()
+    lake.archive.configure(layout="trace")
+    lake.retention.set("rest", "1d")
+    delete = ArchiveStore.delete
+    moved: list[object] = []
+
+    def delete_after_archiving(self: ArchiveStore, places: Mapping[str, tuple[str | None, str]]) -> list[str]:
+        if not moved:
+            moved.append(lake.archive.run(older_than="1d"))
+        return delete(self, places)
+
+    monkeypatch.setattr(ArchiveStore, "delete", delete_after_archiving)
+    assert lake.retention.apply().hot_deleted == 2
+    assert len(moved) == 1
+    for number in (1, 2):
+        with pytest.raises(NotFoundError):
+            lake.trace(trace_id(number))
 
 
 def rule(name: str = "r", age: str = "30d", priority: int = 100, workspace: str = "*") -> RetentionRule:

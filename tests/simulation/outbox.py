@@ -261,7 +261,9 @@ class OutboxScenario(Scenario):
             restore_trace(SimulatedArchiveStore(process), None, read_tables, trace_id(0))
 
     def _delete(self, process: Process) -> None:
-        delete_traces(DeletingStore(process), None, [trace_id(number) for number in self._deletes])
+        delete_traces(
+            DeletingStore(process), None, [trace_id(number) for number in self._deletes], lambda *_: None
+        )
 
     def _read(self, process: Process) -> None:
         """Read trace 0: spans acknowledged before are in one of the tiers (O2), unless the trace is deleted during

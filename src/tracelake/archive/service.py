@@ -9,7 +9,7 @@ import contextlib
 import logging
 import random
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any, Final, Literal, TypeAlias
@@ -124,10 +124,9 @@ def delete_traces(
 ) -> list[str]:
     """Delete traces from the tracking store and the archive repository; return the deleted ones.
 
-    `objects` is None if no trace is in a repository, and an error if the repository cannot be opened. A trace that is
-    archived or restored during the call stays and is not returned; call again. A trace also stays if its object is
-    unknown or the tracking store fails; `on_failed` is called for each. Without it, the first such error is raised
-    after the other traces are deleted.
+    `objects` is None if no trace is in a repository, and an error if the repository cannot be opened. A trace stays if
+    it is archived or restored during the call, if its object is unknown, or if the tracking store fails; `on_failed` is
+    called for each. Without it, the first such error is raised after the other traces are deleted.
     """
     places: dict[str, tuple[str | None, str]] = {}
     failed: dict[str, _errors.TracelakeError] = {}
@@ -147,11 +146,23 @@ def delete_traces(
             break
     if objects is not None and not isinstance(objects, _errors.TracelakeError):
         _clean_up(store, objects, sorted({places[trace_id][1] for trace_id in deleted} - {""}))
-    for trace_id, why in failed.items():
-        if on_failed is None:
-            raise why
-        on_failed(trace_id, why)
+    for trace_id in places.keys() - failed.keys() - set(deleted):
+        failed[trace_id] = _errors.ContentionError(
+            f"trace {trace_id} is being archived, restored or deleted; try again"
+        )
+    _report(failed, on_failed)
     return deleted
+
+
+def _report(failed: Mapping[str, _errors.TracelakeError], on_failed: OnFailed | None) -> None:
+    for trace_id, error in failed.items():
+        if on_failed is None:
+            raise error
+        on_failed(trace_id, error)
+
+
+_DELETE_TRIES: Final = 3
+"""Times that a deletion looks up traces that archivers or restores move."""
 
 
 def _path(objects: ObjectStore | _errors.TracelakeError | None, location: str | None) -> str:
@@ -459,15 +470,27 @@ class LakeArchive:
     def delete(self, trace_ids: Sequence[str], on_failed: OnFailed | None = None) -> list[str]:
         """Delete traces from the tracking store and the repository; return the deleted ones.
 
-        Their rows in the lake's tables stay. `on_failed` is called for each trace that stays, for example because the
-        repository cannot be opened. Without it, the first such error is raised after the other traces are deleted.
+        Their rows in the lake's tables stay. A trace that an archiver or a restore moves meanwhile is looked up again.
+        `on_failed` is called for each trace that stays, for example because the repository cannot be opened. Without
+        it, the first such error is raised after the other traces are deleted.
         """
-        objects: ObjectStore | _errors.TracelakeError | None
-        try:
-            objects = self._repository_of(trace_ids)
-        except _errors.TracelakeError as error:
-            objects = error
-        return delete_traces(self._store, objects, trace_ids, on_failed)
+        deleted: list[str] = []
+        failed: dict[str, _errors.TracelakeError] = {}
+        remaining: Sequence[str] = trace_ids
+        for _ in range(_DELETE_TRIES):
+            objects: ObjectStore | _errors.TracelakeError | None
+            try:
+                objects = self._repository_of(remaining)
+            except _errors.TracelakeError as error:
+                objects = error
+            for trace_id in remaining:
+                failed.pop(trace_id, None)
+            deleted += delete_traces(self._store, objects, remaining, failed.__setitem__)
+            remaining = [each for each, why in failed.items() if isinstance(why, _errors.ContentionError)]
+            if not remaining:
+                break
+        _report(failed, on_failed)
+        return deleted
 
     def packs_with(self, trace_ids: Collection[str]) -> dict[str, set[str]]:
         """Return the packs that contain one of these traces, each with the other traces whose archive it is.

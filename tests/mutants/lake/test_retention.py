@@ -11,6 +11,8 @@ import pytest
 
 import tracelake
 from tests.lake import test_retention
+from tracelake._errors import ContentionError
+from tracelake.archive import service
 from tracelake.lake.lake import Lake
 from tracelake.lake.retention import Retention
 from tracelake.tables import retention
@@ -74,3 +76,11 @@ def test_broken_retention_is_noticed(
         pytest.raises(AssertionError),
     ):
         check(lake)
+
+
+def test_a_single_look_at_a_moved_trace_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The test fails if a deletion does not look up again a trace that the archiver moved."""
+    with tracelake.init(tmp_path / "lake") as lake:
+        lake.hot.set_up(f"sqlite://{tmp_path / 'tracking.db'}")
+        with mock.patch.object(service, "_DELETE_TRIES", 1), pytest.raises(ContentionError):
+            test_retention.test_trace_that_is_archived_meanwhile_is_deleted(lake, monkeypatch)
