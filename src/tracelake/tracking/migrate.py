@@ -1,4 +1,4 @@
-"""Schema of the tracking store: its creation, or migration to this release's revision, in one transaction.
+"""Schema migrations of the tracking store, from any revision to this release's, in one transaction.
 
 A killed migration leaves the previous revision. Each process takes a lock first: SQLite's write lock, or a PostgreSQL
 advisory lock with a fixed number. If several processes start at once, one migrates, and the others find the work done.
@@ -42,11 +42,11 @@ _LOCK: Final = 0x544C5452
 """Number of the PostgreSQL advisory lock for migrations: TLTR."""
 
 
-def migrate(database: TrackingDatabase) -> None:
-    """Create the tables, or migrate them to HEAD. Raises StorageError if the database fails, and UsageError for an
-    unknown revision."""
+def migrate(database: TrackingDatabase, revision: str = HEAD) -> None:
+    """Migrate the tables to a revision. Raises StorageError if the database fails, and UsageError for an unknown
+    revision."""
     with database.reading() as connection:
-        if current(connection) == HEAD:
+        if current(connection) == revision:
             return
     with database.writing() as connection, _patiently(database, connection):
         if not database.is_sqlite:
@@ -55,7 +55,7 @@ def migrate(database: TrackingDatabase) -> None:
             connection.execute(text("SET TRANSACTION ISOLATION LEVEL READ COMMITTED"))
             connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
         before = current(connection)
-        if before == HEAD:
+        if before == revision:
             return
         # Nearly every start returns above, and importing this library takes a tenth of a start.
         from alembic import command  # noqa: PLC0415
@@ -65,17 +65,13 @@ def migrate(database: TrackingDatabase) -> None:
         config = Config()
         config.set_main_option("script_location", str(_SCRIPTS).replace("%", "%%"))
         config.attributes["connection"] = connection
-        if before is None:
-            metadata.create_all(connection, checkfirst=False)
-            command.stamp(config, HEAD)
-            return
         revisions = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
-        if before not in revisions:
+        if before is not None and before not in revisions:
             raise UsageError(
-                f"{database.name} has revision {before} of the tracking store, and this release reads "
-                f"{min(revisions)} to {HEAD}; use the release that wrote it"
+                f"{database.name} has revision {before} of the tracking store, and this release reads up to "
+                f"{HEAD}; use the release that wrote it, or a newer one"
             )
-        command.upgrade(config, HEAD)
+        command.upgrade(config, revision)
 
 
 def add_mirrors(database: TrackingDatabase) -> None:

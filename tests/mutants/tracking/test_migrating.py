@@ -9,6 +9,15 @@ from tests.storage.servers.postgres import PostgresServer
 from tests.tracking import test_migrating
 from tracelake.tracking import migrate as migrating
 from tracelake.tracking.migrate import migrate
+from tracelake.tracking.migrations.copying import hold
+
+
+def test_a_copy_without_a_lock_is_noticed(postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The test fails if a revision copies a table without locking it."""
+    broken = Mutation("what is copied is held", hold, rewrite("if _1: ...", "if not _1: ..."))
+    assert_caught(
+        broken, lambda: test_migrating.test_what_is_being_written_is_copied_too(postgres, monkeypatch, "0004")
+    )
 
 
 def test_the_isolation_of_a_migration_is_its_own(
@@ -17,7 +26,7 @@ def test_the_isolation_of_a_migration_is_its_own(
     """The test fails if a migration uses the server's default isolation."""
     broken = Mutation("isolation", migrate, rewrite("_1.a(_2(_))", "_1.a(_2('SELECT 1'))"))
     assert_caught(
-        broken, lambda: test_migrating.test_changes_of_another_process_are_seen(postgres, monkeypatch)
+        broken, lambda: test_migrating.test_what_is_being_written_is_copied_too(postgres, monkeypatch, "0004")
     )
 
 

@@ -93,3 +93,8 @@ def _make_table() -> list[str]:
         _NEW, *columns, _checksum("previews_checksum"), sa.PrimaryKeyConstraint("lake", "trace_id")
     )
     return [column.name for column in columns]
+
+
+def downgrade() -> None:
+    """Refuse to downgrade."""
+    raise NotImplementedError("a newer tracking store is read by a newer release")
