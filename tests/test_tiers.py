@@ -82,6 +82,23 @@ def test_what_is_large_and_new_counts_for_what_is_older() -> None:
     assert due([9, 1, 1], 3) == range(0)
 
 
+def test_a_merge_that_makes_another_due_includes_it() -> None:
+    """A piece is not moved twice in a row: what one merge completes is merged with it, within the limit."""
+    assert due([16, 4, 4, 4, 1, 1, 1, 1], 4) == range(1, 8)
+    assert due([16, 16, 16, 4, 4, 4, 1, 1, 1, 1], 4) == range(10)
+    assert due([4, 4, 1, 1, 1, 1], 4) == range(2, 6), "the older run stays incomplete"
+    assert due([40, 40, 40, 1, 1, 1, 1], 4) == range(3, 7), "the merged one is of another class"
+    assert due([16, 16, 16, *[1] * 16], 4) == range(3, 19), "no more than the limit"
+    moves = 0
+    there: list[int] = []
+    for _ in range(64):
+        there.append(1)
+        while run := due(there, 4):
+            moves += sum(there[run.start : run.stop])
+            there[run.start : run.stop] = [sum(there[run.start : run.stop])]
+    assert (there, moves) == ([64], 3 * (3 * 4 + 16) + 3 * 4 + 64)
+
+
 PER_WINDOW = 150
 """Items of a window."""
 

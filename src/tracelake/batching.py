@@ -88,11 +88,27 @@ def due_when_idle(sizes: Sequence[int], share: int) -> range:
 
 
 def due(sizes: Sequence[int], fan_out: int) -> range:
-    """Return the oldest run of at least `fan_out` items, cut to `fan_out` squared; empty if no run is due."""
-    for run in runs(sizes, fan_out):
+    """Return the oldest run of at least `fan_out` items, cut to `fan_out` squared; empty if no run is due.
+
+    If the merged item would make the run before it due, the items of both are merged at once.
+    """
+    alike_runs = runs(sizes, fan_out)
+    for number, run in enumerate(alike_runs):
         if len(run) >= fan_out:
-            return run[: fan_out**2]
+            return with_older_runs(sizes, alike_runs[:number], run[: fan_out**2], fan_out)
     return range(0)
+
+
+def with_older_runs(sizes: Sequence[int], older_runs: Sequence[range], run: range, fan_out: int) -> range:
+    """Extend a due run by the older runs that its merged item would make due, up to `fan_out` squared items."""
+    size = sum(sizes[run.start : run.stop])
+    for older in reversed(older_runs):
+        older_sizes = sizes[older.start : older.stop]
+        is_due = len(older) + 1 >= fan_out and class_of(size, fan_out) >= class_of(max(older_sizes), fan_out)
+        if not is_due or run.stop - older.start > fan_out**2:
+            break
+        run, size = range(older.start, run.stop), size + sum(older_sizes)
+    return run
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ import pytest
 
 from tests import test_tiers
 from tests.mutants.mutation import Mutation, assert_caught, rewrite, rule_of
+from tracelake import batching
 from tracelake.batching import Windows, due, runs
 
 
@@ -25,6 +26,21 @@ from tracelake.batching import Windows, due, runs
 def test_each_rule_is_needed(broken: Mutation, sizes: Callable[[int], int]) -> None:
     """Without any one rule, too many pieces remain, or rows move too often."""
     assert_caught(broken, partial(test_tiers.test_few_are_left_and_a_row_is_moved_few_times, sizes))
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        Mutation("what is completed is included", due, rewrite("_(_, _, _1, _)", "_1")),
+        Mutation("in bounds", batching.with_older_runs, rewrite("_1 ** 2", "_1 ** 3")),
+        Mutation("of one class", batching.with_older_runs, rewrite("_ >= a(_1, b)", "True")),
+        Mutation("of a whole run", batching.with_older_runs, rewrite("len(_) + 1 >= _", "True")),
+    ],
+    ids=rule_of,
+)
+def test_each_rule_of_further_runs_is_needed(broken: Mutation) -> None:
+    """The check fails if the rule is broken."""
+    assert_caught(broken, test_tiers.test_a_merge_that_makes_another_due_includes_it)
 
 
 @pytest.mark.parametrize(
