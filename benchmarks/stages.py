@@ -3,6 +3,7 @@
     python benchmarks/stages.py                                   # the two real files
     python benchmarks/stages.py --files 'x/*.gz' --json
     python benchmarks/stages.py --small --stored 0 100000 1000000  # transactions of 5 spans in 5 traces
+    python benchmarks/stages.py --outbox agents.otlp.jsonl.gz      # 1,500 LLM spans that a server stored
     python benchmarks/stages.py --overlap --cut-bytes 500000       # wall: T+1 read while T is published, and not
 
 Of the files, the second of two rounds is told. Of small transactions it is the mean of 64 (`--transactions`), so that
@@ -21,16 +22,22 @@ import random
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any, Final
 from unittest import mock
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
 import tracelake
+from benchmarks.cost import SpanMaker
 from tracelake import Lake
+from tracelake.otlp.partition import take_apart
 from tracelake.pipeline.input_queue import in_thread
 from tracelake.tasks.runners import InProcess
+from tracelake.tracking.store import TracedRequest
 
 DATA: Final = Path(__file__).resolve().parents[2] / "shared" / "data"
 FILES: Final = [str(DATA / name) for name in ("microservices.otlp.jsonl.gz", "agents.otlp.jsonl.gz")]
@@ -152,6 +159,25 @@ def of_small(stored: int, transactions: int) -> dict[str, float]:
     return {stage: seconds / transactions for stage, seconds in found.items()}
 
 
+def of_outbox(texts: Path, spans: int, transactions: int) -> dict[str, float]:
+    """Return the seconds of a transaction of LLM spans (see `cost.py`), ten a request, that a server stored."""
+    maker, watch, found = SpanMaker("llm", texts, 0), Stopwatch(), defaultdict[str, float](float)
+    with tempfile.TemporaryDirectory() as folder, tracelake.init(Path(folder) / "lake") as lake:
+        store = lake.hot.set_up()
+        with watch.watching(), closing(lake.pipeline(runner=InProcess())) as pipeline:
+            for number in range(WARM + transactions):
+                for _ in range(spans // 40):
+                    bodies = [maker.request(10).body for _ in range(4)]
+                    store.write(
+                        [TracedRequest("protobuf", body, take_apart("protobuf", body)) for body in bodies]
+                    )
+                watch.start()
+                pipeline.run_once()
+                for stage, seconds in watch.stop().items():
+                    found[stage] += seconds * (number >= WARM)
+    return {stage: seconds / transactions for stage, seconds in found.items()}
+
+
 def _ingest(lake: Lake, file: Path, random_ids: random.Random, spans: int) -> None:
     words = [f"word{number}" for number in range(3_000)]
     with file.open("w") as opened:
@@ -226,6 +252,9 @@ def main() -> None:
     parser.add_argument("--small", action="store_true", help="transactions of five spans")
     parser.add_argument("--stored", nargs="+", type=int, default=[0, 100_000, 1_000_000])
     parser.add_argument("--transactions", type=int, default=64)
+    parser.add_argument(
+        "--outbox", type=Path, metavar="TEXTS", help="transactions of 1,500 LLM spans of a server"
+    )
     parser.add_argument("--overlap", action="store_true", help="wall, with overlap and without")
     parser.add_argument("--cut-bytes", type=int, default=500_000, help="of an input; a transaction has two")
     parser.add_argument("--rounds", type=int, default=3)
@@ -236,7 +265,9 @@ def main() -> None:
         found = of_overlap(options.files, options.cut_bytes, options.rounds, options.master)
         sys.stdout.write(json.dumps(found) + "\n")
         return
-    if options.small:
+    if options.outbox:
+        runs = {"1,500 LLM spans": of_outbox(options.outbox, 1_500, options.transactions)}
+    elif options.small:
         runs = {f"{stored:,} stored": of_small(stored, options.transactions) for stored in options.stored}
     else:
         runs = of_files(options.files)
