@@ -235,10 +235,8 @@ def read_doc(name: str) -> Passage:
     return Passage(name, doc)
 
 
-def compose(
-    question: str, passages: Sequence[Passage], sentences_max: int = 2
-) -> tuple[str, tuple[str, ...]]:
-    """Return an answer of the sentences that share most words with the question, and their sources."""
+def compose(question: str, passages: Sequence[Passage]) -> tuple[str, tuple[str, ...]]:
+    """Return an answer of the two sentences that share most words with the question, and their sources."""
     question_words = set(words(question))
     scores: dict[str, tuple[float, str]] = {}
     for rank, passage in enumerate(passages):
@@ -250,7 +248,7 @@ def compose(
             score = (shared + in_name) / (1 + rank / 2) + (position == 0) - len(sentence) / 400
             if shared + in_name:
                 scores.setdefault(" ".join(sentence.split()), (score, passage.name))
-    best = sorted(scores.items(), key=lambda item: -item[1][0])[:sentences_max]
+    best = sorted(scores.items(), key=lambda item: -item[1][0])[:2]
     if not best:
         return "The documentation says nothing about that.", ()
     sources = tuple(dict.fromkeys(name for _, (_, name) in best))

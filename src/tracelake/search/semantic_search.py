@@ -39,16 +39,16 @@ _SEMANTIC_RESULTS_KEPT: Final = 8
 """Results of semantic searches that a searcher caches for further pages."""
 
 
-def fused(rankings: Sequence[Sequence[int]], smoothed: int = 60) -> list[tuple[int, float]]:
+def fused(rankings: Sequence[Sequence[int]]) -> list[tuple[int, float]]:
     """Return the rows of all rankings with their scores, best first. A score is the sum of 1 / (60 + rank), ranks
     from 1.
 
-    Rows with equal scores are ordered by number. `smoothed` is the constant of the paper.
+    Rows with equal scores are ordered by number. 60 is the constant of the paper.
     """
     scores: defaultdict[int, float] = defaultdict(float)
     for ranking in rankings:
         for rank, row in enumerate(ranking, 1):
-            scores[row] += 1 / (smoothed + rank)
+            scores[row] += 1 / (60 + rank)
     return sorted(scores.items(), key=lambda one: (-one[1], one[0]))
 
 

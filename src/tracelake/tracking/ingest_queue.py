@@ -202,14 +202,9 @@ class TrackingDoor(RequestGroups):
     takes_apart: ClassVar[bool] = True
     noun: ClassVar[str] = "the tracking store"
 
-    def __init__(
-        self,
-        store: TrackingStore,
-        ack_timeout_s: float = limits.INBOX_ACK_TIMEOUT_S,
-        group_max_bytes: int | None = None,
-    ) -> None:
+    def __init__(self, store: TrackingStore, group_max_bytes: int | None = None) -> None:
         """Start the queue of a store; `group_max_bytes` limits the requests of one transaction."""
-        super().__init__(ack_timeout_s, group_max_bytes)
+        super().__init__(limits.INBOX_ACK_TIMEOUT_S, group_max_bytes)
         self._tracking = store
 
     def check(self) -> None:
