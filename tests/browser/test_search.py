@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Browser, Page, expect
 
 from tests.browser.conftest import serving
 from tests.browser.lake_to_look_at import HOSTILE
+from tests.browser.test_trace_page import check_look, looking
 from tests.datasets.conversations import a_lake, ingest, talk
+from tests.server.fake_lake import FakeLake
 
 
 @pytest.fixture(scope="module")
@@ -104,3 +106,18 @@ def test_an_error_points_at_the_character(page: Page, search_site: str) -> None:
     expect(page.locator(".problem")).to_contain_text(
         "at character 8: there is no field 'sevrice'; did you mean service?"
     )
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1440, 390])
+def test_axe_finds_nothing_on_search_and_empty_pages(
+    browser: Browser, search_site: str, width: int, scheme: str
+) -> None:
+    """That is so for hits, no hits, a broken query, an unknown address, and each list of a lake without traces."""
+    with serving(FakeLake([])) as empty_site, looking(browser, width, scheme) as page:
+        for path in ("/search", "/search?q=refund", "/search?q=absent", "/search?q=refund+AND", "/unknown"):
+            page.goto(f"{search_site}{path}")
+            check_look(page, path, width)
+        for path in ("/", "/traces", "/sessions", "/users", "/search", "/datasets"):
+            page.goto(f"{empty_site}{path}")
+            check_look(page, f"empty {path}", width)

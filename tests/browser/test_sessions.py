@@ -204,6 +204,23 @@ def test_a_click_on_the_chart_opens_its_interval(page: Page, desk_site: str) -> 
     expect(page.locator(".figures dd").first).to_have_text("1")
 
 
+@pytest.mark.parametrize("width", [1440, 390])
+def test_the_overview_is_split(browser: Browser, desk_site: str, width: int) -> None:
+    """The user chooses a column, and each chart shows its values; on a phone the filters open by a tap."""
+    with looking(browser, width, "light") as page:
+        page.goto(desk_site)
+        expect(page.locator("select[name=split]")).to_be_visible(visible=width > 900)
+        if width < 900:
+            page.click("text=Filters")
+        page.select_option("select[name=split]", "type")
+        page.click(".filters > button")
+        page.wait_for_url("**split=type**")
+        expect(page.locator(".plot canvas").first).to_be_visible()
+        expect(page.locator(".plot figcaption span").first).to_have_text("Spans")
+        expect(page.locator(".plot").first.locator(".u-series")).to_contain_text(["LLM"])
+        check_look(page, "split", width)
+
+
 def test_charts_without_scripts(browser: Browser, desk_site: str) -> None:
     """Without JavaScript the table of intervals is in place of the charts."""
     with browser.new_context(java_script_enabled=False) as context:
