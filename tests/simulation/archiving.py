@@ -1,5 +1,5 @@
-"""Archive passes concurrent with writers, restores, deletions and sweeps: the real SQL on a real SQLite (PROTOCOLS
-§4).
+"""Archive passes concurrent with writers, restores, deletions, erasures and sweeps: the real SQL on a real SQLite
+(PROTOCOLS §4).
 
 Each transaction is one atomic step, as on a database, and so is each call on the repository. Sweeps have no grace
 period here, so they also delete uploads in progress.
@@ -12,28 +12,37 @@ import contextlib
 import hashlib
 import sqlite3
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from functools import cache, partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final, NamedTuple, TypeVar
 
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, TracesData
 from sqlalchemy import Connection
 
 from tests.simulation.scenarios import require
+from tests.simulation.versions import Before
 from tracelake._errors import ContentionError, DamageError, NotFoundError, StorageError
 from tracelake.archive import archive_pass
 from tracelake.archive.archive_pass import ObjectRepository, archive_batch, sweep
 from tracelake.archive.model import LayoutName
 from tracelake.archive.protocol import LIVE
-from tracelake.archive.repositories import is_ours, path_in, read_archived
-from tracelake.archive.service import delete_traces, restore_trace
+from tracelake.archive.repositories import is_ours, is_pack, path_in, read_archived, traces_of_pack
+from tracelake.archive.service import LakeArchive, delete_traces, restore_trace
 from tracelake.archive.store import ArchiveStore
+from tracelake.erasure.protocol import ErasureRecord
+from tracelake.erasure.store import ErasureStore
+from tracelake.lake import erasure as lake_erasure
+from tracelake.lake.erasure import Erasures
 from tracelake.otlp.partition import take_apart
 from tracelake.storage import ObjectStore
+from tracelake.storage.local import MemoryKeyValueStore, MemoryObjectStore
 from tracelake.testing import Actor, Process, Run, Scenario
+from tracelake.testing.simulation import Simulated, StandIn
 from tracelake.testing.stores import Call, Touch
 from tracelake.tracking.database import TrackingDatabase
+from tracelake.tracking.erasure import ErasedTraces
 from tracelake.tracking.migrate import migrate
 from tracelake.tracking.schema import ARCHIVE_REPO, metadata
 from tracelake.tracking.store import TracedRequest, TrackingStore, unpacked
@@ -61,6 +70,68 @@ def tracking() -> TrackingStore:
     atexit.register(folder.cleanup)
     atexit.register(database.close)
     return TrackingStore(database, "simulated")
+
+
+class ErasedRows(ErasedTraces):
+    """Rows of erased traces; each change passes the scheduler."""
+
+    def __init__(self, process: Process) -> None:
+        super().__init__(tracking().database, tracking().lake, tracking().lake_id)
+        self._process = process
+
+    def refuse(self, trace_ids: Collection[str]) -> None:
+        """See `ErasedTraces`."""
+        write(self._process, "refuse", lambda: super(ErasedRows, self).refuse(trace_ids))
+
+    def delete(self, trace_ids: Collection[str]) -> int:
+        """See `ErasedTraces`."""
+        return write(self._process, "delete", lambda: super(ErasedRows, self).delete(trace_ids))
+
+
+class SimulatedArchive(LakeArchive):
+    """The archive of an eraser."""
+
+    def __init__(self, process: Process) -> None:
+        super().__init__(tracking(), "simulated", NO_TABLES)
+        self._store = SimulatedArchiveStore(process)
+        self._objects = process.objects
+
+    def _repository_of(self, trace_ids: Sequence[str]) -> ObjectStore:
+        del trace_ids
+        return self._objects
+
+    def _repository_or_none(self) -> ObjectStore:
+        return self._objects
+
+
+class ArchiveErasures(Erasures):
+    """Erasures of a lake without tables."""
+
+    def __init__(self, process: Process) -> None:
+        key_value, objects = MemoryKeyValueStore(), MemoryObjectStore()
+        opened: Any = SimpleNamespace(
+            key_value=key_value,
+            objects=objects,
+            erasures=ErasureStore(key_value, objects),
+            config=SimpleNamespace(buckets=1),
+            process=process,
+        )
+        super().__init__(opened, SimpleNamespace(store=tracking()))  # type: ignore[arg-type]
+        self._process = process
+
+    def _tracking(self) -> ErasedTraces:
+        return ErasedRows(self._process)
+
+    def erase_archived(self, trace_id: str) -> bool:
+        """Delete a trace from the tracking store and the archive; return whether nothing of it is left."""
+        ids = frozenset([trace_id])
+        record = ErasureRecord(
+            id="e", criterion="trace", value="", requested="", traces=1, path=self._store.put_ids("e", ids)
+        )
+        self._store.add(record)
+        record = self._delete_tracking(record)
+        archive_pass.sweep(SimulatedArchiveStore(self._process), self._process.objects, FOREVER_NS, is_ours)
+        return not record.damaged_packs and self._tracking().count(ids) == 0
 
 
 class Answer:
@@ -130,6 +201,7 @@ TABLES: Final = {
     "trace_parts": "trace_id, sequence, size_bytes",
     "archive_objects": "path, state, traces",
     "outbox": "sequence, lake",
+    "trace_metadata": "trace_id, key",
 }
 """Columns that distinguish database states, without times."""
 OF_TRACES: Final = {name: columns for name, columns in TABLES.items() if name != "archive_objects"}
@@ -246,17 +318,27 @@ class ArchivingScenario(Scenario):
         others: tuple[str, ...] = (),
         layout: LayoutName = "trace",
     ) -> None:
-        """`others` are of `restore`, `delete`, `sweep`, with a number if there are two."""
+        """`others` are of `restore`, `delete`, `erase`, `sweep`, with a number if there are two."""
         self._archivers, self._rounds, self._traces, self._writes = archivers, rounds, traces, writes
         self._others, self._layout = others, layout
 
     def actors(self) -> list[Actor]:
-        named = {"restore": self._restore, "delete": self._delete, "sweep": self._sweep}
+        named = {
+            "restore": self._restore,
+            "delete": self._delete,
+            "erase": self._erase,
+            "sweep": self._sweep,
+        }
         return [
             *(Actor(f"archiver-{index}", self._archive) for index in range(self._archivers)),
             *([Actor("writer", self._write)] if self._writes else []),
             *(Actor(other, named[other.partition("-")[0]]) for other in self._others),
         ]
+
+    def stand_ins(self, run: Run) -> Sequence[StandIn]:
+        """Let an eraser open the simulated archive."""
+        del run
+        return [(lake_erasure, "open_archive", lambda opened: SimulatedArchive(opened.process))]
 
     def prepare(self, run: Run) -> None:
         """Store a span of each trace, and an attachment next to its archive."""
@@ -318,6 +400,13 @@ class ArchivingScenario(Scenario):
     def _sweep(self, process: Process) -> None:
         archive_pass.sweep(SimulatedArchiveStore(process), process.objects, FOREVER_NS, is_ours)
 
+    def _erase(self, process: Process) -> None:
+        for _ in range(10):
+            with contextlib.suppress(ContentionError, StorageError):
+                if ArchiveErasures(process).erase_archived(self._ids()[0]):
+                    process.notes["erased"] = True
+                    return
+
     # Rules
 
     def invariant(self, run: Run) -> None:
@@ -327,13 +416,15 @@ class ArchivingScenario(Scenario):
         for number, acknowledged in run.notes["acknowledged"].items():
             each = stored.get(trace_id(number))
             if each is None:
-                require("delete" in self._others, f"trace {number} is gone")
+                is_first = number == 0 and not {"delete", "erase"}.isdisjoint(self._others)
+                require(is_first, f"trace {number} is gone")
                 continue
             data = each.data
             if each.is_archived:
                 require(not data, f"trace {number} is archived, and in the store as well")
                 data = read_archived(run.direct_objects, *each.place)
-            if "delete" not in self._others:  # it may come between a write and its reply
+            # A deletion may come between a write and its reply.
+            if "delete" not in self._others and (number or "erase" not in self._others):
                 lost = acknowledged - spans_in(data)
                 require(not lost, f"spans {sorted(lost)} of trace {number} were acknowledged, and are lost")
 
@@ -341,6 +432,8 @@ class ArchivingScenario(Scenario):
         """After a last sweep no orphan exists, after a last pass nothing is hot, and each object's trace count is
         right."""
         store = ArchiveStore(tracking())
+        if "erase" in self._others:
+            self._finish_erasure(run)
         sweep(store, run.direct_objects, FOREVER_NS, is_ours)
         self._agree(run.direct_objects)
         archive_batch(
@@ -352,6 +445,20 @@ class ArchivingScenario(Scenario):
         )
         self._agree(run.direct_objects)
         self.invariant(run)
+
+    def _finish_erasure(self, run: Run) -> None:
+        """End an erasure that was killed. No object then has the trace."""
+        direct: Any = SimpleNamespace(
+            _run=run, call=lambda call: call.effect(), objects=run.direct_objects, notes=run.notes
+        )
+        with Simulated(Before(), others=self.stand_ins(run)):
+            if not run.notes.get("erased"):
+                self._erase(direct)
+        require(run.notes.get("erased", False), "the erasure is not finished")
+        erased = self._ids()[0]
+        for path in set(run.objects.objects) - {ATTACHMENT}:
+            content_of = traces_of_pack(run.direct_objects, path) if is_pack(path) else [path]
+            require(not any(erased in each for each in content_of), f"{path} has the erased trace")
 
     def _agree(self, objects: ObjectStore) -> None:
         named: dict[str, int] = {}
@@ -367,3 +474,6 @@ class ArchivingScenario(Scenario):
 
 def _no_tables(trace_id: str) -> bytes:
     raise StorageError(f"no tables here have trace {trace_id}")
+
+
+NO_TABLES: Final[Any] = SimpleNamespace(spans=_no_tables)

@@ -75,6 +75,10 @@ def _packed() -> ArchivingScenario:
     return ArchivingScenario(archivers=1, traces=2, writes=0, others=("delete",), layout="pack")
 
 
+def _erased() -> ArchivingScenario:
+    return ArchivingScenario(archivers=2, traces=2, writes=2, others=("erase",), layout="pack")
+
+
 ARCHIVE_MUTANTS: Final = [
     _mutant(
         "no generation check",
@@ -168,5 +172,19 @@ ARCHIVE_MUTANTS: Final = [
             rewrite("_1 and _ and _", "_1 and True"),
         ),
         scenario=lambda: ArchivingScenario(archivers=1, writes=0, others=("delete",)),
+    ),
+    _mutant(
+        "a pack with an erased trace is finalized",
+        200,
+        scenario=_erased,
+        store__erased_among=lambda *_: set(),
+        faults=Faults(),
+    ),
+    _mutant(
+        "an eraser looks only into the packs that its traces name",
+        200,
+        scenario=_erased,
+        service__LakeArchive__packs_with=lambda *_: {},
+        faults=Faults(),
     ),
 ]

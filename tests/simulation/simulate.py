@@ -79,6 +79,7 @@ SCENARIOS: tuple[Scenario, ...] = (
     TrimmingScenario(),
     QuarantineTrimmingScenario(),
     ArchivingScenario(2, rounds=2, traces=2, writes=3, others=("restore", "delete", "sweep")),
+    ArchivingScenario(2, rounds=2, traces=2, writes=3, others=("restore", "erase", "sweep"), layout="pack"),
     OutboxScenario(
         [[[(0, 1)], [(1, 0)]], [[(1, 1), (0, 2)]]],
         replicas=2,

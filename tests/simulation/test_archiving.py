@@ -10,6 +10,7 @@ from tests.simulation.mutants import Mutant
 from tracelake.testing import Faults, explore, search
 
 ALL = ("restore", "delete", "sweep")
+ERASING = ("restore", "erase", "sweep")
 FAULTS = Faults(kills=3, lost=4, late=2)
 
 
@@ -39,11 +40,12 @@ def test_a4_every_schedule_with_a_fault(faults: Faults, others: tuple[str, ...])
 
 @pytest.mark.parametrize("layout", ["trace", "pack"])
 @pytest.mark.parametrize("seed", [1, 1_000])
-def test_a4_a10_random_schedules_of_all_actors(layout: str, seed: int) -> None:
-    """A4, A10, A12: archivers, writer, restore, delete and sweep keep the rules under kills, lost replies and late
-    writes."""
+@pytest.mark.parametrize("others", [ALL, ERASING], ids=["delete", "erase"])
+def test_a4_a10_random_schedules_of_all_actors(layout: str, seed: int, others: tuple[str, ...]) -> None:
+    """A4, A10, A12: archivers, writer, restore, delete, erase and sweep keep the rules under kills, lost replies and
+    late writes. No object keeps an erased trace."""
     scenario = ArchivingScenario(
-        2, rounds=2, traces=2, writes=3, others=ALL, layout="pack" if layout == "pack" else "trace"
+        2, rounds=2, traces=2, writes=3, others=others, layout="pack" if layout == "pack" else "trace"
     )
     report = search(scenario, FAULTS, seed=seed, schedules_max=25)
     assert report.failures == []
