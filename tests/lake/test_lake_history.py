@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import logging
+import random
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
+from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 from pyspark.sql.streaming.datasource import ReadMaxFiles
 from pyspark.sql.types import StructType
 from typer.testing import CliRunner
@@ -25,6 +28,7 @@ from tracelake.cli import app
 from tracelake.context import LakeContext
 from tracelake.datasets.files import write_file
 from tracelake.datasets.model import Example, Provenance, example_path, to_bytes
+from tracelake.lake import maintenance
 from tracelake.lake.maintenance import CollectionLoop, Maintenance
 from tracelake.location import open_location
 from tracelake.results import GcReport
@@ -251,3 +255,64 @@ def test_gc_can_be_switched_off(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> 
     with days_later(40):
         CollectionLoop(lake.maintenance).turn()
     assert len([c for c in lake.log() if "transaction" in c.metadata]) == 12
+
+
+_WORDS = [f"{random.Random(number).getrandbits(30):x}" for number in range(4_000)]
+
+
+def spans_of(minute: int) -> bytes:
+    """Return a request of 100 spans with texts of 1 KB."""
+    chance, data = random.Random(minute), TracesData()
+    scope = data.resource_spans.add().scope_spans.add()
+    for number in range(100):
+        start_ns = time.time_ns() + number
+        span = scope.spans.add(
+            trace_id=random.Random(minute * 10 + number // 10).randbytes(16),
+            span_id=chance.randbytes(8),
+            name="work",
+            start_time_unix_nano=start_ns,
+            end_time_unix_nano=start_ns + 1_000,
+        )
+        text = " ".join(chance.choices(_WORDS, k=150))
+        span.attributes.add(key="input.value").value.string_value = text
+    return data.SerializeToString()
+
+
+@pytest.mark.slow
+def test_an_hour_of_small_transactions_takes_no_more_space_than_its_live_data(tmp_path: Path) -> None:
+    """With history that expires after 7 minutes, an hour of transactions leaves tables and index of at most 1.15 times
+    their size after one load. The number of objects is bounded at any time."""
+    real, real_ns = time.time, time.time_ns
+    clock = SimpleNamespace(ahead_s=-float(DAY_S))
+
+    def size(lake: Lake) -> tuple[int, int]:
+        objects, size_bytes = zip(stored(lake, "shards/"), stored(lake, "search/"), strict=True)
+        return sum(objects), sum(size_bytes)
+
+    def settle(lake: Lake) -> int:
+        lake.maintenance.compact(runner=InProcess())
+        clock.ahead_s += 3_600
+        for _ in range(3):
+            lake.maintenance.gc(epoch_min_s=0)
+        return size(lake)[1]
+
+    with (
+        mock.patch("time.time", side_effect=lambda: real() + clock.ahead_s),
+        mock.patch("time.time_ns", side_effect=lambda: real_ns() + int(clock.ahead_s * 1e9)),
+        mock.patch.object(maintenance, "find_history", return_value=(420.0, 0.0)),
+    ):
+        with tracelake.init(tmp_path / "hour") as lake:
+            for minute in range(60):
+                file = tmp_path / f"{minute}.pb"
+                file.write_bytes(spans_of(minute))
+                lake.ingest(file, runner=InProcess())
+                clock.ahead_s += 60
+                if minute % 7 == 6:
+                    lake.maintenance.gc(epoch_min_s=0)
+                    assert size(lake)[0] <= 100, minute
+                    assert len(lake.log(limit=1_000)) <= 10, minute
+            after_hour = settle(lake)
+            assert lake.table("spans").info().rows == 6_000
+        with tracelake.init(tmp_path / "load") as lake:
+            lake.ingest(str(tmp_path / "*.pb"), runner=InProcess())
+            assert after_hour <= 1.15 * settle(lake)
