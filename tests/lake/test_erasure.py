@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+import os
+import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -30,6 +32,7 @@ from tracelake.otlp.partition import take_apart
 from tracelake.pipeline.continuous import InboxPipeline
 from tracelake.pipeline.decode_task import staged_bytes
 from tracelake.pipeline.staging import STAGING
+from tracelake.search.finalize import Redactions
 from tracelake.tasks.runners import InProcess
 from tracelake.tracking.erasure import ErasedTraces
 from tracelake.tracking.store import TracedRequest, TrackingStore
@@ -461,6 +464,30 @@ def test_staged_rows_of_a_killed_pipeline_are_deleted(lake: tracelake.Lake, stor
     report = lake.erase(trace=trace_id(1))
     assert report.state == "finished"
     assert list(lake.objects.list(STAGING)) == []
+    assert lake.erasures.verify(report.id).findings == ()
+
+
+def test_a_staged_deletion_of_the_traces_is_deleted(
+    lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that applies retention rules is killed after it staged its list, beside the erasure. Staged rows of
+    other traces stay."""
+    fill(store, pipeline)
+    listed = {number: staged_bytes(pa.table({"trace_id": [trace_id(number)]})) for number in (1, 2)}
+    delete_replaced = Redactions.delete_replaced
+
+    def stage_before(redactions: Redactions) -> None:
+        for number, rows in listed.items():
+            path = f"{STAGING}list-{number}"
+            if lake.objects.head(path) is None:
+                lake.objects.put(path, rows.to_pybytes())
+                os.utime(lake.objects.local_path(path) or "", (time.time() + 60,) * 2)  # after the barrier
+        delete_replaced(redactions)
+
+    monkeypatch.setattr(Redactions, "delete_replaced", stage_before)
+    report = lake.erase(trace=trace_id(1))
+    assert report.state == "finished"
+    assert [info.path for info in lake.objects.list(STAGING)] == [f"{STAGING}list-2"]
     assert lake.erasures.verify(report.id).findings == ()
 
 

@@ -47,12 +47,12 @@ from tracelake.lake.maintenance import Maintenance
 from tracelake.limits.input import MIB
 from tracelake.location import in_memory
 from tracelake.pipeline.outputs.builtin import upper_of
-from tracelake.pipeline.staging import STAGING
+from tracelake.pipeline.staging import delete_staged
 from tracelake.results import ErasureCheck, ErasureReport, Finding
 from tracelake.scratch import delete_directory
 from tracelake.shards.compaction import Collector
 from tracelake.shards.rows import literal
-from tracelake.storage import KeyValueStore, ObjectStore, delete_all, open_key_value, open_objects
+from tracelake.storage import KeyValueStore, ObjectStore, open_key_value, open_objects
 from tracelake.storage.ports import CopiedStore
 from tracelake.tables.builtin import BUILT_IN, TABLE_SPANS
 from tracelake.tables.redaction import TableRedactor
@@ -490,10 +490,10 @@ class Erasures:
         self._index_of(record).redactions.delete_replaced()
         if self._hot.store is not None:
             open_archive(opened).sweep(0)  # uploads of killed archivers
-        # Their transactions are committed. A process that needs some nevertheless reads the input again.
-        staged_until_ms = record.barrier.get("staged_ms", 0)
-        staged = (info for info in opened.objects.list(STAGING) if info.modified_s * 1000 <= staged_until_ms)
-        delete_all(opened.objects, [info.path for info in staged])
+        # Transactions from before the barrier are committed. Newer rows may be those of a deletion of the traces.
+        scanner = ValueScanner(self._store.ids(record.path), ())
+        staged_until_s = record.barrier.get("staged_ms", 0) / 1000
+        delete_staged(opened.objects, staged_until_s, lambda data: bool(scanner.occurrences(data)))
         for _ in range(_COLLECTIONS):
             for name in BUILT_IN:
                 Collector(opened.shard(name), opened.key_value, opened.objects, ignore_leases=True).retired()

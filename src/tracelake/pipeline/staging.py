@@ -18,7 +18,7 @@ from typing import Final
 import pyarrow.parquet as pq
 
 from tracelake import limits
-from tracelake._errors import TracelakeError
+from tracelake._errors import NotFoundError, TracelakeError
 from tracelake.journal.model import ReadRange, Recorded, RecordedRange, Sources, Step, compress, inputs_of
 from tracelake.journal.protocol import compare
 from tracelake.otlp.prices import SHIPPED, PriceTable
@@ -206,6 +206,17 @@ def _delete_below(objects: ObjectStore, prefix: str, oldest_s: float | None = No
     with contextlib.suppress(TracelakeError, OSError):
         old = (info.path for info in objects.list(prefix) if oldest_s is None or info.modified_s < oldest_s)
         delete_all(objects, list(old))
+
+
+def delete_staged(objects: ObjectStore, until_s: float, is_erased: Callable[[bytes], bool]) -> None:
+    """Delete staged rows that were written up to a time, and newer ones with erased values.
+
+    A process that needs deleted rows nevertheless reads its input again.
+    """
+    for info in objects.list(STAGING):
+        with contextlib.suppress(NotFoundError):  # its pipeline has ended the transaction
+            if info.modified_s <= until_s or is_erased(objects.get(info.path)):
+                objects.delete(info.path)
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,9 @@ from tracelake.lake import erasure
 from tracelake.pipeline import driver
 from tracelake.pipeline.continuous import InboxPipeline
 from tracelake.pipeline.outputs import builtin
+from tracelake.pipeline.staging import delete_staged
 from tracelake.search.finalize import Redactions
+from tracelake.storage import ObjectStore
 from tracelake.storage.local import FileObjectStore
 from tracelake.tables import redaction
 from tracelake.tables.scan import Scan
@@ -111,6 +113,18 @@ def test_an_erasure_that_ends_before_a_late_transaction_is_caught(field: str) ->
 
     with mock.patch.object(test_protocol, "without_entry", wrong), pytest.raises(AssertionError):
         test_protocol.check_late_spans()
+
+
+def test_staged_rows_that_nobody_looks_into_are_caught(
+    lake: Lake, store: TrackingStore, pipeline: InboxPipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Staged rows that are newer than the erasure may be those of its traces."""
+
+    def by_time(objects: ObjectStore, until_s: float, _: object) -> None:
+        delete_staged(objects, until_s, lambda _: False)
+
+    with mock.patch.object(erasure, "delete_staged", by_time), pytest.raises(AssertionError):
+        test_erasure.test_a_staged_deletion_of_the_traces_is_deleted(lake, store, pipeline, monkeypatch)
 
 
 def test_a_store_that_forgets_erased_traces_is_caught(lake: Lake, store: TrackingStore) -> None:
