@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from itertools import count
@@ -206,3 +208,17 @@ def test_what_landed_late_is_looked_for_piece_by_piece(
     assert (lake.archive.sweep(0), lake.archive.sweep(0)) == (5, 0)
     assert lake.archive.restore(trace_id(8))
     assert lake.archive.restore(trace_id(9))
+
+
+def test_files_of_killed_archivers_are_deleted_after_a_day(folders: Iterator[Path]) -> None:
+    """An archiver that was killed while it wrote leaves a temporary file in the repository."""
+    lake = HotLake(next(folders), layout="trace", retention="1m")
+    with closing(lake.tracking), closing(lake.lake):
+        lake.write((1, 1))
+        lake.archive.run()
+        folder = lake.path / "archive" / ".tmp"
+        for name, age_s in (("old", 25 * 3600), ("new", 3600)):
+            (folder / name).write_bytes(b"spans")
+            os.utime(folder / name, (time.time() - age_s,) * 2)
+        lake.archive.sweep()
+        assert [file.name for file in folder.iterdir()] == ["new"]

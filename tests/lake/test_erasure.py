@@ -467,6 +467,28 @@ def test_staged_rows_of_a_killed_pipeline_are_deleted(lake: tracelake.Lake, stor
     assert lake.erasures.verify(report.id).findings == ()
 
 
+def test_files_of_killed_writers_are_deleted(
+    lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline
+) -> None:
+    """A killed writer leaves its temporary file in the lake or the archive repository. Only those with the trace go."""
+    fill(store, pipeline)
+    lake.archive.configure(layout="trace")
+    lake.archive.run(older_than="1d")
+    root = Path(lake.objects.local_path("x") or "").parent
+    folders = [root / ".tmp", root / "archive" / ".tmp"]
+    for folder in folders:
+        for number in (1, 2):
+            (folder / f"killed-{number}").write_bytes(payload((number, 1), text=SECRET))
+    report = lake.erase(trace=trace_id(1))
+    assert report.state == "finished"
+    for folder in folders:
+        assert [file.name for file in folder.iterdir()] == ["killed-2"]
+    assert lake.erasures.verify(report.id).findings == ()
+    (folders[0] / "killed-1").write_bytes(payload((1, 1)))
+    (finding,) = lake.erasures.verify(report.id).findings
+    assert finding.path.endswith("/.tmp/killed-1")
+
+
 def test_a_staged_deletion_of_the_traces_is_deleted(
     lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:

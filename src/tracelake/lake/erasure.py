@@ -52,7 +52,7 @@ from tracelake.results import ErasureCheck, ErasureReport, Finding
 from tracelake.scratch import delete_directory
 from tracelake.shards.compaction import Collector
 from tracelake.shards.rows import literal
-from tracelake.storage import KeyValueStore, ObjectStore, open_key_value, open_objects
+from tracelake.storage import FileObjectStore, KeyValueStore, ObjectStore, open_key_value, open_objects
 from tracelake.storage.ports import CopiedStore
 from tracelake.tables.builtin import BUILT_IN, TABLE_SPANS
 from tracelake.tables.redaction import TableRedactor
@@ -212,6 +212,9 @@ class ErasureScan:
                 continue  # deleted in the meantime
             except TracelakeError as error:
                 self._unread.append(f"{info.path}: {error}")
+        for file in objects.temporaries() if isinstance(objects, FileObjectStore) else ():
+            with suppress(FileNotFoundError):
+                self.check("file", str(file), file.read_bytes())
 
     def index(self, index: IndexRedactor) -> None:
         """Search all index parts for the trace ids, whose terms are compressed."""
@@ -488,12 +491,14 @@ class Erasures:
         """Delete the objects that no state names, also those that readers with a lease may still read."""
         opened, maintenance = self._opened, Maintenance(self._opened)
         self._index_of(record).redactions.delete_replaced()
-        if self._hot.store is not None:
-            open_archive(opened).sweep(0)  # uploads of killed archivers
-        # Transactions from before the barrier are committed. Newer rows may be those of a deletion of the traces.
         scanner = ValueScanner(self._store.ids(record.path), ())
-        staged_until_s = record.barrier.get("staged_ms", 0) / 1000
-        delete_staged(opened.objects, staged_until_s, lambda data: bool(scanner.occurrences(data)))
+        is_erased: Callable[[bytes], bool] = lambda data: bool(scanner.occurrences(data))  # noqa: E731
+        if self._hot.store is not None:
+            open_archive(opened).purge(is_erased)
+        if isinstance(opened.objects, FileObjectStore):
+            opened.objects.sweep_temporaries(is_erased=is_erased)
+        # Transactions from before the barrier are committed. Newer rows may be those of a deletion of the traces.
+        delete_staged(opened.objects, record.barrier.get("staged_ms", 0) / 1000, is_erased)
         for _ in range(_COLLECTIONS):
             for name in BUILT_IN:
                 Collector(opened.shard(name), opened.key_value, opened.objects, ignore_leases=True).retired()

@@ -245,17 +245,23 @@ class FileObjectStore:
         """Return the path of the object's file, whether or not it exists."""
         return self._file(path)
 
-    def sweep_temporaries(self, age_s: float = limits.TEMPORARY_FILE_AGE_MAX_S) -> int:
-        """Delete files of killed writers in `.tmp/` that are older than `age_s` seconds; return their number."""
+    def temporaries(self) -> tuple[Path, ...]:
+        """Return the files in `.tmp/`: those of killed writers, and of writers at work."""
+        with _failures("list", self._temporaries):
+            return tuple(Path(self._temporaries).iterdir())
+
+    def sweep_temporaries(
+        self,
+        age_s: float = limits.TEMPORARY_FILE_AGE_MAX_S,
+        is_erased: Callable[[bytes], bool] = lambda _: False,
+    ) -> int:
+        """Delete files in `.tmp/` that are older than `age_s` seconds, or have erased values; return their number."""
         swept = 0
-        with _failures("sweep", self._temporaries):
-            with os.scandir(self._temporaries) as entries:
-                files = list(entries)
-            for file in files:
-                with suppress(FileNotFoundError):
-                    if file.stat().st_mtime < time.time() - age_s:
-                        os.unlink(file)
-                        swept += 1
+        for file in self.temporaries():
+            with _failures("sweep", str(file)), suppress(FileNotFoundError):
+                if file.stat().st_mtime < time.time() - age_s or is_erased(file.read_bytes()):
+                    file.unlink()
+                    swept += 1
         return swept
 
     def _file(self, path: str) -> str:

@@ -127,6 +127,16 @@ def test_staged_rows_that_nobody_looks_into_are_caught(
         test_erasure.test_a_staged_deletion_of_the_traces_is_deleted(lake, store, pipeline, monkeypatch)
 
 
+@pytest.mark.parametrize("broken", [FileObjectStore, LakeArchive], ids=["lake", "archive"])
+def test_files_of_killed_writers_that_stay_are_caught(
+    broken: type, lake: Lake, store: TrackingStore, pipeline: InboxPipeline
+) -> None:
+    """Temporary files of killed writers may have the text of the traces."""
+    name = "sweep_temporaries" if broken is FileObjectStore else "purge"
+    with mock.patch.object(broken, name), pytest.raises(AssertionError):
+        test_erasure.test_files_of_killed_writers_are_deleted(lake, store, pipeline)
+
+
 def test_a_store_that_forgets_erased_traces_is_caught(lake: Lake, store: TrackingStore) -> None:
     """Late spans are refused."""
     with (
