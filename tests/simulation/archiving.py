@@ -306,7 +306,6 @@ def spans_in(data: bytes) -> set[int]:
 class ArchivingScenario(Scenario):
     """Archivers, a writer, a restorer, a deleter and a sweeper on a few traces."""
 
-    name = "archiving"
     steps_max = 4_000
 
     def __init__(
@@ -321,6 +320,7 @@ class ArchivingScenario(Scenario):
         """`others` are of `restore`, `delete`, `erase`, `sweep`, with a number if there are two."""
         self._archivers, self._rounds, self._traces, self._writes = archivers, rounds, traces, writes
         self._others, self._layout = others, layout
+        self.name = "archive-erasure" if "erase" in others else "archiving"
 
     def actors(self) -> list[Actor]:
         named = {

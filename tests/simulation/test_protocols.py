@@ -67,7 +67,11 @@ def test_f10_every_order_of_two_finalizers() -> None:
     assert report.completed == report.schedules > 50
 
 
-SLICED = [scenario for scenario in SCENARIOS if scenario.name not in ("writes", "archiving", "outbox")]
+SLICED = [
+    scenario
+    for scenario in SCENARIOS
+    if scenario.name not in ("writes", "archiving", "archive-erasure", "outbox")
+]
 SLICES = {
     "versions": 60,
     "index-merge": 26,
