@@ -120,7 +120,7 @@ class Shell:
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
     """Return an environment without settings of Tracelake, Spark or stores, with its caches in the test's directory."""
-    other = ("TRACELAKE_", "AWS_", "PG", "SPARK_", "PYSPARK_")
+    other = ("TRACELAKE_", "AWS_", "PG", "SPARK_", "PYSPARK_", "COLUMNS")  # test runners set COLUMNS
     own = {name: value for name, value in os.environ.items() if not name.startswith(other)}
     return own | {"XDG_CACHE_HOME": str(tmp_path / "cache"), "SPARK_LOCAL_IP": "127.0.0.1"}
 
