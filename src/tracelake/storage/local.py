@@ -255,7 +255,7 @@ class FileObjectStore:
         age_s: float = limits.TEMPORARY_FILE_AGE_MAX_S,
         is_erased: Callable[[bytes], bool] = lambda _: False,
     ) -> int:
-        """Delete files in `.tmp/` that are older than `age_s` seconds, or have erased values; return their number."""
+        """Delete files in `.tmp/` that are older than `age_s`, or contain erased values; return their number."""
         swept = 0
         for file in self.temporaries():
             with _failures("sweep", str(file)), suppress(FileNotFoundError):

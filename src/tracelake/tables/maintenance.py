@@ -149,8 +149,8 @@ class Maintainer:
         """Compact the batches of each window of ingest time into one batch, even if they are not due.
 
         Args:
-            since: The earliest time that can still be read afterwards. Times before it are forgotten, and rows that
-                were retracted at or before it are dropped. With None, nothing is forgotten.
+            since: The earliest transaction at which the table can still be read afterwards. Rows that were retracted
+                at or before it are dropped. With None, all can be read and no row is dropped.
 
         Raises:
             ContentionError: Other maintainers won too many races in a row.

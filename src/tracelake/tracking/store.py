@@ -240,7 +240,7 @@ _OF_ANY: Final = ("session_id", "user_id")
 
 @dataclass(frozen=True, slots=True)
 class TracePart:
-    """Stored spans of one trace that arrived together in one outbox row. That row may have been trimmed since."""
+    """Stored spans of one trace that arrived together in one outbox row. That row may have been deleted since."""
 
     sequence: int
     """The number of the outbox row in which the spans arrived."""
