@@ -39,7 +39,7 @@ from tracelake.batching import batches
 from tracelake.context import LakeContext
 from tracelake.limits import ARCHIVE_ROWS_MAX_BYTES, TRACE_ROWS_MAX_BYTES
 from tracelake.location import open_location
-from tracelake.storage import FileObjectStore, ObjectStore, open_objects
+from tracelake.storage import ObjectStore, open_objects, sweep_temporaries
 from tracelake.tables.builtin import TABLE_SPANS
 from tracelake.tables.maintenance import committed_upper
 from tracelake.tables.table import Table
@@ -528,19 +528,18 @@ class LakeArchive:
         objects = self._repository_or_none()
         if objects is None:
             return 0
-        if isinstance(objects, FileObjectStore):
-            objects.sweep_temporaries()
+        sweep_temporaries(objects)
         is_ours = partial(is_of, lake_id=self._tracking.lake_id)
         return archive_pass.sweep(
             self._store, objects, time.time_ns() - int(grace_s * 1e9), is_ours, stopping
         )
 
-    def purge(self, is_erased: Callable[[bytes], bool]) -> None:
-        """Delete all leftovers of killed archivers. In a directory, a temporary file must have erased values."""
+    def purge(self, find_erased: Callable[[bytes], Collection[str]]) -> None:
+        """Delete all leftovers of killed archivers. Of new temporary files, only those that contain erased values."""
         self.sweep(0)
         objects = self._repository_or_none()
-        if isinstance(objects, FileObjectStore):
-            objects.sweep_temporaries(is_erased=is_erased)
+        if objects is not None:
+            sweep_temporaries(objects, find_erased)
 
     def space(self) -> ArchiveSpace:
         """Return counts and bytes of hot, archived and failed traces."""

@@ -52,7 +52,8 @@ from tracelake.results import ErasureCheck, ErasureReport, Finding
 from tracelake.scratch import delete_directory
 from tracelake.shards.compaction import Collector
 from tracelake.shards.rows import literal
-from tracelake.storage import FileObjectStore, KeyValueStore, ObjectStore, open_key_value, open_objects
+from tracelake.storage import KeyValueStore, ObjectStore, open_key_value, open_objects, sweep_temporaries
+from tracelake.storage.local import FileObjectStore
 from tracelake.storage.ports import CopiedStore
 from tracelake.tables.builtin import BUILT_IN, TABLE_SPANS
 from tracelake.tables.redaction import TableRedactor
@@ -491,14 +492,12 @@ class Erasures:
         """Delete the objects that no state names, also those that readers with a lease may still read."""
         opened, maintenance = self._opened, Maintenance(self._opened)
         self._index_of(record).redactions.delete_replaced()
-        scanner = ValueScanner(self._store.ids(record.path), ())
-        is_erased: Callable[[bytes], bool] = lambda data: bool(scanner.occurrences(data))  # noqa: E731
+        find_erased = ValueScanner(self._store.ids(record.path), ()).occurrences
         if self._hot.store is not None:
-            open_archive(opened).purge(is_erased)
-        if isinstance(opened.objects, FileObjectStore):
-            opened.objects.sweep_temporaries(is_erased=is_erased)
+            open_archive(opened).purge(find_erased)
+        sweep_temporaries(opened.objects, find_erased)
         # Transactions from before the barrier are committed. Newer rows may be those of a deletion of the traces.
-        delete_staged(opened.objects, record.barrier.get("staged_ms", 0) / 1000, is_erased)
+        delete_staged(opened.objects, record.barrier.get("staged_ms", 0) / 1000, find_erased)
         for _ in range(_COLLECTIONS):
             for name in BUILT_IN:
                 Collector(opened.shard(name), opened.key_value, opened.objects, ignore_leases=True).retired()

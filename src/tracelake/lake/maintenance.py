@@ -32,7 +32,7 @@ from tracelake.search.finalize import Redactions
 from tracelake.search.finalize import collect as collect_index
 from tracelake.search.vectors import requested_vectors
 from tracelake.shards.shard import Shard
-from tracelake.storage.local import FileObjectStore
+from tracelake.storage import sweep_temporaries
 from tracelake.tables.builtin import BUILT_IN
 from tracelake.tables.maintenance import Maintainer, collect
 from tracelake.tables.spec import read_spec
@@ -231,8 +231,7 @@ class Maintenance:
                 finish_writes(replace(self._opened.stores, objects=self._opened.singly()))
             with _recording(damage):
                 Audit(lambda: self._opened.key_value).trim(time.time_ns())
-            if isinstance(self._opened.objects, FileObjectStore):
-                self._opened.objects.sweep_temporaries()
+            sweep_temporaries(self._opened.objects)
         collected = CollectedCommits(indexes=None)
         is_superseded: Callable[[str], bool] = lambda _: False  # noqa: E731
         with _recording(damage):

@@ -24,12 +24,14 @@ from msgspec.structs import replace
 
 from tracelake import limits
 from tracelake._errors import DamageError, TrimmedError
+from tracelake.batching import has_elapsed
 from tracelake.context import LakeContext
 from tracelake.journal.prices import Prices
 from tracelake.journal.store import Journal
 from tracelake.lake.sources import commit_request
 from tracelake.otlp.columns import costs_by
 from tracelake.otlp.prices import PRICED_COLUMNS, PriceTable, outdated
+from tracelake.pipeline.outputs.builtin import upper_of
 from tracelake.pipeline.run_result import RunResult
 from tracelake.pipeline.sources.base import Input
 from tracelake.pipeline.sources.deletions import REPRICINGS, RepricingRequest, finish, pending, submit
@@ -112,7 +114,7 @@ class LakePrices(Prices):
         Return the transaction up to which costs are known to be right, and the report of a correction. `checked` is
         the transaction that the last call returned. Once `stopping` returns True, no further transaction begins.
         """
-        prices, state, upper = self.table(), self.applied(), self._upper()
+        prices, state, upper = self.table(), self.applied(), upper_of(self._opened.repository)
         if not (prices.version or state.applied_at):
             return upper, None
         first, is_new = max(state.upper, checked), prices.version != state.version
@@ -121,7 +123,8 @@ class LakePrices(Prices):
                 self.set_applied(replace(state, upper=upper), state)
             return upper, None
         claim = replace(state, claimed_at_s=time.time())
-        if 0 <= claim.claimed_at_s - state.claimed_at_s < _CLAIM_S or not self.set_applied(claim, state):
+        is_claimed = not has_elapsed(_CLAIM_S, state.claimed_at_s, claim.claimed_at_s)
+        if is_claimed or not self.set_applied(claim, state):
             return checked, None  # another process corrects them
 
         def goes_on() -> bool:
@@ -150,7 +153,7 @@ class LakePrices(Prices):
     ) -> RepricingReport:
         """Correct the costs of the models that `includes` accepts, in rows of transactions from `since` on. Stop once
         `goes_on` returns False; otherwise record that stored costs are right."""
-        prices, upper = self.table(), self._upper()
+        prices, upper = self.table(), upper_of(self._opened.repository)
         results: list[RunResult] = []
 
         def carry_out(item: Input) -> None:
@@ -175,11 +178,6 @@ class LakePrices(Prices):
                 last = replace(last, spans=spans, applied_at=at)
             self.set_applied(replace(last, version=prices.version, upper=upper, claimed_at_s=0.0))
         return _report(changes, results)
-
-    def _upper(self) -> int:
-        repository = self._opened.repository
-        head = repository.head()
-        return 0 if head is None else repository.transaction_of(head) + 1
 
     def _has_other_prices(self, transactions: range, version: str) -> bool:
         """Return whether a transaction may have used other own prices, as one that began before a change."""

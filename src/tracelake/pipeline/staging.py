@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
@@ -208,15 +208,19 @@ def _delete_below(objects: ObjectStore, prefix: str, oldest_s: float | None = No
         delete_all(objects, list(old))
 
 
-def delete_staged(objects: ObjectStore, until_s: float, is_erased: Callable[[bytes], bool]) -> None:
-    """Delete staged rows that were written up to a time, and newer ones with erased values.
+def delete_staged(
+    objects: ObjectStore, until_s: float, find_erased: Callable[[bytes], Collection[str]]
+) -> None:
+    """Delete staged rows that were written up to a time, and newer ones in which `find_erased` finds a value.
 
     A process that needs deleted rows nevertheless reads its input again.
     """
+    doomed = list[str]()
     for info in objects.list(STAGING):
         with contextlib.suppress(NotFoundError):  # its pipeline has ended the transaction
-            if info.modified_s <= until_s or is_erased(objects.get(info.path)):
-                objects.delete(info.path)
+            if info.modified_s <= until_s or find_erased(objects.get(info.path)):
+                doomed.append(info.path)
+    delete_all(objects, doomed)
 
 
 @dataclass(frozen=True, slots=True)

@@ -214,9 +214,10 @@ def may_match(node: Node, now_ns: int) -> MayMatch | None:  # noqa: PLR0911 - on
             return (lambda contents: all(may(contents) for may in needed)) if needed else None
         case AnyOf(nodes):
             each_may = [may_match(each, now_ns) for each in nodes]
-            if None in each_may:
+            decidable = [may for may in each_may if may is not None]
+            if len(decidable) < len(each_may):
                 return None
-            return lambda contents: any(may is not None and may(contents) for may in each_may)
+            return lambda contents: any(may(contents) for may in decidable)
         case Last() | ValueRange("start"):
             return _starting(starts(node, now_ns))
         case Text("start", text, place) if text:

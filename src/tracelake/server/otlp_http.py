@@ -230,10 +230,8 @@ def decompress(body: bytes, encoding: str, max_bytes: int, share: BudgetShare) -
         )
         while not stream.eof:
             # Use small pieces for input and output, because zlib copies the rest of each.
-            chunk = b"" if is_zstd else stream.unconsumed_tail
-            if not chunk:
-                chunk = body[position : position + piece_bytes]
-                position += len(chunk)
+            chunk = stream.unconsumed_tail or body[position : position + piece_bytes]
+            position += 0 if stream.unconsumed_tail else len(chunk)
             room = () if is_zstd else (min(piece_bytes, max_bytes - len(out) + 1),)
             try:
                 piece = stream.decompress(chunk, *room)

@@ -13,19 +13,18 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import RedirectResponse
-from msgspec.structs import fields as struct_fields
-from pydantic import Field, create_model
+from pydantic import Field
 
 from tracelake import limits
 from tracelake._errors import BackPressureError, UsageError
 from tracelake.journal.protocol import ClientRequest
 from tracelake.lake.explicit_transactions import ClientTransactionInfo
 from tracelake.lake.lake import Lake
-from tracelake.otlp.prices import RATES, Price, price_table
+from tracelake.otlp.prices import RATES, price_table
 from tracelake.server import routes
 from tracelake.server.audit import tell_object
 from tracelake.server.http_policy import RequestLake
@@ -177,15 +176,15 @@ def pipeline_page(
     return routes.render_page(request, "pipeline.html", PIPELINE, view=view, next_url=next_url)
 
 
-if TYPE_CHECKING:
-    NewPrice: TypeAlias = routes.RequestModel
-else:
-    NewPrice = create_model(
-        "NewPrice",
-        __base__=routes.RequestModel,
-        __doc__="Request body that sets an own price of a model, in US dollars per million tokens.",
-        **{each.name: (each.type, ... if each.required else each.default) for each in struct_fields(Price)},
-    )
+class NewPrice(routes.RequestModel):
+    """Request body that sets an own price of a model, in US dollars per million tokens."""
+
+    model: str
+    input: float
+    output: float = 0.0
+    cached_input: float | None = None
+    cache_write: float | None = None
+    valid_from: str = ""
 
 
 def _corrections(lake: Lake) -> dict[str, object]:

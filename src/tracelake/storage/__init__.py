@@ -29,6 +29,7 @@ from tracelake.storage.wrappers import (
     delete_all,
     for_each,
     put_temporary,
+    sweep_temporaries,
 )
 
 __all__ = [
@@ -61,4 +62,5 @@ __all__ = [
     "open_objects",
     "put_temporary",
     "settle",
+    "sweep_temporaries",
 ]

@@ -253,13 +253,13 @@ class FileObjectStore:
     def sweep_temporaries(
         self,
         age_s: float = limits.TEMPORARY_FILE_AGE_MAX_S,
-        is_erased: Callable[[bytes], bool] = lambda _: False,
+        find_erased: Callable[[bytes], Collection[str]] = lambda _: (),
     ) -> int:
         """Delete files in `.tmp/` that are older than `age_s`, or contain erased values; return their number."""
         swept = 0
         for file in self.temporaries():
             with _failures("sweep", str(file)), suppress(FileNotFoundError):
-                if file.stat().st_mtime < time.time() - age_s or is_erased(file.read_bytes()):
+                if file.stat().st_mtime < time.time() - age_s or find_erased(file.read_bytes()):
                     file.unlink()
                     swept += 1
         return swept

@@ -207,6 +207,15 @@ def put_temporary(store: ports.ObjectStore, path: str, data: bytes) -> None:
         store.put(path, data)
 
 
+def sweep_temporaries(
+    store: ports.ObjectStore, find_erased: Callable[[bytes], Collection[str]] = lambda _: ()
+) -> None:
+    """Delete temporary files of killed writers in a directory: old ones, and those that contain erased values."""
+    inner = _inner(store)
+    if isinstance(inner, FileObjectStore):
+        inner.sweep_temporaries(find_erased=find_erased)
+
+
 def copy_all(store: ports.ObjectStore, targets: Mapping[str, str]) -> list[str]:
     """Copy objects, each to its target; return the sources that exist. All copies are durable on return."""
 

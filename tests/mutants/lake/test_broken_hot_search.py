@@ -115,6 +115,24 @@ def check_small(lake: tracelake.Lake, _folder: Path) -> None:
         tests.test_small_parts_become_one(lake, lake.hot.set_up(), patch)
 
 
+UNREADABLE = Mutation(
+    "damage hides nothing else",
+    rows.decoded,
+    rewrite(
+        """
+        try: ...
+        except _1: ...
+        except _: ...
+        """,
+        """
+        try: ...
+        except _1: ...
+        except KeyError: ...
+        """,
+    ),
+)
+
+
 MUTANTS: list[tuple[Mutation, Check]] = [
     (
         Mutation(
@@ -252,44 +270,8 @@ MUTANTS: list[tuple[Mutation, Check]] = [
         Mutation("who lists together shares", HotLists.newest, rewrite("_ <= _", "True")),
         check_together,
     ),
-    (
-        Mutation(
-            "damage hides nothing else",
-            rows.decoded,
-            rewrite(
-                """
-                try: ...
-                except _1: ...
-                except _: ...
-                """,
-                """
-                try: ...
-                except _1: ...
-                except KeyError: ...
-                """,
-            ),
-        ),
-        check_damage,
-    ),
-    (
-        Mutation(
-            "damage hides nothing else of a list",
-            rows.decoded,
-            rewrite(
-                """
-                try: ...
-                except _1: ...
-                except _: ...
-                """,
-                """
-                try: ...
-                except _1: ...
-                except KeyError: ...
-                """,
-            ),
-        ),
-        check_list_damage,
-    ),
+    (UNREADABLE, check_damage),
+    (UNREADABLE, check_list_damage),
     (
         Mutation(
             "none of what is damaged is listed",

@@ -121,7 +121,7 @@ def test_staged_rows_that_nobody_looks_into_are_caught(
     """Staged rows that are newer than the erasure may be those of its traces."""
 
     def by_time(objects: ObjectStore, until_s: float, _: object) -> None:
-        delete_staged(objects, until_s, lambda _: False)
+        delete_staged(objects, until_s, lambda _: ())
 
     with mock.patch.object(erasure, "delete_staged", by_time), pytest.raises(AssertionError):
         test_erasure.test_a_staged_deletion_of_the_traces_is_deleted(lake, store, pipeline, monkeypatch)
