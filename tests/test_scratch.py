@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -136,3 +137,31 @@ def check_how_often(place: Path) -> None:
 def test_a_process_looks_now_and_then(place: Path) -> None:
     """A hundred tasks a second do not each scan the system's temporary directory."""
     check_how_often(place)
+
+
+def check_memory(place: Path, memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check that small contents are in memory, others on the disk, and that leftovers in memory are deleted."""
+    monkeypatch.setattr(scratch, "MEMORY", memory)
+    memory.mkdir()
+    left = memory / "tracelake-scratch-index-1"
+    left.mkdir()
+    grow_old(left)
+    with scratch_directory("index", size_bytes=1) as small:
+        assert small.parent == memory
+    assert list(memory.iterdir()) == []
+    free_bytes = shutil.disk_usage(memory).free
+    monkeypatch.setattr(scratch, "SCRATCH_MEMORY_MAX_BYTES", free_bytes)
+    for size_bytes in (None, free_bytes // 2, free_bytes + 1):
+        with scratch_directory("index", size_bytes=size_bytes) as other:
+            assert other.parent == place
+    monkeypatch.setattr(scratch, "SCRATCH_MEMORY_MAX_BYTES", 1)
+    with scratch_directory("index", size_bytes=2) as large:
+        assert large.parent == place
+    memory.rmdir()
+    with scratch_directory("index", size_bytes=1) as other:
+        assert other.parent == place
+
+
+def test_small_contents_are_in_memory(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """tantivy syncs each of its files, so small indexes are built in memory if it has room."""
+    check_memory(place, place / "memory", monkeypatch)

@@ -24,6 +24,13 @@ SCRATCH_AGE_MIN_S: Final = 600.0
 SCRATCH_SWEEP_INTERVAL_S: Final = 3600.0
 """Interval at which a process that creates scratch directories looks for leftovers."""
 
+SCRATCH_MEMORY_MAX_BYTES: Final = 64 * 1024 * 1024
+"""Expected contents of a scratch directory in memory. Beyond: it is on the disk."""
+_SCRATCH_MEMORY_FREE: Final = 8
+"""Free space there, as a multiple of the expected contents."""
+
+MEMORY: Final = Path("/dev/shm")  # noqa: S108  only for private directories
+"""File system in memory, if the system has one."""
 _PREFIX: Final = "tracelake-scratch-"
 _sweeping = threading.Lock()
 _swept: dict[str, float] = {}
@@ -31,16 +38,19 @@ _swept: dict[str, float] = {}
 
 
 @contextmanager
-def scratch_directory(kind: str, parent: Path | None = None) -> Iterator[Path]:
+def scratch_directory(kind: str, parent: Path | None = None, size_bytes: int | None = None) -> Iterator[Path]:
     """Yield a new directory; delete it with its contents at the end, on a best-effort basis.
 
     It is in the system's temporary directory, with `kind` in its name, or under `parent`, where its name begins with
-    `kind`. The owner of `parent` deletes the leftovers of killed processes there. Raises OSError if it cannot be
-    created.
+    `kind`. The owner of `parent` deletes the leftovers of killed processes there. With `size_bytes`, the expected size
+    of its contents, it is in memory if there is room: tantivy syncs each file, which costs more than a small index.
+    Raises OSError if it cannot be created.
     """
+    prefix = kind
     if parent is None:
-        _sweep_now_and_then(Path(tempfile.gettempdir()))
-    directory = Path(tempfile.mkdtemp(prefix=kind if parent else f"{_PREFIX}{kind}-", dir=parent))
+        parent, prefix = _place(size_bytes), f"{_PREFIX}{kind}-"
+        _sweep_now_and_then(parent)
+    directory = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
     try:
         with _locked(directory):
             yield directory
@@ -69,6 +79,19 @@ def sweep(place: Path) -> int:
                 with suppress(OSError):
                     swept += _delete_if_abandoned(Path(entry.path), entry.stat(follow_symlinks=False))
     return swept
+
+
+def _place(size_bytes: int | None) -> Path:
+    """Return the directory for a scratch directory of this size, or of an unknown one."""
+    with suppress(OSError):
+        if (
+            size_bytes is not None
+            and size_bytes <= SCRATCH_MEMORY_MAX_BYTES
+            and os.access(MEMORY, os.W_OK)
+            and shutil.disk_usage(MEMORY).free >= _SCRATCH_MEMORY_FREE * size_bytes
+        ):
+            return MEMORY
+    return Path(tempfile.gettempdir())
 
 
 def _sweep_now_and_then(place: Path) -> None:

@@ -47,3 +47,17 @@ def test_others_stay(broken: Mutation, place: Path) -> None:
 def test_a_process_looks_now_and_then(broken: Mutation, place: Path) -> None:
     """The check fails for each broken rule."""
     assert_caught(broken, lambda: test_scratch.test_a_process_looks_now_and_then(place))
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        Mutation("unknown size", scratch._place, rewrite("_ is not None", "True")),
+        Mutation("too large", scratch._place, rewrite("_ <= _1", "True")),
+        Mutation("no room", scratch._place, rewrite("_ >= _1", "True")),
+    ],
+    ids=rule_of,
+)
+def test_small_contents_are_in_memory(broken: Mutation, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The check fails for each broken rule."""
+    assert_caught(broken, lambda: test_scratch.test_small_contents_are_in_memory(place, monkeypatch))

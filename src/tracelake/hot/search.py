@@ -182,7 +182,8 @@ class HotSearch:
             pc.invert(pc.is_in(claims["trace_id"], pa.array(coverage.large | masked.trace_ids, pa.string()))),
         )
         omitted = claims[ROW_ID.name].filter(pc.invert(is_shown)).to_numpy()
-        claims = claims.drop_columns(SEQUENCE.name).filter(is_shown)
+        claims = claims.filter(is_shown) if len(omitted) else claims  # a filter copies all texts
+        claims = claims.drop_columns(SEQUENCE.name)
         indexed = view.indexed_claims(claims)
         # Committed versions come first: among equal ones the first wins.
         every = pa.concat_tables([indexed.select(claims.schema.names).cast(claims.schema), claims])

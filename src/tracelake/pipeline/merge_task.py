@@ -458,17 +458,17 @@ def run_shape_task(task: TransactionMergeTask) -> ShapeReceipt:
     objects = open_objects(task.objects_url)
     receipt = ShapeReceipt()
     new_spans = _MergeRun(task, objects, receipt).run()
-    attempt, analyzer = uuid.uuid4().hex, get_analyzer(task.text)
     build_part(
         objects,
         task.index,
         task.build,
         task.low,
         task.high,
-        attempt,
+        uuid.uuid4().hex,
         new_spans,
-        analyzer=analyzer,
+        analyzer=get_analyzer(task.text),
         vectors=task.vectors,
+        size_bytes=sum(piece.arrow_bytes for piece in task.pieces),
     )
     return receipt
 

@@ -88,7 +88,7 @@ def write_merged(
 
 
 def _write(directory: Path, objects: ObjectStore, parts: Sequence[model.PartRef], live: model.RowIds) -> None:
-    with scratch_directory("merge") as scratch:
+    with scratch_directory("merge", size_bytes=unpacked_bytes(parts)) as scratch:
         cache = part_cache.PartCache(objects, scratch)
         headers = cache.fetch(parts, {})
         for part, header in zip(parts, headers, strict=True):
@@ -146,7 +146,7 @@ def _mark(directory: Path, segment: part_cache.IndexSegment, documents: Sequence
 def _fillers(directory: Path, count: int) -> Iterator[part_cache.IndexSegment]:
     """Write segments of two omitted documents each, so that tantivy has enough segments to merge."""
     for _ in range(count):
-        with scratch_directory("merge") as scratch:
+        with scratch_directory("merge", size_bytes=0) as scratch:
             index = tantivy.Index(analyzers.schema(), path=str(scratch))
             analyzers.register_tokenizers(index, ENGLISH.tokenizer())  # the documents have no words
             writer = index.writer(heap_size=_HEAP_MIN, num_threads=1)
@@ -219,6 +219,7 @@ def build_part(
     analyzer: Analyzer = ENGLISH,
     lower: int | None = None,
     vectors: VectorSettings | None = None,
+    size_bytes: int | None = None,
 ) -> model.Receipt:
     """Index rows of table `spans` (at least `documents.COLUMNS`) and stage the part for buckets [lo, hi).
 
@@ -229,12 +230,13 @@ def build_part(
         attempt: Must differ between tasks that may run at the same time.
         lower: The first transaction, if a build of one transaction also has rows of earlier ones.
         vectors: Settings for the vectors that the part gets.
+        size_bytes: Arrow bytes of the rows, if known. Small parts are built in memory.
 
     Raises:
         StorageError: The part could not be staged. Nothing is visible; run it again.
     """
     write = partial(_write_part, rows=rows, analyzer=analyzer, vectors=vectors)
-    return _stage(objects, index, build, (lo, hi), attempt, write, analyzer, lower)
+    return _stage(objects, index, build, (lo, hi), attempt, write, analyzer, lower, size_bytes)
 
 
 def merge_parts(
@@ -266,7 +268,12 @@ def merge_parts(
         joined = None if vectors is None else write_joined(directory, objects, parts, live, vectors)
         return _Written(count, model.together(part.contents for part in parts), joined)
 
-    return _stage(objects, index, build, (lo, hi), attempt, write, analyzer, None)
+    return _stage(objects, index, build, (lo, hi), attempt, write, analyzer, None, unpacked_bytes(parts))
+
+
+def unpacked_bytes(parts: Iterable[model.PartRef]) -> int:
+    """Return the approximate size of the files of parts."""
+    return 2 * sum(part.size_bytes for part in parts)
 
 
 def _stage(
@@ -278,10 +285,11 @@ def _stage(
     write: Callable[[Path], _Written],
     analyzer: Analyzer,
     lower: int | None,
+    size_bytes: int | None,
 ) -> model.Receipt:
     """Let `write` write an index into a scratch directory, then stage the index."""
     lo, hi = buckets
-    with scratch_directory("part") as directory:
+    with scratch_directory("part", size_bytes=size_bytes) as directory:
         written = write(directory)
         data = b""
         if written.documents:
@@ -411,8 +419,12 @@ def _written(rows: pa.Table, analyzer: Analyzer, cache: Path) -> UnpublishedPart
     cache.mkdir(parents=True, exist_ok=True)
     directory = Path(tempfile.mkdtemp(prefix=part_cache.TEMPORARY, dir=cache))
     try:
-        write_index(directory, rows, analyzer)
-        part = UnpublishedPart(directory, part_cache.read_meta(directory), analyzer, rows)
+        with scratch_directory("index", size_bytes=rows.nbytes) as built:
+            write_index(built, rows, analyzer)
+            header = part_cache.read_meta(built)
+            for file in header.segment_files:
+                part_cache.link(built / file.name, directory / file.name)
+        part = UnpublishedPart(directory, header, analyzer, rows)
     except BaseException:
         delete_directory(directory)
         raise
