@@ -306,6 +306,38 @@ def test_prices_that_change_during_a_correction(lake: Lake, tmp_path: Path) -> N
     assert when_due(lake) is None
 
 
+def check_between(lake: Lake, folder: Path) -> None:
+    """Check the costs by prices that are gone before the next correction, also of an interrupted one."""
+    lake.prices.set("mine*", input=1)
+    ingest(lake, folder, "a", *(call(trace) for trace in range(6)))
+    lake.prices.remove("mine*")
+    assert (when_due(lake), set(costs(lake).values())) == (6, {None})
+    lake.prices.set("mine*", input=1)
+
+    def early(*args: Any) -> RunResult:
+        result = commit_request(*args)
+        lake.prices.remove("mine*")
+        lake.prices.set("other", input=2)
+        return result
+
+    with (
+        mock.patch("tracelake.lake.prices.commit_request", early),
+        mock.patch.object(limits, "REPRICED_SPANS_MAX", 2),
+    ):
+        assert when_due(lake) == 3
+    assert set(costs(lake).values()) == {None, 1.0}
+    lake.prices.set("mine*", input=3)
+    ingest(lake, folder, "b", call(6))
+    lake.prices.remove("mine*")
+    assert (when_due(lake), set(costs(lake).values())) == (4, {None})
+    assert when_due(lake) is None
+
+
+def test_prices_that_are_gone_before_a_correction(lake: Lake, tmp_path: Path) -> None:
+    """Spans that have costs by such prices are corrected, too."""
+    check_between(lake, tmp_path)
+
+
 def test_the_loop_of_a_server(lake: Lake, tmp_path: Path) -> None:
     """A turn corrects what is due. An empty lake, and one without own prices, have nothing to correct."""
     loop = RepricingLoop(lake.prices)

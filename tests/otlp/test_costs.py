@@ -116,3 +116,18 @@ def test_a_stated_cost_wins() -> None:
 def test_the_price_table_is_part_of_the_transformation() -> None:
     """Another price table is another transformation, because costs are stored."""
     assert TRANSFORM.endswith(prices.table_fingerprint())
+
+
+def check_long_name() -> None:
+    """Check that a long model name has no price."""
+    assert priced("gpt-4o" + "-100" * 248, input_tokens=1) is not None
+    name = "gpt-4o" + "-100" * 249
+    assert priced(name, input_tokens=1) is None
+    assert prices.PriceTable((prices.Price(model="gpt-4o*", input=1),)).price_at(name, 0) is None
+
+
+def test_a_long_model_name() -> None:
+    """The time to find a price grows with the square of the name, to hours for a name of a megabyte."""
+    check_long_name()
+    with mock.patch.object(prices, "_MODEL_MAX_CHARS", 10_000), pytest.raises(AssertionError):
+        check_long_name()

@@ -95,6 +95,18 @@ class Prices:
             raise DamageError(f"version {version} of the prices is lost. Restore the metadata from a backup.")
         return self._list(entry).table()
 
+    def table_of_all(self) -> PriceTable:
+        """Return a price of each model name that ever had one."""
+        prices: dict[str, Price] = {}
+        for key in self._key_value.keys(PARTITION):
+            if key not in (_CURRENT, _APPLIED):
+                prices |= {price.model: price for price in self.table_of(key).own}
+        return PriceTable(tuple(prices.values()))
+
+    def is_changed(self) -> bool:
+        """Return whether the lake has or had own prices."""
+        return self._key_value.get(PARTITION, _CURRENT) is not None
+
     def applied(self) -> AppliedPrices:
         """Return the state of the correction of stored costs."""
         return self._applied(self._key_value.get(PARTITION, _APPLIED))

@@ -115,7 +115,7 @@ class LakePrices(Prices):
         the transaction that the last call returned. Once `stopping` returns True, no further transaction begins.
         """
         prices, state, upper = self.table(), self.applied(), upper_of(self._opened.repository)
-        if not (prices.version or state.applied_at):
+        if not (prices.version or self.is_changed()):
             return upper, None
         first, is_new = max(state.upper, checked), prices.version != state.version
         if not (is_new or self._has_other_prices(range(first, upper), prices.version)):
@@ -131,9 +131,9 @@ class LakePrices(Prices):
             self.set_applied(replace(state, claimed_at_s=time.time()))
             return not stopping() and self.table().version == prices.version
 
-        before = self.table_of(state.version)
         report = self._correct(
-            includes=lambda model: prices.own_prices(model) or before.own_prices(model),
+            # A pipeline or an interrupted correction may have used a version between `state.version` and this one.
+            includes=self.table_of_all().own_prices,
             since=0 if is_new else first,
             goes_on=goes_on,
         )

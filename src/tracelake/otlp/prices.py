@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 _MILLION: Final = 1_000_000
 _MODELS_CACHED_MAX: Final = 1_024
 """Names of models whose prices are cached."""
+_MODEL_MAX_CHARS: Final = 1_000
+"""Length of a model name beyond which it has no price. The time to find one grows with the square."""
 _DIGITS: Final = 12
 """Decimal places of a cost, beyond which doubles are inexact."""
 _RELEASE: Final = re.compile(
@@ -119,7 +121,7 @@ def prices_of(model: str) -> Sequence[Price]:
 
 def price_at(model: str, time_ns: int) -> Price | None:
     """Return the shipped price of a model at a time, if it is known."""
-    prices = prices_of(model)
+    prices = prices_of(model) if len(model) <= _MODEL_MAX_CHARS else ()
     if len(prices) < 2:
         return prices[0] if prices else None
     day = _day(time_ns)
@@ -153,7 +155,10 @@ class PriceTable:
 
     def own_prices(self, model: str) -> Sequence[Price]:
         """Return the own prices of a model in the order in which they win."""
-        if model not in self._matching:
+        if len(model) > _MODEL_MAX_CHARS:
+            return ()
+        matching = self._matching.get(model)
+        if matching is None:
             if len(self._matching) >= _MODELS_CACHED_MAX:
                 self._matching.clear()
             names = _names_of(model)
@@ -161,7 +166,7 @@ class PriceTable:
             matching.sort(key=lambda each: each.valid_from, reverse=True)
             matching.sort(key=lambda each: (each.model.endswith("*"), -len(each.model)))
             self._matching[model] = matching
-        return self._matching[model]
+        return matching
 
 
 def _fits(pattern: str, names: Sequence[str]) -> bool:

@@ -77,6 +77,20 @@ OF_LAKE: list[tuple[str, object, str, object, Check]] = [
         test_repriced.check_late,
     ),
     (
+        "models that had a price in between are forgotten",
+        Prices,
+        "table_of_all",
+        Prices.table,
+        test_repriced.check_between,
+    ),
+    (
+        "a lake without own prices never had any",
+        Prices,
+        "is_changed",
+        lambda _: False,
+        test_repriced.check_between,
+    ),
+    (
         "the requests of a killed correction stay",
         prices,
         "pending",
