@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tracelake._errors import DamageError
-from tracelake.search.semantic_search import fused
+from tracelake.search.semantic_search import reciprocal_rank_fusion
 from tracelake.search.vector_index import (
     FILE,
     BlockWriter,
@@ -223,4 +223,4 @@ def test_fusion_is_the_sum_of_reciprocal_ranks(rankings: list[list[int]]) -> Non
     expected = {
         row: sum(1 / (60 + ranking.index(row) + 1) for ranking in rankings if row in ranking) for row in rows
     }
-    assert fused(rankings) == sorted(expected.items(), key=lambda one: (-one[1], one[0]))
+    assert reciprocal_rank_fusion(rankings) == sorted(expected.items(), key=lambda one: (-one[1], one[0]))

@@ -250,7 +250,7 @@ def search(
         bool, typer.Option("--semantic", help="Search by meaning; the lake needs vectors.")
     ] = False,
     hybrid: Annotated[
-        bool, typer.Option("--hybrid", help="Search by words and meaning, ranked by both.")
+        bool, typer.Option("--hybrid", help="Search by words and meaning, in one ranking.")
     ] = False,
     sort: Annotated[Order, typer.Option(help="Order by score or by start time.")] = Order.score,
     facets: Annotated[

@@ -98,11 +98,12 @@ class LakePrices(Prices):
         pipelines do this by themselves after a change of own prices, for models with an own price.
 
         Args:
-            dry_run: change nothing, and report the spans that would change.
+            dry_run: only report the spans that would change.
             runner: runs the tasks instead of this process.
             progress: receives progress events.
 
-        Raises UsageError while another client's explicit transaction is open.
+        Raises UsageError while another client's explicit transaction is open, because the correction is a transaction
+        too. With `dry_run` nothing is written, so this cannot happen.
         """
         return self._correct(dry_run=dry_run, runner=runner, progress=progress)
 

@@ -39,10 +39,10 @@ _SEMANTIC_RESULTS_KEPT: Final = 8
 """Results of semantic searches that a searcher caches for further pages."""
 
 
-def fused(rankings: Sequence[Sequence[int]]) -> list[tuple[int, float]]:
-    """Return the rows of all rankings with their scores, best first. A score is the sum of 1 / (60 + rank), ranks
-    from 1.
+def reciprocal_rank_fusion(rankings: Sequence[Sequence[int]]) -> list[tuple[int, float]]:
+    """Merge rankings of rows into one; return its rows with their scores, best first.
 
+    A row's score is the sum of 1 / (60 + rank) over the rankings that contain it. The best row of a ranking has rank 1.
     Rows with equal scores are ordered by number. 60 is the constant of the paper.
     """
     scores: defaultdict[int, float] = defaultdict(float)
@@ -53,7 +53,7 @@ def fused(rankings: Sequence[Sequence[int]]) -> list[tuple[int, float]]:
 
 
 Mode: TypeAlias = Literal["text", "semantic", "hybrid"]
-"""Search by words, by meaning, or ranked by both."""
+"""Search by words, by meaning, or by both in one ranking."""
 Vector: TypeAlias = tuple[float, ...]
 
 NO_VECTORS: Final = (
@@ -63,7 +63,7 @@ NO_VECTORS: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Ranked:
+class RankedRows:
     """Rows with their scores, best first."""
 
     rows: tuple[int, ...]
@@ -163,7 +163,7 @@ class Vectors:
         )
 
 
-def ranked(
+def rank_rows(
     mode: Mode,
     vectors: Vectors,
     searcher: tantivy.Searcher,
@@ -173,20 +173,14 @@ def ranked(
     words: tantivy.Query | None,
     compiled: Callable[[query_parser.Node], tantivy.Query | None],
     workspace: str | None = None,
-) -> Ranked:
+) -> RankedRows:
     """Return the rows that a semantic search finds, with their scores, best first.
 
     Rows are compared with `vector`, else with the span of the query's `like:`, else with the text of the query. The
-    trace of a `like:` span is left out. Mode `semantic` ranks by similarity. Mode `hybrid` ranks by `fused`, from the
-    ranks in the text search and by similarity.
+    trace of a `like:` span is left out. Mode `semantic` ranks by similarity. Mode `hybrid` merges that ranking with the
+    one of the text search by reciprocal rank fusion.
 
     Args:
-        mode: `semantic` or `hybrid`.
-        vectors: The vectors of the index.
-        searcher: The searcher of its texts.
-        schema: The schema of the searcher.
-        semantic_query: The text, the `like:` span and the condition of the query.
-        vector: The user's vector, if any.
         words: The complete query, compiled for the text search of mode `hybrid`.
         compiled: Compiles a condition.
         workspace: The workspace in which the span of `like:` is looked up; None for any.
@@ -215,11 +209,11 @@ def ranked(
         )
     rows, scores = vectors.nearest_rows(searcher, schema, condition, target)
     if mode == "semantic":
-        return Ranked(tuple(rows.tolist()), tuple(scores.tolist()))
+        return RankedRows(tuple(rows.tolist()), tuple(scores.tolist()))
     hits = [] if words is None else searcher.search(words, limits.SEMANTIC_HITS_MAX, count=False).hits
     of_words = searcher.fast_field_values("row", [address for _, address in hits]) if hits else []
-    together = fused([[int(row) for row in of_words if row is not None], rows.tolist()])
-    return Ranked(tuple(row for row, _ in together), tuple(score for _, score in together))
+    together = reciprocal_rank_fusion([[int(row) for row in of_words if row is not None], rows.tolist()])
+    return RankedRows(tuple(row for row, _ in together), tuple(score for _, score in together))
 
 
 def rows_of(searcher: tantivy.Searcher, query: tantivy.Query, most: int) -> RowIds:
@@ -300,7 +294,7 @@ class SemanticSearch:
         these = tantivy.Query.term_set_query(self._opened.index.schema, "row", list(rows))
         return count(self._opened.searcher, these, facets, request.only)
 
-    def _rank(self, request: SemanticRequest) -> Ranked:
+    def _rank(self, request: SemanticRequest) -> RankedRows:
         index = self._opened.index
         alike = alike_in(
             index.schema, self._opened.searcher, self._texts_of, self._analyzer, request.workspace
@@ -326,7 +320,7 @@ class SemanticSearch:
             if parts.condition is None and request.only:
                 parts = query_parser.SemanticQuery(parts.text, parts.like, query_parser.Everything())
             words = query_of(node) if request.mode == "hybrid" else None
-            return ranked(
+            return rank_rows(
                 request.mode,
                 self._vectors,
                 self._opened.searcher,

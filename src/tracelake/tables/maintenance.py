@@ -149,6 +149,7 @@ class Maintainer:
         """Compact the batches of each window of ingest time into one batch, even if they are not due.
 
         Args:
+            order: Columns by which the rows of the written parts are sorted.
             since: The earliest transaction at which the table can still be read afterwards. Rows that were retracted
                 at or before it are dropped. With None, all can be read and no row is dropped.
 

@@ -419,10 +419,10 @@ class BranchRecords(StagedEntries):
         raise _epoch_busy()
 
     def swap_epoch(self, before: model.Epoch, after: model.Epoch) -> bool:
-        """Replace the record of the garbage collection epoch if it still equals `before`.
+        """Store a new garbage collection epoch, and return True, if the stored one still equals `before`.
 
-        Return whether it was replaced. False means that another process changed it first: a client created a branch or
-        tag name, or another garbage collector wrote it. The caller must then read the names again.
+        Otherwise store nothing and return False: a client created a branch or tag, or another garbage collector stored
+        an epoch. The caller must then list all branches and tags again before it deletes.
         """
         epoch, version = self._epoch()
         return epoch == before and self._swap_epoch(after, version)

@@ -7,7 +7,7 @@ import pytest
 from tests.mutants.mutation import Mutation, assert_caught, rewrite, rule_of
 from tests.search import test_nearest
 from tracelake.search import vector_index as nearest_module
-from tracelake.search.semantic_search import fused
+from tracelake.search.semantic_search import reciprocal_rank_fusion
 from tracelake.search.vector_index import nearest
 
 
@@ -41,9 +41,9 @@ def test_each_rule_is_held(broken: Mutation) -> None:
 @pytest.mark.parametrize(
     "broken",
     [
-        Mutation("ranks count from 1", fused, rewrite("_1(_2, 1)", "_1(_2, 0)")),
-        Mutation("better ranks come first", fused, rewrite("-_1", "_1")),
-        Mutation("each ranking adds to the score", fused, rewrite("_1 += _2", "_1 = _2")),
+        Mutation("ranks count from 1", reciprocal_rank_fusion, rewrite("_1(_2, 1)", "_1(_2, 0)")),
+        Mutation("better ranks come first", reciprocal_rank_fusion, rewrite("-_1", "_1")),
+        Mutation("each ranking adds to the score", reciprocal_rank_fusion, rewrite("_1 += _2", "_1 = _2")),
     ],
     ids=rule_of,
 )
@@ -51,7 +51,11 @@ def test_each_rule_of_fusion_is_held(broken: Mutation) -> None:
     """The checks detect each broken rule."""
 
     def check() -> None:
-        assert fused([[3, 1], [1, 2], []]) == [(1, 1 / 62 + 1 / 61), (3, 1 / 61), (2, 1 / 62)]
+        assert reciprocal_rank_fusion([[3, 1], [1, 2], []]) == [
+            (1, 1 / 62 + 1 / 61),
+            (3, 1 / 61),
+            (2, 1 / 62),
+        ]
 
     check()
     assert_caught(broken, check)
