@@ -282,6 +282,83 @@ def test_tools() -> None:
     assert returned == [{"role": "tool", "parts": [result]}]
 
 
+SEARCH = {"type": "web_search_call", "id": "w1", "status": "completed", "action": {"query": "rain"}}
+PNG = "data:image/png;base64,AAA"
+
+
+@pytest.mark.parametrize(
+    ("sent", "parts"),
+    [
+        (
+            [SEARCH, {"type": "code_interpreter_call", "id": "w2", "code": "1 + 1"}],
+            [
+                {"type": "tool_call", "id": "w1", "name": "web_search", "arguments": {"query": "rain"}},
+                {"type": "tool_call", "id": "w2", "name": "code_interpreter", "arguments": {"code": "1 + 1"}},
+            ],
+        ),
+        (
+            [{"role": "assistant", "content": "Hi"}, {"type": "remove", "id": "9"}],
+            [{"type": "text", "text": "Hi"}, {"type": "text", "text": '{"type":"remove","id":"9"}'}],
+        ),
+        ({"messages": [["ai", "Hi"]]}, [{"type": "text", "text": "Hi"}]),
+        (
+            {"content": [{"type": "input_audio", "input_audio": {"data": "AAA", "format": "wav"}}]},
+            [{"type": "file", "url": "data:application/octet-stream;base64,AAA"}],
+        ),
+        ({"content": [{"type": "file", "file": {"file_id": "f1"}}]}, [{"type": "file", "name": "f1"}]),
+        (
+            {"role": "assistant", "content": None, "audio": {"data": "AAA", "transcript": "Hi"}},
+            [{"type": "text", "text": "Hi"}],
+        ),
+        (
+            {"content": [{"type": "document", "source": {"type": "text", "data": "Hi"}}]},
+            [{"type": "text", "text": "Hi"}],
+        ),
+        (
+            {"content": [{"image": {"format": "png", "source": {"bytes": "AAA"}}}]},
+            [{"type": "image", "url": PNG, "media_type": "image/png"}],
+        ),
+        (
+            {"parts": [{"file_data": {"file_uri": "gs://x", "mime_type": "a/b"}}]},
+            [{"type": "file", "url": "gs://x", "media_type": "a/b"}],
+        ),
+        (
+            {"parts": [{"type": "image-url", "url": "https://x"}]},
+            [{"type": "image", "url": "https://x"}],
+        ),
+        (
+            {"parts": [{"type": "binary", "media_type": "image/png", "content": "AAA"}]},
+            [{"type": "image", "url": PNG, "media_type": "image/png"}],
+        ),
+        (
+            {"blocks": [{"block_type": "image", "image": "AAA", "image_mimetype": "image/png"}]},
+            [{"type": "image", "url": PNG, "media_type": "image/png"}],
+        ),
+        (
+            {"blocks": [{"block_type": "tool_call", "tool_name": "f", "tool_kwargs": {"a": 1}}]},
+            [{"type": "tool_call", "name": "f", "arguments": {"a": 1}}],
+        ),
+        (
+            {"role": "ai", "content": "", "invalid_tool_calls": [{"name": "f", "args": "{", "id": "z"}]},
+            [{"type": "tool_call", "id": "z", "name": "f", "arguments": "{"}],
+        ),
+        (
+            [{"type": "tool-result", "toolCallId": "t", "output": {"type": "error-text", "value": "bad"}}],
+            [{"type": "tool_result", "id": "t", "result": "bad"}],
+        ),
+    ],
+)
+def test_parts_that_few_libraries_send(sent: Any, parts: list[Any]) -> None:
+    """Built-in tools, media and unknown items neither disappear nor hide the other messages."""
+    _, returned = messages(span(output=sent))
+    assert [part for message in returned for part in message["parts"]] == parts
+
+
+def test_documents_of_a_retriever() -> None:
+    """A document without the source of a file is no message."""
+    assert messages(span(output=[{"document": {"page_content": "x"}, "score": 1}])) == ([], [])
+
+
 def test_values_that_are_no_messages() -> None:
     """Arguments of a function give no message; a plain text, or the one text of a chain, gives one."""
     assert messages(span(input={"x": 1, "y": 2})) == ([], [])
@@ -331,6 +408,11 @@ _WORDS = st.sampled_from(
         "generations",
         "system",
         "input",
+        "web_search_call",
+        "audio",
+        "document",
+        "source",
+        "user",
     ]
 )
 _VALUES = st.recursive(

@@ -85,10 +85,10 @@ _ROLE_OF_PART: Final = {"tool_call": "assistant", "reasoning": "assistant", "too
 _PART_TYPES: Final[dict[str, PartType]] = {
     **dict.fromkeys(("text", "input_text", "output_text", "summary_text", "refusal"), "text"),
     **dict.fromkeys(("reasoning", "thinking", "redacted_thinking", "reasoning_text"), "reasoning"),
-    **dict.fromkeys(("image", "image_url", "input_image"), "image"),
-    **dict.fromkeys(
-        ("file", "input_file", "document", "blob", "uri", "audio", "input_audio", "video"), "file"
-    ),
+    **dict.fromkeys(("user-prompt", "system-prompt", "retry-prompt"), "text"),
+    **dict.fromkeys(("image", "image_url", "image-url", "input_image"), "image"),
+    **dict.fromkeys(("file", "input_file", "document", "blob", "uri", "audio", "input_audio"), "file"),
+    **dict.fromkeys(("video", "binary", "audio-url", "document-url", "video-url"), "file"),
     **dict.fromkeys(("tool_call", "tool-call", "tool_use", "server_tool_use", "function_call"), "tool_call"),
     **dict.fromkeys(("function", "custom_tool_call"), "tool_call"),
     **dict.fromkeys(
@@ -111,11 +111,18 @@ _TEXTS: Final = (
 
 _CALL_IDS: Final = ("id", "call_id", "toolCallId", "tool_call_id", "toolUseId", "tool_use_id")
 
+_CALL_MEMBERS: Final = frozenset({"type", "name", "status", *_CALL_IDS})
+
+_MEDIA: Final = {"image": "image", "document": "application", "video": "video"}
+"""Media of Bedrock, with the type before the format."""
+
 _TOOL_NAMES: Final = ("name", "toolName", "tool_name")
 
-_ARGUMENTS: Final = ("arguments", "args", "input", "tool_input")
+_ARGUMENTS: Final = ("arguments", "args", "input", "tool_input", "tool_kwargs")
 
 _RESULTS: Final = ("response", "result", "output", "content")
+
+_RESULT_TYPES: Final = ("text", "json", "error-text", "error-json", "content")
 
 _MESSAGE_LISTS: Final = ("messages", "contents", "chat_history")
 """Members of a request or a state that hold its messages."""
@@ -193,12 +200,13 @@ def _messages(value: Any, role: str, depth: int = 0) -> Messages | None:
 
 
 def _of_list(items: list[Any], role: str, depth: int) -> Messages | None:
-    if items and all(isinstance(item, list) for item in items):  # batches of LangChain
+    if items and all(isinstance(item, list) and not _is_pair(item) for item in items):  # batches of LangChain
         return _messages(items[0], role, depth + 1)
     if items and all(isinstance(item, str) for item in items):
         texts = (_unquoted(item) for item in items if item)
         return [ChatMessage(role=role, parts=tuple(MessagePart(type="text", text=text) for text in texts))]
     messages: Messages = []
+    has_messages = any(map(_is_message, items))
     for item in items:
         if _is_message(item):
             messages += filter(None, (read_message(item, role),))
@@ -208,9 +216,23 @@ def _of_list(items: list[Any], role: str, depth: int) -> Messages | None:
             messages += inner
         elif isinstance(item, str):
             _append(messages, MessagePart(type="text", text=item), role)
+        elif _is_pair(item):
+            messages += filter(None, (read_message({"role": item[0], "content": item[1]}, role),))
+        elif has_messages:  # an unknown item must not hide the messages
+            _append(messages, MessagePart(type="text", text=_as_json(item)), role)
         else:
             return None
     return messages or None
+
+
+def _is_pair(item: Any) -> bool:
+    """Return whether an item is a role and a text, as LangChain's users write messages."""
+    return (
+        isinstance(item, list)
+        and len(item) == 2
+        and all(isinstance(each, str) for each in item)
+        and item[0].lower() in _MESSAGE_TYPES
+    )
 
 
 def _unquoted(text: str) -> str:
@@ -391,6 +413,9 @@ def _parts_of(value: _Object, role: str) -> Iterable[MessagePart]:
         yield from _content_parts(content)
     if refusal := _text(value, ("refusal",)):
         yield MessagePart(type="text", text=refusal)
+    spoken = value.get("audio")
+    if isinstance(spoken, dict) and (transcript := _text(spoken, ("transcript",))):
+        yield MessagePart(type="text", text=transcript)
     yield from _calls_of(value, {part.id for part in _content_parts(content) if part.type == "tool_call"})
 
 
@@ -398,7 +423,8 @@ def _calls_of(value: _Object, seen_ids: set[str | None]) -> Iterable[MessagePart
     """Yield the tool calls that a message has outside of its content, except those with these ids."""
     extra = value.get("additional_kwargs")
     calls = value.get("tool_calls") or (extra.get("tool_calls") if isinstance(extra, dict) else None)
-    yield from (call for call in read_calls(calls) if call.id is None or call.id not in seen_ids)
+    for several in (calls, value.get("invalid_tool_calls")):
+        yield from (call for call in read_calls(several) if call.id is None or call.id not in seen_ids)
     if isinstance(inner := value.get("function_call"), dict):
         yield _call(inner)
 
@@ -437,6 +463,13 @@ def _part(value: _Object) -> MessagePart | None:
     stated = value.get("type", value.get("part_kind", value.get("block_type")))
     if isinstance(stated, str) and stated.lower() in _PART_TYPES:
         return _READERS[_PART_TYPES[stated.lower()]](value)
+    if isinstance(stated, str) and stated.endswith("_call"):  # built-in tools of OpenAI, as `web_search_call`
+        members = {name: inner for name, inner in value.items() if name not in _CALL_MEMBERS}
+        arguments = members if members.keys() - {"action"} else members.get("action")
+        return _call({"name": stated.removesuffix("_call"), **value, "arguments": arguments})
+    for name, main in _MEDIA.items():  # Bedrock
+        if isinstance(inner := value.get(name), dict) and isinstance(inner.get("source"), dict):
+            return _media_part({"media_type": f"{main}/{inner.get('format')}", **inner})
     for name, read in _TAGGED.items():  # Gemini and Bedrock tag a part by its member
         if isinstance(inner := value.get(name), dict):
             return read(inner)
@@ -474,18 +507,19 @@ def _joined(value: _Object) -> str:
 
 def _media_part(value: _Object) -> MessagePart:
     """Return an image or a file: by link, or with its content as a `data:` URL."""
-    media_type = _text(value, ("media_type", "mediaType", "mime_type", "mimeType"))
-    is_image = str(value.get("type", "")).lower() in ("image", "image_url", "input_image")
-    for name in ("source", "image_url", "image", "inlineData", "file", "file_data"):
+    media_type = _text(value, ("media_type", "mediaType", "mime_type", "mimeType", "image_mimetype"))
+    kind = str(value.get("type", value.get("block_type", ""))).lower()
+    is_image = _PART_TYPES.get(kind) == "image"
+    for name in ("source", "image_url", "image", "inlineData", "file", "file_data", "input_audio"):
         inner = value.get(name)
         if isinstance(inner, dict):
-            part = _media_part({"media_type": media_type, **inner, "type": value.get("type")})
+            if inner.get("type") == "text" and (text := _text(inner, ("data",))):  # a document of Anthropic
+                return MessagePart(type="text", text=text)
+            part = _media_part({"media_type": media_type, "name": value.get("name"), **inner, "type": kind})
             return (
-                part
-                if part.url
-                else MessagePart(type=part.type, media_type=part.media_type, name=_text(value, ("name",)))
+                part if part.url else MessagePart(type=part.type, media_type=part.media_type, name=part.name)
             )
-    url = _text(value, ("url", "uri", "fileUri", "image_url", "image"))
+    url = _text(value, ("url", "uri", "fileUri", "file_uri", "image_url", "image"))
     data = _text(value, ("data", "content", "bytes", "file_data", "blob"))
     if url is None and data:
         url = (
@@ -500,7 +534,7 @@ def _media_part(value: _Object) -> MessagePart:
         type="image" if is_image else "file",
         url=url,
         media_type=media_type,
-        name=_text(value, ("filename", "name")),
+        name=_text(value, ("filename", "name", "file_id")),
     )
 
 
@@ -553,7 +587,7 @@ def read_arguments(text: Any) -> tuple[Any, str | None]:
 
 def _result(content: Any) -> Any:
     """Return the result of a tool: text parts as one text, JSON text as its value."""
-    if isinstance(content, dict) and content.get("type") in ("text", "json") and "value" in content:
+    if isinstance(content, dict) and content.get("type") in _RESULT_TYPES and "value" in content:
         return content["value"]  # Vercel AI SDK since version 5
     if isinstance(content, list) and content and all(isinstance(item, dict) for item in content):
         parts = [_part(item) for item in content]
@@ -582,6 +616,7 @@ _TAGGED: Final[dict[str, Callable[[_Object], MessagePart]]] = {
     "inlineData": _media_part,
     "inline_data": _media_part,
     "fileData": _media_part,
+    "file_data": _media_part,
     "image_url": lambda value: _media_part({**value, "type": "image"}),
 }
 """Readers of parts that are tagged by the name of their only member."""
