@@ -18,13 +18,13 @@ from tracelake.erasure.protocol import (
     without_expired,
 )
 
-PLACES = ("tracking_rows", "waiting", "table_rows", "documents", "examples")
+PLACES = ("tracking_rows", "waiting", "requests", "table_rows", "documents", "examples")
 
 
 def _all() -> list[Observation]:
     return [
         Observation(*counts, is_resolved=is_resolved, is_collected=is_collected, damaged_packs=damaged)
-        for counts in product((0, 2), (0, 2), (0, 2), (0, 2), (0, 2))
+        for counts in product((0, 2), (0, 2), (0, 2), (0, 2), (0, 2), (0, 2))
         for is_resolved, is_collected in product((False, True), repeat=2)
         for damaged in (0, 2)
     ]
@@ -53,6 +53,8 @@ def check_rows_wait_for_input() -> None:
     for seen in _all():
         if seen.waiting or seen.tracking_rows:
             assert next_step(seen) in (ErasureStep.TRACKING, ErasureStep.WAIT), seen
+        elif seen.requests:
+            assert next_step(seen) is ErasureStep.REQUESTS, seen
 
 
 def check_mask() -> None:

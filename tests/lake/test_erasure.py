@@ -31,6 +31,8 @@ from tracelake.location import open_location
 from tracelake.otlp.partition import take_apart
 from tracelake.pipeline.continuous import InboxPipeline
 from tracelake.pipeline.decode_task import staged_bytes
+from tracelake.pipeline.sources import deletions
+from tracelake.pipeline.sources.deletions import RepricingRequest
 from tracelake.pipeline.staging import STAGING
 from tracelake.search.finalize import Redactions
 from tracelake.tasks.runners import InProcess
@@ -511,6 +513,31 @@ def test_a_staged_deletion_of_the_traces_is_deleted(
     assert report.state == "finished"
     assert [info.path for info in lake.objects.list(STAGING)] == [f"{STAGING}list-2"]
     assert lake.erasures.verify(report.id).findings == ()
+
+
+@pytest.mark.parametrize("killed_at", ["commit_request", "open_archive"])
+def test_requests_of_killed_processes_are_finished(
+    lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline, killed_at: str
+) -> None:
+    """A process that applies retention rules or corrects costs is killed before or after the commit of its request,
+    which lists traces. The erasure carries the request out, so that no list of an erased trace is left."""
+    fill(store, pipeline)
+    lake.retention.set("rest", "1d")
+    with (
+        mock.patch(f"tracelake.lake.retention.{killed_at}", side_effect=KeyboardInterrupt),
+        pytest.raises(KeyboardInterrupt),
+    ):
+        lake.retention.apply()
+    deletions.submit(lake.objects, RepricingRequest((trace_id(1),), 3, "2026-11-27T10:00:00.000000+00:00"))
+    assert len(deletions.pending_with(lake.objects, str)) == 2
+    report = lake.erase(trace=trace_id(1))
+    assert report.state == "finished"
+    assert lake.erasures.verify(report.id, [SECRET]).findings == ()
+    assert deletions.pending_with(lake.objects, str) == []
+    assert lake.search("*").total == 0
+    with pytest.raises(NotFoundError):
+        lake.trace(trace_id(2))
+    assert lake.verify().findings == ()
 
 
 def test_traces_that_match_a_condition_are_erased(

@@ -143,6 +143,7 @@ class ErasureStep(Enum):
 
     TRACKING = "delete the traces from the tracking store and the archive repository"
     WAIT = "wait until input from before the request is committed"
+    REQUESTS = "carry out requests of retention and prices that list the traces"
     RESOLVE = "apply the criterion to the committed rows"
     TABLES = "rewrite table parts without the rows"
     INDEX = "rewrite index parts without the documents"
@@ -159,6 +160,8 @@ class Observation:
     tracking_rows: int
     waiting: int
     """Inputs from before the request that no commit has."""
+    requests: int
+    """Requests of killed processes that list the traces."""
     table_rows: int
     """Rows in parts that a state of a table names, of any time."""
     documents: int
@@ -172,7 +175,8 @@ class Observation:
 def next_step(observation: Observation) -> ErasureStep:
     """Return the first step that is due.
 
-    The tracking store comes first, so that no new span of the traces is accepted. Tables come before the index, because
+    The tracking store comes first, so that no new span of the traces is accepted. Requests come before tables, because
+    each is carried out by a transaction. Tables come before the index, because
     search joins documents with rows. Unreferenced objects are deleted after the last rewrite, because they may be
     parts that were replaced, or copies of an interrupted compaction. Damaged packs come last, because only the user can
     restore them.
@@ -180,6 +184,7 @@ def next_step(observation: Observation) -> ErasureStep:
     due = (
         (observation.tracking_rows, ErasureStep.TRACKING),
         (observation.waiting, ErasureStep.WAIT),
+        (observation.requests, ErasureStep.REQUESTS),
         (not observation.is_resolved, ErasureStep.RESOLVE),
         (observation.table_rows, ErasureStep.TABLES),
         (observation.documents, ErasureStep.INDEX),

@@ -17,7 +17,7 @@ import re
 import sqlite3
 import uuid
 import zlib
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, suppress
 from datetime import UTC, datetime
@@ -32,7 +32,7 @@ from msgspec.structs import replace
 from sqlalchemy import select
 
 from tracelake import limits
-from tracelake._errors import ContentionError, DamageError, NotFoundError, TracelakeError
+from tracelake._errors import ContentionError, DamageError, NotFoundError, TracelakeError, UsageError
 from tracelake.archive.service import open_archive
 from tracelake.context import LakeContext
 from tracelake.datasets.files import files_of_traces
@@ -44,9 +44,13 @@ from tracelake.indexing.redaction import REDACTIONS_S, IndexRedactor
 from tracelake.journal.quarantine import QuarantineStore
 from tracelake.journal.store import Journal
 from tracelake.lake.maintenance import Maintenance
+from tracelake.lake.prices import LakePrices
+from tracelake.lake.retention import Retention
 from tracelake.limits.input import MIB
 from tracelake.location import in_memory
 from tracelake.pipeline.outputs.builtin import upper_of
+from tracelake.pipeline.sources.base import Input
+from tracelake.pipeline.sources.deletions import pending_with
 from tracelake.pipeline.staging import delete_staged
 from tracelake.results import ErasureCheck, ErasureReport, Finding
 from tracelake.scratch import delete_directory
@@ -119,9 +123,8 @@ class ValueScanner:
     def _plain(self, data: bytes) -> set[str]:
         self.size_bytes += len(data)
         values = {text.decode() for text in self._texts if text in data}
-        values |= (
-            {each.decode() for each in _HEX_ID.findall(data) if each in self._hex} if self._hex else set()
-        )
+        if self._hex:
+            values |= {each.decode() for each in _HEX_ID.findall(data) if each in self._hex}
         values |= {each.hex() for each in _OTLP_ID.findall(data) if each in self._binary}
         return values
 
@@ -219,8 +222,7 @@ class ErasureScan:
 
     def index(self, index: IndexRedactor) -> None:
         """Search all index parts for the trace ids, whose terms are compressed."""
-        count = index.count(self._trace_ids)
-        if count:
+        if count := index.count(self._trace_ids):
             self._findings.append(
                 Finding("erased", "index", "search/", f"it has {count} documents of the traces")
             )
@@ -304,9 +306,7 @@ class Erasures:
 
         Raises UsageError unless exactly one of these is given, and QueryError if DuckDB refuses the condition.
         """
-        accepted = self.request(trace=trace, session=session, user=user, where=where)
-        (report,) = self.run(accepted.id)
-        return report
+        return self.run(self.request(trace=trace, session=session, user=user, where=where).id)[0]
 
     def request(
         self,
@@ -400,8 +400,7 @@ class Erasures:
         if (store := self._hot.store) is not None:
             scan.tracking(store)
             databases += [f"{_SQLITE}{store.database.name}"] if store.database.is_sqlite else []
-            location = open_archive(opened).settings().location
-            if location is not None:
+            if (location := open_archive(opened).settings().location) is not None:
                 scan.objects(f"object of {location}", open_objects(location))
         for url in databases:
             if url.startswith(_SQLITE):
@@ -419,6 +418,7 @@ class Erasures:
             self._store.mask(record.id, record.path)
         take: dict[ErasureStep, Callable[[ErasureRecord], ErasureRecord]] = {
             ErasureStep.TRACKING: self._delete_tracking,
+            ErasureStep.REQUESTS: self._finish_requests,
             ErasureStep.RESOLVE: self._apply_criterion,
             ErasureStep.TABLES: self._rewrite_tables,
             ErasureStep.INDEX: self._rewrite_index,
@@ -533,21 +533,32 @@ class Erasures:
     def _observe(self, record: ErasureRecord) -> Observation:
         """Look where data of the traces is left, up to the first place that has some."""
         trace_ids = self._store.ids(record.path)
-        store = self._hot.store
-        tracking = 0 if store is None else self._tracking().count(trace_ids)
+        tracking = 0 if self._hot.store is None else self._tracking().count(trace_ids)
         waiting = 0 if tracking else self._waiting(record)
-        is_free = not tracking and not waiting and record.is_resolved
+        requests = 0 if tracking or waiting else len(self._requests(record))
+        is_free = not tracking and not waiting and not requests and record.is_resolved
         rows = sum(each.count(trace_ids) for each in self._redactors.values()) if is_free else 0
         documents = self._index_of(record).count(trace_ids) if is_free and not rows else 0
-        is_free = is_free and not rows and not documents
-        examples = (
-            files_of_traces(self._opened.objects, trace_ids, traces_of, self._clean_files[record.id])
-            if is_free
-            else ()
-        )
-        count = sum(1 for _ in examples)
+        examples = 0
+        if is_free and not rows and not documents:
+            clean = self._clean_files[record.id]
+            examples = sum(1 for _ in files_of_traces(self._opened.objects, trace_ids, traces_of, clean))
         state = (record.is_resolved, record.is_collected, len(record.damaged_packs))
-        return Observation(tracking, waiting, rows, documents, count, *state)
+        return Observation(tracking, waiting, requests, rows, documents, examples, *state)
+
+    def _requests(self, record: ErasureRecord) -> list[Input]:
+        """Return the requests of other processes that list the traces."""
+        find_erased = ValueScanner(self._store.ids(record.path), ()).occurrences
+        return pending_with(self._opened.objects, find_erased)
+
+    def _finish_requests(self, record: ErasureRecord) -> ErasureRecord:
+        """Carry out the requests. A second commit of one changes nothing, so other processes may do the same."""
+        count = len(self._requests(record))
+        with suppress(UsageError):  # a client's transaction is open; the next run continues
+            Retention(self._opened, self._hot).finish_pending()
+            LakePrices(self._opened).finish_pending()
+        count -= len(self._requests(record))
+        return self._put(record, removed=_removed(record, requests=count))
 
     def _resolve(self, selection: ErasedSelection) -> set[str]:
         if selection.criterion == "trace":
@@ -563,10 +574,8 @@ class Erasures:
         """Return the matching traces that are not committed yet."""
         if self._hot.store is None:
             return set()
-        if selection.criterion == "session":
-            return self._tracking().traces_of(session=selection.value)
-        if selection.criterion == "user":
-            return self._tracking().traces_of(user=selection.value)
+        if selection.criterion in ("session", "user"):
+            return self._tracking().traces_of(**{selection.criterion: selection.value})
         newer = self._hot.newer().tables
         if not newer:
             return set()
@@ -652,11 +661,8 @@ class Erasures:
     def _report(self, record: ErasureRecord) -> ErasureReport:
         step, quarantined = None, self._quarantine.quarantined_paths()
         if record.state == "open":
-            step = (
-                "wait for `tracelake erase run`"
-                if not record.barrier
-                else next_step(self._observe(record)).value
-            )
+            has_barrier = bool(record.barrier)
+            step = next_step(self._observe(record)).value if has_barrier else "wait for `tracelake erase run`"
         return ErasureReport(
             id=record.id,
             criterion=record.criterion,
@@ -687,11 +693,7 @@ def _condition_of(selection: ErasedSelection) -> str:
 
 def _removed(record: ErasureRecord, **counts: int) -> dict[str, int]:
     """Return the removed data of a record, with more counts."""
-    removed = dict(record.removed)
-    for place, count in counts.items():
-        if count:
-            removed[place] = removed.get(place, 0) + count
-    return removed
+    return dict(Counter(record.removed) + Counter(counts))
 
 
 def _now() -> str:

@@ -157,12 +157,8 @@ class LakePrices(Prices):
         prices, upper = self.table(), upper_of(self._opened.repository)
         results: list[RunResult] = []
 
-        def carry_out(item: Input) -> None:
-            results.append(commit_request(self._opened, item, runner or InProcess(), progress or silent))
-            finish(self._opened.objects, item.path)
-
-        for item in [] if dry_run else pending(self._opened.objects, REPRICINGS):
-            carry_out(item)
+        if not dry_run:
+            results += self.finish_pending(runner, progress)
         changes: list[RepricedModel] = []
         for page in _together(self._pages(upper, since, prices, includes)):
             if not goes_on():
@@ -170,7 +166,8 @@ class LakePrices(Prices):
             changes = _by_model([*changes, *page.changes])
             if page.traces and not dry_run:
                 at = datetime.now(UTC).isoformat(timespec="microseconds")
-                carry_out(submit(self._opened.objects, RepricingRequest(tuple(page.traces), page.spans, at)))
+                item = submit(self._opened.objects, RepricingRequest(tuple(page.traces), page.spans, at))
+                results.append(self._carry_out(item, runner, progress))
         if not dry_run:
             spans = sum(counts.repriced for each in results for counts in each.counts)
             last = self.applied()
@@ -179,6 +176,18 @@ class LakePrices(Prices):
                 last = replace(last, spans=spans, applied_at=at)
             self.set_applied(replace(last, version=prices.version, upper=upper, claimed_at_s=0.0))
         return _report(changes, results)
+
+    def finish_pending(
+        self, runner: TaskRunner | None = None, progress: OnProgress | None = None
+    ) -> list[RunResult]:
+        """Carry out the requests that killed processes left, and return the results."""
+        items = pending(self._opened.objects, REPRICINGS)
+        return [self._carry_out(item, runner, progress) for item in items]
+
+    def _carry_out(self, item: Input, runner: TaskRunner | None, progress: OnProgress | None) -> RunResult:
+        result = commit_request(self._opened, item, runner or InProcess(), progress or silent)
+        finish(self._opened.objects, item.path)
+        return result
 
     def _has_other_prices(self, transactions: range, version: str) -> bool:
         """Return whether a transaction may have used other own prices, as one that began before a change."""

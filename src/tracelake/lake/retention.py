@@ -19,7 +19,7 @@ import msgspec
 from sqlalchemy import select
 
 from tracelake import limits
-from tracelake._errors import TracelakeError
+from tracelake._errors import NotFoundError, TracelakeError
 from tracelake.access.audit import Audit, audit_record
 from tracelake.access.keys import ALL_WORKSPACES
 from tracelake.archive.service import open_archive
@@ -244,8 +244,7 @@ class Retention:
         record = audit_record("change", "command", "retention apply", name=by)
         report = self._new_report(applied=True, now=now)
         runner, progress = runner or InProcess(), progress or silent
-        for item in deletions.pending(self._opened.objects):
-            self._carry_out(item, report, runner, progress)
+        self.finish_pending(report, runner, progress)
         if report.rules:
             while not stopping() and self._pass(report, by, now, runner, progress, stopping):
                 self._opened.forget_view()
@@ -324,14 +323,28 @@ class Retention:
             report.add(batch, span_bytes)
         return len(due) == _TRACES_PER_PASS
 
+    def finish_pending(
+        self,
+        report: RetentionReport | None = None,
+        runner: TaskRunner | None = None,
+        progress: OnProgress = silent,
+    ) -> None:
+        """Carry out the requests that killed processes left, and add the counts to a report."""
+        report, runner = report or self._new_report(applied=True, now=None), runner or InProcess()
+        for item in deletions.pending(self._opened.objects):
+            self._carry_out(item, report, runner, progress)
+
     def _carry_out(
         self, item: Input, report: RetentionReport, runner: TaskRunner, progress: OnProgress
     ) -> None:
         """Commit the transaction of a request, delete the copies of the hot tier, then the request."""
+        try:
+            request = deletions.read(self._opened.objects, item.path)
+        except NotFoundError:
+            return  # another process has finished it
         result = commit_request(self._opened, item, runner, progress)
         report.spans_deleted += sum(counts.deleted for counts in result.counts)
         report.transactions += result.transactions
-        request = deletions.read(self._opened.objects, item.path)
         report.hot_deleted += self._delete_hot(request.traces)
         deletions.finish(self._opened.objects, item.path)
 

@@ -127,6 +127,13 @@ def test_staged_rows_that_nobody_looks_into_are_caught(
         test_erasure.test_a_staged_deletion_of_the_traces_is_deleted(lake, store, pipeline, monkeypatch)
 
 
+def test_requests_that_stay_are_caught(lake: Lake, store: TrackingStore, pipeline: InboxPipeline) -> None:
+    """Requests of killed processes list erased traces."""
+    test = test_erasure.test_requests_of_killed_processes_are_finished
+    with mock.patch.object(erasure, "pending_with", return_value=[]), pytest.raises(AssertionError):
+        test(lake, store, pipeline, "commit_request")
+
+
 @pytest.mark.parametrize("broken", [FileObjectStore, LakeArchive], ids=["lake", "archive"])
 def test_files_of_killed_writers_that_stay_are_caught(
     broken: type, lake: Lake, store: TrackingStore, pipeline: InboxPipeline

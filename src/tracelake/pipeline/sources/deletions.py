@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -119,6 +120,16 @@ def pending(objects: ObjectStore, prefix: str = PREFIX) -> list[Input]:
     return sorted(requests, key=lambda item: item.path)
 
 
+def pending_with(objects: ObjectStore, find: Callable[[bytes], Collection[str]]) -> list[Input]:
+    """Return the requests that are not finished and in which `find` finds a value."""
+    matching: list[Input] = []
+    for item in (*pending(objects), *pending(objects, REPRICINGS)):
+        with suppress(NotFoundError):  # finished in the meantime
+            if find(objects.get(item.path)):
+                matching.append(item)
+    return matching
+
+
 class DeletionSource(InboxSource):
     """Deletion requests, identified by their paths in the lake. See `Source`."""
 
@@ -160,7 +171,5 @@ def _values(rows: pa.Table, *columns: str) -> Iterator[tuple[str, str, int]]:
 
 def finish(objects: ObjectStore, path: str) -> None:
     """Delete a request whose transaction is committed and whose traces the hot tier no longer has. Idempotent."""
-    try:
+    with suppress(NotFoundError):
         objects.delete(path)
-    except NotFoundError:
-        return
