@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, TracesData
 from sqlalchemy import Connection
 
-from tests.simulation.scenarios import require
+from tests.simulation.scenarios import direct_process, require
 from tests.simulation.versions import Before
 from tracelake._errors import ContentionError, DamageError, NotFoundError, StorageError
 from tracelake.archive import archive_pass
@@ -448,12 +448,9 @@ class ArchivingScenario(Scenario):
 
     def _finish_erasure(self, run: Run) -> None:
         """End an erasure that was killed. No object then has the trace."""
-        direct: Any = SimpleNamespace(
-            _run=run, call=lambda call: call.effect(), objects=run.direct_objects, notes=run.notes
-        )
         with Simulated(Before(), others=self.stand_ins(run)):
             if not run.notes.get("erased"):
-                self._erase(direct)
+                self._erase(direct_process(run))
         require(run.notes.get("erased", False), "the erasure is not finished")
         erased = self._ids()[0]
         for path in set(run.objects.objects) - {ATTACHMENT}:

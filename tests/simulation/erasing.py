@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from tests.simulation.deleting import DeletingScenario, DeletingTasks, Json, rows_of
 from tests.simulation.index_merging import Merger
 from tests.simulation.replicas import BUCKETS
-from tests.simulation.scenarios import require
+from tests.simulation.scenarios import direct_process, require
 from tests.simulation.versions import Before
 from tracelake._errors import ContentionError, DamageError, ExpiredError, NotFoundError, UsageError
 from tracelake.erasure.protocol import ErasureRecord
@@ -226,8 +226,8 @@ class JsonIndexRedactor(IndexRedactor):
 class JsonErasures(Erasures):
     """Erasures of a lake with parts of JSON and without a tracking store."""
 
-    def __init__(self, key_value: KeyValueStore, objects: ObjectStore, direct: Run) -> None:
-        self._direct = SimpleNamespace(key_value=direct.direct_key_value, objects=direct.direct_objects)
+    def __init__(self, process: Process) -> None:
+        key_value, objects = process.key_value, process.objects
         opened: Any = SimpleNamespace(
             key_value=key_value,
             objects=objects,
@@ -237,6 +237,7 @@ class JsonErasures(Erasures):
             location=SimpleNamespace(records_url="memory://simulated"),
             shard=lambda name: Shard(name, key_value, objects),
             forget_view=lambda: None,
+            process=process,
         )
         super().__init__(opened, SimpleNamespace(store=None))  # type: ignore[arg-type]
         self.store = opened.erasures
@@ -293,7 +294,7 @@ class ErasingScenario(DeletingScenario):
     steps_max = 12_000
     pause_s = 0.3
     batches_min = 2
-    erasures = JsonErasures
+    erasures: type[JsonErasures] = JsonErasures
 
     def __init__(self, *others: str) -> None:
         """`others` work beside the replica, the sender and the eraser; by default all."""
@@ -359,7 +360,7 @@ class ErasingScenario(DeletingScenario):
 
     def _erase(self, process: Process) -> None:
         process.sleep(0.2)
-        erasures = self.erasures(process.key_value, process.objects, process.notes["run"])
+        erasures = self.erasures(process)
         for number in range(POLLS):
             with contextlib.suppress(ContentionError, DamageError, ExpiredError, NotFoundError):
                 if not erasures.store.all():
@@ -369,6 +370,7 @@ class ErasingScenario(DeletingScenario):
                     process.notes["before"] = set(process.notes["run"].objects.objects)
                 reports = erasures.run()
                 if number > POLLS // 2 and all(each.state == "finished" for each in reports):
+                    self.check_finished(process.notes["run"])
                     break
             process.sleep(0.1)
 
@@ -460,6 +462,9 @@ class ErasingScenario(DeletingScenario):
             before = run.notes["rows"].setdefault(commit, others)
             require(others == before, f"{commit} shows {sorted(others)} and not {sorted(before)}")
 
+    def check_finished(self, run: Run) -> None:
+        """Check the stores when the eraser has finished."""
+
     def _left(self, run: Run) -> set[str]:
         """Return the objects with bytes of the trace, except the list of erased ids."""
         stored = run.objects.objects.items()
@@ -470,7 +475,7 @@ class ErasingScenario(DeletingScenario):
         if run.notes.get("deaths") or QuarantineStore(run.direct_key_value, "main").all():
             return
         with Simulated(Before(), others=self.stand_ins(run)):
-            erasures = self.erasures(run.direct_key_value, run.direct_objects, run)
+            erasures = self.erasures(direct_process(run))
             if not erasures.store.all():
                 erasures.request(trace=ERASED)
             run.notes["accepted"] = True

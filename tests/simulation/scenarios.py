@@ -7,6 +7,8 @@ import itertools
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping
+from types import SimpleNamespace
+from typing import Any
 
 from tracelake.journal.model import JournalRecord, Seal, Step, WholeFile
 from tracelake.journal.protocol import totals
@@ -28,6 +30,17 @@ from tracelake.testing import (
     Violation,
     find_contradiction,
 )
+
+
+def direct_process(run: Run) -> Any:
+    """Return a process after the run, whose calls take effect at once."""
+    return SimpleNamespace(
+        _run=run,
+        call=lambda call: call.effect(),
+        key_value=run.direct_key_value,
+        objects=run.direct_objects,
+        notes=run.notes,
+    )
 
 
 def require(holds: bool, what: str) -> None:

@@ -24,6 +24,7 @@ from tests.simulation.expiring import ExpireScenario
 from tests.simulation.fitting import FittingScenario
 from tests.simulation.index_merging import IndexExpireScenario, IndexMergeScenario
 from tests.simulation.kafka import KafkaScenario
+from tests.simulation.lifecycle import LifecycleScenario
 from tests.simulation.maintenance import MaintenanceScenario, WindowsScenario
 from tests.simulation.other_runs import ReleasesScenario, ReshardedScenario
 from tests.simulation.outbox import OutboxScenario
@@ -66,6 +67,7 @@ SCENARIOS: tuple[Scenario, ...] = (
     DeathsScenario("merge"),
     DeletingScenario(),
     ErasingScenario(),
+    LifecycleScenario(),
     FittingScenario(),
     OverlapScenario(),
     StepsScenario(),

@@ -17,6 +17,7 @@ from tests.simulation.fitting_mutants import FITTING_MUTANTS
 from tests.simulation.index_merging import IndexExpireScenario
 from tests.simulation.index_merging_mutants import INDEX_MERGE_MUTANTS
 from tests.simulation.kafka_mutants import KAFKA_MUTANTS
+from tests.simulation.lifecycle_mutants import LIFECYCLE_MUTANTS
 from tests.simulation.maintenance import MaintenanceScenario
 from tests.simulation.maintenance_mutants import MAINTENANCE_MUTANTS
 from tests.simulation.mutants import MUTANTS, Mutant
@@ -78,6 +79,7 @@ SLICES = {
     "deaths": 40,
     "deleting": 25,
     "erasing": 25,
+    "lifecycle": 15,
     "fitting": 12,
     "overlap": 15,
     "steps": 15,
@@ -271,6 +273,7 @@ def test_seeds_that_failed_once(scenario: Scenario, seed: int, what: str) -> Non
         *DEATHS_MUTANTS,
         *DELETING_MUTANTS,
         *ERASING_MUTANTS,
+        *LIFECYCLE_MUTANTS,
         *FITTING_MUTANTS,
         *OVERLAP_MUTANTS,
         *TRIMMING_MUTANTS,
