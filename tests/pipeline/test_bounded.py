@@ -8,6 +8,7 @@ import random
 import uuid
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import duckdb
 import pyarrow as pa
@@ -21,9 +22,11 @@ from tracelake.pipeline import decode_task as reading
 from tracelake.pipeline import merge_task, publish
 from tracelake.pipeline.decode_task import StagedSlice
 from tracelake.pipeline.driver import Pipeline
+from tracelake.pipeline.outputs.builtin import IndexOutput
 from tracelake.pipeline.publish import by_range, shape_tasks
 from tracelake.pipeline.run_result import RunResult
 from tracelake.pipeline.sources.files import find_files
+from tracelake.search.build import build_part
 from tracelake.shards import parts as footers
 from tracelake.shards.model import Part
 from tracelake.shards.rows import rows_sql
@@ -200,6 +203,39 @@ def test_large_texts_are_merged_a_few_at_a_time(tmp_path: Path, monkeypatch: pyt
                 assert sum(group.nbytes for group in groups) < 1.2 * small
                 assert max(group.nbytes for group in groups) < 1.2 * small / 4
     assert tables[0] == tables[1]
+
+
+def test_a_recovery_gives_rows_of_several_parts_of_a_bucket_the_same_ids(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A recovery reads the rows of a transaction from the parts of table `spans`, and its index has their ids."""
+    bucket, indexed = Bucket(tmp_path, monkeypatch), set[tuple[str, str, int]]()
+    write: Any = build_part
+    names = ["trace_id", "span_id", "_row_id"]
+
+    def build(*arguments: Any, **options: Any) -> object:
+        *others, rows = arguments
+        batches = list(rows)
+        indexed.update(*(zip(*batch.select(names).to_pydict().values(), strict=True) for batch in batches))
+        return write(*others, batches, **options)
+
+    monkeypatch.setattr(merge_task, "build_part", build)
+    spans = spans_of(0, 60, text_bytes=3 * KIB)
+    with monkeypatch.context() as patch:
+        # A recovery has fewer rows.
+        patch.setattr(limits, "SHAPED_AT_ONCE_MAX_BYTES", 64 * KIB)
+        patch.setattr(limits, "ROW_GROUP_MAX_BYTES", 16 * KIB)
+        patch.setattr(reading, "STAGED_PIECE_MAX_BYTES", 32 * KIB)
+        patch.setattr(merge_task, "WRITTEN_TOGETHER_MAX_BYTES", 0)
+        patch.setattr(IndexOutput, "publish", mock.Mock(side_effect=StorageError("killed")))
+        with pytest.raises(StorageError, match="killed"):
+            bucket.ingest(*spans, *(span | {"endTimeUnixNano": "50"} for span in spans[::7]))
+    indexed.clear()
+    bucket.resume()
+    groups = [group for part in bucket.snapshot("spans").parts for group in bucket.groups(part)]
+    assert len(bucket.snapshot("spans").parts) > 2 * BUCKETS
+    stored = {row for group in groups for row in zip(*group.select(names).to_pydict().values(), strict=True)}
+    assert indexed == stored
 
 
 def test_a_flipped_bit_of_what_is_read_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

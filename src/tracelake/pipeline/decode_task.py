@@ -78,6 +78,9 @@ class StagedSlice:
     """Whether its rows are those of deletion requests, not spans."""
     prices: PriceTable | None = None
     """The prices by which costs are computed again, if its rows are those of repricing requests."""
+    part: int | None = None
+    """In a recovery, the number of the part of this bucket that its rows were read from. They become that part again,
+    because their ids depend on the order in each part."""
 
 
 def stage(rows: pa.Table, objects: ObjectStore, staging: str, buckets: int) -> list[StagedSlice]:

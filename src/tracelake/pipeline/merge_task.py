@@ -509,7 +509,7 @@ class _MergeRun:
         return (
             (task.low, task.high) == (0, task.buckets)
             and task.work_bytes <= WRITTEN_TOGETHER_MAX_BYTES
-            and all(piece.prices is None for piece in task.pieces)  # their spans may be large
+            and all(piece.prices is None and piece.part is None for piece in task.pieces)  # may be large
         )
 
     def _shape(self, pieces: list[StagedSlice]) -> Iterator[pa.RecordBatch]:
@@ -598,8 +598,7 @@ class _MergeRun:
             yield from rows.to_batches()
             self._write_together(TABLE_SPANS, rows)
             return
-        first = 0
-        before: Counter[int] = Counter()
+        first, before = 0, Counter[int]()
         for run in _runs_of_parts(pieces, limits.SHAPED_AT_ONCE_MAX_BYTES):
             bucket = run[0].bucket
             rows = winning_rows(map(tables.table, run), first, lost, task.transaction)
@@ -645,11 +644,12 @@ class _MergeRun:
 
 
 def _runs_of_parts(pieces: Sequence[StagedSlice], max_bytes: int) -> Iterator[list[StagedSlice]]:
-    """Yield groups of slices of one bucket. Each group becomes one part."""
+    """Yield groups of slices of one bucket. Each group becomes one part, and none has rows of several."""
     run: list[StagedSlice] = []
     size = 0
     for piece in pieces:
-        if run and (piece.bucket != run[0].bucket or size + piece.arrow_bytes > max_bytes):
+        is_same = run and (piece.bucket, piece.part) == (run[0].bucket, run[0].part)
+        if run and not (is_same and size + piece.arrow_bytes <= max_bytes):
             yield run
             run, size = [], 0
         run.append(piece)

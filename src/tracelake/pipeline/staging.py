@@ -11,7 +11,7 @@ import contextlib
 import time
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Final
 
@@ -146,7 +146,11 @@ class InputReader:
         )
         tasks = [RestageTask(self._objects.url, part, staging) for part in parts]
         pieces = self._run(run_restage_task, tasks, staging, "recovering", transaction)
-        return [piece for of_part in pieces for piece in of_part]
+        return [
+            piece if is_all(part.bucket) else replace(piece, part=number)
+            for number, (part, of_part) in enumerate(zip(parts, pieces, strict=True))
+            for piece in of_part
+        ]
 
     def _run(
         self,
