@@ -120,7 +120,9 @@ def test_commands_without_spark_start_quickly(
     assert imported(unneeded, [*words, "--lake", str(agents_lake)], cwd=tmp_path, env=environment) == []
 
 
-@pytest.mark.parametrize(("words", "is_there"), [(["tables"], False), (["pipeline", "run"], True)])
+@pytest.mark.parametrize(
+    ("words", "is_there"), [(["tables"], False), (["serve"], False), (["pipeline", "run"], True)]
+)
 def test_a_command_can_still_make_a_frame(
     tmp_path: Path, environment: dict[str, str], words: list[str], is_there: bool
 ) -> None:

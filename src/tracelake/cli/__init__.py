@@ -82,8 +82,9 @@ _GC_THRESHOLD: Final = 50_000
 """New objects between two collections. With Python's 700, imports spend a tenth of a short command on collections."""
 
 
-_PIPELINES: Final = ("demo", "executor", "ingest", "pipeline run", "serve")
-"""Commands that run code of users, such as sinks, whose frames pyarrow must convert completely."""
+_PIPELINES: Final = ("demo", "executor", "ingest", "pipeline run")
+"""Commands that run code of users, such as sinks, whose frames pyarrow must convert completely. A server runs its
+pipeline in another process."""
 
 
 class _NoPandas(MetaPathFinder):
