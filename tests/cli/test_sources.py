@@ -36,11 +36,16 @@ def test_own_prices(cli: RunCli) -> None:
     """A price is set, listed and removed; the audit log records each change."""
     assert cli("init").code == 0
     assert "No own prices" in cli("prices", "list").out
-    assert "mine*" in cli("prices", "set", "Mine*", "--input", "0.5", "--valid-from", "2026-01-31").out
+    changed = cli("prices", "set", "Mine*", "--input", "0.5", "--valid-from", "2026-01-31").out
+    assert "mine*" in changed
+    assert "No cost of a stored span changes." in changed
+    assert json.loads(
+        cli("prices", "set", "Mine*", "--input", "0.5", "--valid-from", "2026-01-31", "--json").out
+    )
     (price,) = json.loads(cli("prices", "list", "--json").out)
     assert (price["model"], price["input"], price["valid_from"]) == ("mine*", 0.5, "2026-01-31")
     assert cli("prices", "set", "a*b", "--input", "1").code == 2
     assert cli("prices", "remove", "mine").code == 1
     assert "No own prices" in cli("prices", "remove", "mine*").out
     actions = [record["action"] for record in json.loads(cli("key", "audit", "--json").out)]
-    assert actions.count("prices set") == 2
+    assert actions.count("prices set") == 3

@@ -11,7 +11,7 @@ from unittest import mock
 import pytest
 
 import tracelake
-from tests.lake.test_own_prices import MILLION, call
+from tests.lake.test_own_prices import MILLION, ORIGIN, call
 from tests.pipeline.spans import a_line, a_span
 from tests.pipeline.test_deletions import delete
 from tests.server.client import Client
@@ -91,7 +91,7 @@ def check_everywhere(lake: Lake, folder: Path) -> None:
     assert costs(lake) == {"0": 8.0, "2": 2.5}
     assert before is not None
     assert costs(lake, before)["0"] == 7
-    assert lake.search("cost>0.4 cost<1").total == 2
+    assert [hit.type for hit in lake.search("cost>0.4 cost<1")] == ["llm", "llm"]
     newest = next(iter(lake.log()))
     assert newest.message == "transaction 1: 2 spans priced again"
     assert (newest.metadata["spans_new"], newest.metadata["spans_repriced"]) == ("0", "2")
@@ -108,6 +108,31 @@ def check_everywhere(lake: Lake, folder: Path) -> None:
 def test_costs_are_corrected_everywhere(lake: Lake, tmp_path: Path) -> None:
     """Tables, sums of traces and search have the new cost, and an older commit the old one."""
     check_everywhere(lake, tmp_path)
+
+
+def check_over_http(lake: Lake, folder: Path) -> None:
+    """Check that API and page show a correction without making it, and that either makes it on request."""
+    ingest(lake, folder, "a", call(0), call(1, cost=7))
+    lake.prices.set("mine*", input=0.5)
+    with closing(TrackingDoor(lake.hot.set_up())) as door:
+        client = Client(create_app(lake, door))
+        model = {"model": "mine-1", "spans": 1, "cost_before": 0.0, "cost_after": 0.5}
+        planned = client.get("/api/v1/prices/corrections").json()
+        assert planned == {"spans": 1, "models": [model], "transactions": []}
+        assert "Spans to correct" in client.get("/pipeline/prices?preview=true").text
+        assert costs(lake) == {"0": None, "1": 7.0}
+        done = client.post("/api/v1/prices/corrections", json={}).json()
+        assert done == planned | {"transactions": [1]}
+        assert costs(lake) == {"0": 0.5, "1": 7.0}
+        assert "No cost of a stored span differs" in client.get("/pipeline/prices?preview=true").text
+        lake.prices.set("mine*", input=0.25)
+        assert client.post("/pipeline/prices/apply", data={}, headers=ORIGIN).status_code == 303
+        assert costs(lake) == {"0": 0.25, "1": 7.0}
+
+
+def test_a_correction_over_http(lake: Lake, tmp_path: Path) -> None:
+    """A user sees how many spans a change corrects before the costs change."""
+    check_over_http(lake, tmp_path)
 
 
 def check_once(lake: Lake, folder: Path) -> None:

@@ -509,9 +509,15 @@ def _grid(prices: Sequence[Price]) -> Renderable:
     return render.grid(("model", "valid from", *map(str.lower, prices[0].rates)), rows, ids=("model",))
 
 
-def _price_set(prices: Sequence[Price]) -> Iterator[Renderable]:
+def _price_set(result: tuple[Sequence[Price], int]) -> Iterator[Renderable]:
+    prices, spans = result
     yield _grid(prices)
-    yield "A running server or pipeline corrects the costs of stored spans; so does `tracelake prices apply`."
+    yield (
+        f"{spans:,} stored spans have another cost. A running server or pipeline corrects them; so does "
+        "`tracelake prices apply`."
+        if spans
+        else "No cost of a stored span changes."
+    )
 
 
 def _corrected(report: RepricingReport) -> Iterator[Renderable]:
@@ -539,6 +545,7 @@ def price_list(lake: Lake) -> list[Price]:
     prices_app,
     "set",
     text=_price_set,
+    json=lambda result: plain_record(result[0]),
     examples=[
         "tracelake prices set my-model --input 0.5 --output 2",
         "tracelake prices set 'gpt-4o*' --input 2 --output 8 --valid-from 2026-01-01",
@@ -560,7 +567,9 @@ def price_set(
         typer.Option(metavar="DOLLARS", help="The same for input written to a cache; default: as input."),
     ] = None,
     valid_from: DayOption = None,
-) -> list[Price]:
+    *,
+    as_json: bool,
+) -> tuple[list[Price], int]:
     """Add or replace an own price of a model.
 
     It applies to all spans that state no cost; servers and pipelines correct stored ones. Of several valid prices,
@@ -575,7 +584,9 @@ def price_set(
             cache_write=cache_write,
             valid_from=valid_from or "",
         )
-    return [price]
+    changed = () if as_json else lake.prices.apply(dry_run=True).models
+    own = lake.prices.table().own_prices
+    return [price], sum(each.spans for each in changed if price in own(each.model))
 
 
 @command(

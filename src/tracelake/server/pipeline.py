@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
@@ -25,6 +27,7 @@ from tracelake.journal.protocol import ClientRequest
 from tracelake.lake.explicit_transactions import ClientTransactionInfo
 from tracelake.lake.lake import Lake
 from tracelake.otlp.prices import RATES, price_table
+from tracelake.results import RepricingReport
 from tracelake.server import routes
 from tracelake.server.audit import tell_object
 from tracelake.server.http_policy import RequestLake
@@ -109,6 +112,7 @@ def _answer(info: ClientTransactionInfo, status: int) -> Response:
 PIPELINE = "/api/v1/pipeline"
 PRICES_PAGE: Final = "/pipeline/prices"
 _REPLAYING: Final = threading.Lock()
+_CORRECTING: Final = threading.Lock()
 Number = Annotated[int | None, Query(ge=0, le=limits.TRANSACTION_NUMBER_MAX)]
 
 
@@ -153,13 +157,20 @@ def explain(lake: RequestLake, transaction: int) -> Response:
 @api.post("/pipeline/transactions/{transaction}/replay")
 def replay(lake: RequestLake, transaction: int, _body: routes.JsonBody[routes.NoDetails]) -> Response:
     """Read the recorded input of a transaction again and compare."""
-    if not _REPLAYING.acquire(blocking=False):
-        raise BackPressureError("a transaction is being replayed on this server; retry when that has ended")
-    try:
+    with _one_at_a_time(_REPLAYING, "a transaction is being replayed"):
         report = lake.journal.replay(transaction, runner=InProcess())
-    finally:
-        _REPLAYING.release()
     return routes.json_response({"ok": report.ok, **asdict(report)})
+
+
+@contextmanager
+def _one_at_a_time(lock: threading.Lock, activity: str) -> Iterator[None]:
+    """Hold a lock during expensive work. Raises BackPressureError if another request holds it."""
+    if not lock.acquire(blocking=False):
+        raise BackPressureError(f"{activity} on this server; retry when that has ended")
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 @pages.get("/pipeline")
@@ -213,14 +224,44 @@ def remove_price(lake: RequestLake, model: routes.Name, valid_from: routes.Text 
     return routes.json_response({"removed": lake.prices.remove(model, valid_from)})
 
 
+def _correct(lake: Lake, *, dry_run: bool) -> RepricingReport:
+    """Correct the costs of stored spans, or return the planned correction."""
+    with _one_at_a_time(_CORRECTING, "costs are being corrected"):
+        return lake.prices.apply(dry_run=dry_run)
+
+
+@api.get("/prices/corrections")
+def preview_corrections(lake: RequestLake) -> Response:
+    """Show the stored spans whose cost differs from the prices, by model."""
+    report = _correct(lake, dry_run=True)
+    return routes.json_response({"spans": report.spans, **asdict(report)})
+
+
+@api.post("/prices/corrections")
+def apply_corrections(lake: RequestLake, _body: routes.JsonBody[routes.NoDetails]) -> Response:
+    """Correct the costs of stored spans at once."""
+    tell_object("all models")
+    report = _correct(lake, dry_run=False)
+    return routes.json_response({"spans": report.spans, **asdict(report)})
+
+
 @pages.get(PRICES_PAGE)
-def prices_page(lake: RequestLake, request: Request) -> Response:
-    """Show the prices by which costs are computed."""
+def prices_page(lake: RequestLake, request: Request, preview: bool = False) -> Response:
+    """Show the prices by which costs are computed, and on request the costs that would change."""
     return routes.render_page(
         request, "prices.html", "/api/v1/prices",
         own=lake.prices.all(), shipped=price_table(), rates=RATES, corrections=_corrections(lake),
+        report=_correct(lake, dry_run=True) if preview else None,
         can_change=routes.is_allowed(request, PRICES_PAGE),
     )  # fmt: skip
+
+
+@pages.post(f"{PRICES_PAGE}/apply")
+def apply_prices(lake: RequestLake) -> Response:
+    """Correct the costs of stored spans, and show the prices."""
+    tell_object("all models")
+    _correct(lake, dry_run=False)
+    return RedirectResponse(PRICES_PAGE, 303)
 
 
 @pages.post(PRICES_PAGE)

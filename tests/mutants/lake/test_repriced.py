@@ -21,6 +21,8 @@ from tracelake.pipeline import decode_task
 from tracelake.pipeline.decode_task import Repriced, Repricer
 from tracelake.pipeline.input_failures import CrashMarkers
 from tracelake.pipeline.replay import Replayer
+from tracelake.results import RepricingReport
+from tracelake.server import pipeline
 
 _among, _init, _groups = Repricer.among, Repricer.__init__, prices.trace_groups
 
@@ -50,7 +52,12 @@ def _first_group(found: Any) -> Any:
     return list(_groups(found))[:1]
 
 
+def _at_once(lake: tracelake.Lake, *, dry_run: bool) -> RepricingReport:  # noqa: ARG001
+    return lake.prices.apply()
+
+
 OF_LAKE: list[tuple[str, object, str, object, Check]] = [
+    ("a preview corrects", pipeline, "_correct", _at_once, test_repriced.check_over_http),
     (
         "a stated cost is overwritten",
         decode_task,
