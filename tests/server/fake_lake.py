@@ -147,6 +147,7 @@ class FakeLake(Lake):
                 span["name"],
                 span["start_ns"],
                 marked,
+                type=span.get("type"),
             )
             for trace in self._traces.values()
             for span in trace.spans

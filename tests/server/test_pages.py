@@ -29,7 +29,7 @@ def lake() -> FakeLake:
     texts: dict[str, Any] = dict.fromkeys(names, HOSTILE)
     return FakeLake(
         [
-            span_row(1, 1, **texts, output=f"{HOSTILE} word", end_ns=0, duration_ns=0),
+            span_row(1, 1, **texts, output=f"{HOSTILE} word", end_ns=0, duration_ns=0, type="llm"),
             *(span_row(2, number, parent=number // 2 or None) for number in range(1, 51)),
         ]
     )
@@ -110,8 +110,11 @@ def test_long_traces_are_paged(client: Client, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_search_page_shows_matches_and_problems(client: Client) -> None:
-    """Matches are marked. An invalid query shows its error and stays in its field; an empty query asks for a text."""
-    assert "<mark>word</mark>" in client.get("/search?q=word").text
+    """Matches are marked and hits have the icon of their type. An invalid query shows its error and stays in its field;
+    an empty query asks for a text."""
+    found = client.get("/search?q=word").text
+    assert "<mark>word</mark>" in found
+    assert re.search(r'class="type type-llm"><svg.*?<span class="type-word">LLM</span>', found)
     broken = client.get("/search", params={"q": '"open'})
     assert broken.status_code == 400
     assert "quotation mark is open" in broken.text

@@ -121,12 +121,14 @@ def test_columns_are_chosen_in_the_address(client: Client) -> None:
     page = client.get("/traces").text
     assert "<th>Models</th>" in page
     assert 'title="gpt-4o">gpt-4o</a>' in page
-    assert "<th>Span types</th>" not in page
+    assert "<th>Span types</th>" in page
+    icon = r'title="Tool">\s*<span class="type type-tool"><svg.*?<span class="type-word">Tool</span>'
+    assert re.search(icon, page)
     assert re.search(r'<th class="number">\s*<a[^>]*>\s*Cost', page) is None
     assert "question 3" in page
     chosen = client.get("/traces?columns=types,cost&columns=duration").text
     assert "<th>Span types</th>" in chosen
-    assert re.search(r'<a class="type-link" href="[^"]*type=tool">', chosen)
+    assert re.search(r'<a class="type-link" href="[^"]*type=tool"', chosen)
     assert "<th>Models</th>" not in chosen
     assert "question 3" not in chosen
     assert 'value="types" checked' in chosen

@@ -44,6 +44,7 @@ class Hit:
     user_id: str | None = None
     workspace: str = WORKSPACE_DEFAULT
     kind: str | None = None
+    type: str | None = None  # such as llm, agent or tool
 
     @property
     def id(self) -> str:

@@ -21,6 +21,7 @@ from tracelake.server.http_policy import RequestLake, status_of
 from tracelake.server.render import with_query
 from tracelake.server.routes import Hits, Text, refuse_unknown, render_page
 from tracelake.server.trace_list_routes import find_id, presets_of
+from tracelake.server.trace_page import TYPE_LABELS
 from tracelake.server.traces import TimeRange, search
 from tracelake.tables.page_tokens import PageToken, token_of
 
@@ -121,6 +122,7 @@ def search_page(
         broken=_parted(q, character) if character else None,
         neighbours=neighbours,
         samples=SAMPLES,
+        types=TYPE_LABELS,
         facets=list(_facets(page_request, results)),
         orders=[] if mode != "text" else page_request.orders(),
         modes=page_request.modes() if results.vectors or mode != "text" else [],

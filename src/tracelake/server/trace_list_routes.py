@@ -176,7 +176,7 @@ _COLUMNS: Final = {
     "previews": "Input and output",
 }
 """Columns of the page of traces, beside the name."""
-_COLUMNS_DEFAULT: Final = tuple(name for name in _COLUMNS if name not in ("types", "tags"))
+_COLUMNS_DEFAULT: Final = tuple(name for name in _COLUMNS if name != "tags")
 
 
 def _columns(
@@ -245,8 +245,8 @@ _NO_FILTERS: Final = ("order", "limit", "compare", "columns")
 def _has_content(column: str, traces: list[Row], values: Mapping[str, Mapping[str, list[str]]]) -> bool:
     """Return whether any trace has a value for a column that many lakes have no values for."""
     match column:
-        case "models":
-            return any(each["models"] for each in values.values())
+        case "models" | "types":
+            return any(each[column] for each in values.values())
         case "cost":
             return any(row["cost"] is not None for row in traces)
         case "session":

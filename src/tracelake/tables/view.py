@@ -238,6 +238,7 @@ _TOLD_COLUMNS: Final = (
     "user_id",
     "workspace",
     "kind",
+    "type",
 )
 """The row's columns that a hit contains."""
 _NOT_BY_MEANING: Final = "uncommitted spans have no vectors; a search by words finds them"
