@@ -26,7 +26,7 @@ from tracelake.server.traces import lay_out
 _NODES_MAX: Final = 60
 """Operations of a graph. Those with the fewest calls above this number are one operation together."""
 _OTHERS: Final = "(other operations)"
-BOX: Final = (216, 58)
+BOX: Final = (240, 58)
 """Width and height of an operation in the drawing, in pixels."""
 _WIDTH, _HEIGHT = BOX
 _GAP_X: Final = 84
