@@ -231,14 +231,14 @@ def _correct(lake: Lake, *, dry_run: bool) -> RepricingReport:
 
 
 @api.get("/prices/corrections")
-def preview_corrections(lake: RequestLake) -> Response:
+def preview_prices(lake: RequestLake) -> Response:
     """Show the stored spans whose cost differs from the prices, by model."""
     report = _correct(lake, dry_run=True)
     return routes.json_response({"spans": report.spans, **asdict(report)})
 
 
 @api.post("/prices/corrections")
-def apply_corrections(lake: RequestLake, _body: routes.JsonBody[routes.NoDetails]) -> Response:
+def correct_costs(lake: RequestLake, _body: routes.JsonBody[routes.NoDetails]) -> Response:
     """Correct the costs of stored spans at once."""
     tell_object("all models")
     report = _correct(lake, dry_run=False)
