@@ -238,7 +238,7 @@ def preview_prices(lake: RequestLake) -> Response:
 
 
 @api.post("/prices/corrections")
-def correct_costs(lake: RequestLake, _body: routes.JsonBody[routes.NoDetails]) -> Response:
+def apply_current_prices(lake: RequestLake, _body: routes.JsonBody[routes.NoDetails]) -> Response:
     """Correct the costs of stored spans at once."""
     tell_object("all models")
     report = _correct(lake, dry_run=False)
