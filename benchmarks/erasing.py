@@ -18,7 +18,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -27,6 +26,7 @@ from tracelake.tasks.runners import InProcess
 
 SPANS_PER_TRACE: Final = 10
 SPANS_PER_FILE: Final = 100_000
+FEW_SPANS: Final = SPANS_PER_FILE // 20
 USERS: Final = 1_000
 _INGEST: Final = """
 import sys, time, tracelake
@@ -34,9 +34,9 @@ from tracelake.tasks.runners import InProcess
 place, *files = sys.argv[1:]
 lake = tracelake.open(place)
 for file in files:
-    began = time.monotonic()
+    began, cpu = time.monotonic(), time.process_time()
     lake.ingest(file, runner=InProcess())
-    print(round(time.monotonic() - began, 3), flush=True)
+    print(round(time.monotonic() - began, 3), round(time.process_time() - cpu, 3), flush=True)
 """
 
 
@@ -70,16 +70,17 @@ def _attribute(key: str, value: str) -> dict[str, object]:
 
 
 def ingest(place: Path, files: list[Path]) -> subprocess.Popen[str]:
-    """Start a process that ingests files, and prints the seconds that each takes."""
+    """Start a process that ingests files, and prints for each the seconds and the CPU seconds that it takes."""
     command = [sys.executable, "-c", _INGEST, str(place), *map(str, files)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
-def times_of(process: subprocess.Popen[str]) -> Iterator[float]:
-    """Yield the times of a process that ingests."""
+def mean_times(process: subprocess.Popen[str]) -> str:
+    """Wait for a process that ingests, and return the means of its times."""
     assert process.stdout is not None
-    for line in process.stdout:
-        yield float(line)
+    rows = [tuple(map(float, line.split())) for line in process.stdout]
+    clock_s, cpu_s = (sum(column) / len(rows) for column in zip(*rows, strict=True))
+    return f"{clock_s:.2f} s, {cpu_s:.2f} s of CPU time a file of {FEW_SPANS:,} spans"
 
 
 def bytes_in(place: Path) -> int:
@@ -110,12 +111,10 @@ def main() -> None:
             print(
                 f"filled: {given.spans:,} spans, {bytes_in(place):,} bytes, {time.monotonic() - began_s:.0f} s"
             )
-            few = SPANS_PER_FILE // 20
             files = [Path(folder, f"more-{number}.jsonl") for number in range(2 * given.files)]
             for number, more in enumerate(files):
-                write_file(more, (given.spans + number * few) // SPANS_PER_TRACE, few)
-            alone = list(times_of(ingest(place, files[: given.files])))
-            print(f"ingest alone: {sum(alone) / len(alone):.2f} s a file of {few:,} spans", flush=True)
+                write_file(more, (given.spans + number * FEW_SPANS) // SPANS_PER_TRACE, FEW_SPANS)
+            print(f"ingest alone: {mean_times(ingest(place, files[: given.files]))}", flush=True)
             beside = ingest(place, files[given.files :])
             began_s, cpu_s = time.monotonic(), time.process_time()
             report = lake.erase(user="user-17")
@@ -123,8 +122,7 @@ def main() -> None:
                 (report,) = lake.erasures.run(report.id)
                 time.sleep(0.2)
             taken_s, cpu_s = time.monotonic() - began_s, time.process_time() - cpu_s
-            times = list(times_of(beside))
-            print(f"ingest beside it: {sum(times) / len(times):.2f} s a file")
+            print(f"ingest beside it: {mean_times(beside)}")
             print(f"erasure: {taken_s:.1f} s, {cpu_s:.1f} s of CPU time, {report.traces:,} traces")
             print(f"removed: {report.removed}")
             began_s = time.monotonic()
