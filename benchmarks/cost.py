@@ -646,8 +646,8 @@ def main() -> None:
             Console(width=200).print(table_of(kind, [vars(each) for each in costs]))
             document["kinds"][kind] = [vars(each) for each in costs]
             document["missing"].update(missing)
-    if options.results:
-        write_report(document, options.results)
+            if options.results:  # after each kind: a run takes an hour, and may be cut short
+                write_report(document, options.results)
 
 
 if __name__ == "__main__":

@@ -183,7 +183,8 @@ def _listed(figures: Mapping[str, float]) -> str:
 
 
 def write_report(document: Mapping[str, Any], folder: Path) -> None:
-    """Write the figures as JSON, a page and a chart."""
+    """Write the figures as JSON, a page and a chart. Create the folder if it is missing."""
+    folder.mkdir(parents=True, exist_ok=True)
     (folder / "cost.json").write_text(json.dumps(document, indent=1) + "\n")
     (folder / "cost.svg").write_text(chart(document["kinds"]))
     (folder / "cost.md").write_text(page(document))
