@@ -535,7 +535,7 @@ class LakeArchive:
         )
 
     def purge(self, find_erased: Callable[[bytes], Collection[str]]) -> None:
-        """Delete all leftovers of killed archivers. Of new temporary files, only those that contain erased values."""
+        """Delete leftovers of killed archivers. A new temporary file is deleted only if it contains erased values."""
         self.sweep(0)
         objects = self._repository_or_none()
         if objects is not None:

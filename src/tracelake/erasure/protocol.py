@@ -176,10 +176,9 @@ def next_step(observation: Observation) -> ErasureStep:
     """Return the first step that is due.
 
     The tracking store comes first, so that no new span of the traces is accepted. Requests come before tables, because
-    each is carried out by a transaction. Tables come before the index, because
-    search joins documents with rows. Unreferenced objects are deleted after the last rewrite, because they may be
-    parts that were replaced, or copies of an interrupted compaction. Damaged packs come last, because only the user can
-    restore them.
+    each is carried out by a transaction. Tables come before the index, because search joins documents with rows.
+    Unreferenced objects are deleted after the last rewrite, because they may be parts that were replaced, or copies of
+    an interrupted compaction. Damaged packs come last, because only the user can restore them.
     """
     due = (
         (observation.tracking_rows, ErasureStep.TRACKING),

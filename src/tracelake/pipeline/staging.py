@@ -219,7 +219,7 @@ def delete_staged(
 
     A process that needs deleted rows nevertheless reads its input again.
     """
-    doomed = list[str]()
+    doomed: list[str] = []
     for info in objects.list(STAGING):
         with contextlib.suppress(NotFoundError):  # its pipeline has ended the transaction
             if info.modified_s <= until_s or find_erased(objects.get(info.path)):

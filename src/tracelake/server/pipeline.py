@@ -230,19 +230,21 @@ def _correct(lake: Lake, *, dry_run: bool) -> RepricingReport:
         return lake.prices.apply(dry_run=dry_run)
 
 
+def _answer_correction(report: RepricingReport) -> Response:
+    return routes.json_response({"spans": report.spans, **asdict(report)})
+
+
 @api.get("/prices/corrections")
 def preview_prices(lake: RequestLake) -> Response:
     """Show the stored spans whose cost differs from the prices, by model."""
-    report = _correct(lake, dry_run=True)
-    return routes.json_response({"spans": report.spans, **asdict(report)})
+    return _answer_correction(_correct(lake, dry_run=True))
 
 
 @api.post("/prices/corrections")
 def apply_current_prices(lake: RequestLake, _body: routes.JsonBody[routes.NoDetails]) -> Response:
     """Correct the costs of stored spans at once."""
     tell_object("all models")
-    report = _correct(lake, dry_run=False)
-    return routes.json_response({"spans": report.spans, **asdict(report)})
+    return _answer_correction(_correct(lake, dry_run=False))
 
 
 @pages.get(PRICES_PAGE)
