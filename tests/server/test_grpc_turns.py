@@ -248,6 +248,38 @@ def check_nothing_waits_once_it_has_stopped() -> None:
         asyncio.run(asyncio.wait_for(run(number % 3), HANG_S))
 
 
+def check_all_accept_tasks_are_awaited() -> None:
+    """Check that a method's accept tasks end together, even if the server fails one of them first."""
+
+    async def run() -> None:
+        others_may_end = asyncio.Event()
+        requests = 0
+
+        class Stopped(module._Accepting):
+            def is_running(self) -> bool:
+                return False
+
+            async def _request_registered_call(self, _method: bytes) -> None:
+                nonlocal requests
+                requests += 1
+                if requests > 1:
+                    await others_may_end.wait()
+                raise ConnectionError
+
+        before = asyncio.all_tasks()
+        accepting = Stopped()._make_request_call_future(b"/Good/Call")
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert requests == GRPC_ACCEPTED_AT_ONCE
+        assert not accepting.done()
+        others_may_end.set()
+        with pytest.raises(ConnectionError):
+            await accepting
+        assert asyncio.all_tasks() == before
+
+    asyncio.run(asyncio.wait_for(run(), HANG_S))
+
+
 CHECKS = (
     check_no_call_waits_for_a_socket,
     check_many_are_begun_at_once,
@@ -255,6 +287,7 @@ CHECKS = (
     check_ended_calls_leave_nothing,
     check_a_call_that_cannot_be_begun,
     check_nothing_waits_once_it_has_stopped,
+    check_all_accept_tasks_are_awaited,
 )
 
 

@@ -83,7 +83,7 @@ from tracelake.server import otlp_grpc as module
                     """,
                 ),
             ),
-            test_grpc_turns.check_nothing_waits_once_it_has_stopped,
+            test_grpc_turns.check_all_accept_tasks_are_awaited,
         ),
     ],
     ids=rule_of,
