@@ -325,7 +325,8 @@ class FileObjectStore:
         """Give a file its name, creating the durable directory again if another process removes it as empty."""
         directory = _directory(target)
         for tries in range(DIRECTORY_TRIES_MAX):
-            time.sleep(min(tries, 2) / 1000)
+            if tries:  # a sleep of zero would give the processor away
+                time.sleep(min(tries, 2) / 1000)
             try:
                 self._make_durable_directory(directory)
             except (FileNotFoundError, FileExistsError):  # Another process removed it, or it is a file.
