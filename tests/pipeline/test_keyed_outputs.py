@@ -16,6 +16,7 @@ import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
 import tracelake
+from tests.lake.test_own_prices import call
 from tests.pipeline.lost_replies import LosesReplies, Silent
 from tests.pipeline.spans import a_line, a_span
 from tracelake import Lake, StorageError, UsageError, limits
@@ -214,6 +215,24 @@ def test_an_output_is_added_and_removed_whatever_the_store_did_not_answer() -> N
     """Adding and removing report the truth after lost replies; they once reported success without a write (found by
     simulation)."""
     outputs_change_without_replies()
+
+
+def check_corrected(folder: Path, path: Path) -> None:
+    """Check that a correction of costs sends no spans, and that the next spans arrive."""
+    with tracelake.init(f"memory://{uuid.uuid4().hex}", buckets=2) as lake:
+        lake.outputs.add("files", "my_sinks:Files")
+        ingest(lake, path, 9)
+        path.write_bytes(a_line(call(0), call(1, cost=7)))
+        lake.ingest(path, runner=InProcess())
+        lake.prices.set("mine*", input=0.5)
+        assert lake.prices.apply().spans == 1
+        ingest(lake, path, 5)
+        assert written(folder) == {1: [0, 0], 3: [5]}
+
+
+def test_a_correction_of_costs_sends_no_spans(folder: Path, tmp_path: Path) -> None:
+    """Messages have no costs, so the spans would be sent twice."""
+    check_corrected(folder, tmp_path / "a.jsonl")
 
 
 def lines(folder: Path) -> dict[int, list[dict[str, Any]]]:

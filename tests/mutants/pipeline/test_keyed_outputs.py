@@ -17,7 +17,7 @@ from tests.pipeline.spans import a_line, a_span
 from tests.pipeline.test_keyed_outputs import folder, lake
 from tracelake import Lake
 from tracelake.pipeline import protocol
-from tracelake.pipeline.outputs.external import KeyedOutput, TableChanges
+from tracelake.pipeline.outputs.external import KeyedOutput, NewSpans, TableChanges
 from tracelake.pipeline.registrations import RegistrationStore
 from tracelake.tasks.runners import InProcess
 
@@ -68,6 +68,19 @@ def test_a_marker_is_asked_for_anew_after_a_failure(
 def test_a_lost_reply_of_an_output_is_read_back(broken: Mutation) -> None:
     """The test above fails if any lost reply is not read back."""
     assert_caught(broken, test_keyed_outputs.outputs_change_without_replies)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        Mutation("corrected spans are sent", NewSpans.rows, rewrite("0 if _ else _1", "_1")),
+        Mutation("new spans are not sent", NewSpans.rows, rewrite("_1 == _2", "_1 >= _2")),
+    ],
+    ids=rule_of,
+)
+def test_a_correction_of_costs_sends_no_spans(broken: Mutation, folder: Path, tmp_path: Path) -> None:
+    """The check fails if spans are sent again, or not at all."""
+    assert_caught(broken, lambda: test_keyed_outputs.check_corrected(folder, tmp_path / "a.jsonl"))
 
 
 @pytest.mark.parametrize("table", ["spans", "traces"])

@@ -143,8 +143,9 @@ class NewSpans:
         self._objects = objects
 
     def rows(self, batch: Batch) -> int:
-        """See `Content`."""
-        return sum(part.rows for part in batch.parts)
+        """Return 0 for a correction of costs alone, because messages have no costs. See `Content`."""
+        rows = sum(part.rows for part in batch.parts)
+        return 0 if rows == batch.counts.get("repriced", 0) else rows
 
     def tables(self, batch: Batch) -> Iterator[pa.Table]:
         """See `Content`."""
