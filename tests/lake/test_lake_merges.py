@@ -95,7 +95,10 @@ def test_merged_parts_score_as_one_index_over_the_live_rows(lake: Lake, tmp_path
         assert before != [hit.score for hit in lake.search("work", limit=1)], "replaced rows count until then"
         assert found(lake, "work", at="main~1") == found(lake, "work")
     first = lake.log()[0]
-    assert (first.committer, first.message) == ("index merge", f"index merged: {FAN_OUT} parts are 1, of 1")
+    assert (first.committer, first.message) == (
+        "index merge",
+        f"index merged: from {FAN_OUT} to 1 parts, 1 in all",
+    )
     fill(lake, tmp_path, 2, FAN_OUT)
     assert counts(lake) == (FAN_OUT + 5, 3)
     assert found(lake, "only9") == {"a"}

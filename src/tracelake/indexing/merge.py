@@ -352,7 +352,7 @@ def publish_merged(
         draft = _draft(objects, standing, build, run, merged)
         if draft is None:
             return False
-        message = f"index merged: {len(run)} parts are {len(merged)}, of {draft.part_count}"
+        message = f"index merged: from {len(run)} to {len(merged)} parts, {draft.part_count} in all"
         if _commit(repository, objects, redactions, started, build, draft, standing, message):
             return True
     raise ContentionError(
