@@ -367,7 +367,7 @@ def _searchable(texts: Iterable[str]) -> bytes:
 
     A match lies within one line, and all spans of a resource repeat its lines.
     """
-    lines = dict.fromkeys(line for text in texts for line in text.split("\n"))
-    return "\n".join(
-        dict.fromkeys(form.lower() for line in lines for form in (line, normalized(line)))
-    ).encode()
+    lines = dict.fromkeys("\n".join(texts).split("\n"))
+    others = "\n".join(line for line in lines if not line.isascii())
+    forms = [*lines] if (normal := normalized(others)) == others else [*lines, normal]
+    return "\n".join(forms).lower().encode()

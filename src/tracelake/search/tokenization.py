@@ -134,7 +134,7 @@ def is_letter(word: str) -> bool:
 
 def normalized(text: str) -> str:
     """Return a text in form NFC, with the usual characters for full-width letters, half-width kana and ligatures."""
-    if text.isascii():
+    if text.isascii() or unicodedata.is_normalized("NFKC", text):
         return text
     text = _OTHER_WIDTH.sub(lambda match: unicodedata.normalize("NFKC", match[0]), text)
     return text if unicodedata.is_normalized("NFC", text) else unicodedata.normalize("NFC", text)
