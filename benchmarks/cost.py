@@ -189,6 +189,8 @@ class Cost:
     commits: int | None = None
     found_p50_s: float | None = None
     found_p99_s: float | None = None
+    searches: int | None = None
+    """Searches until all sampled traces were found."""
     details: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -446,6 +448,14 @@ class Tracelake(Peer):
         return 0.0 if rows is None else float(rows[1])
 
 
+@dataclass
+class Searches:
+    """Searches for sampled traces."""
+
+    found_s: list[float] = field(default_factory=list)
+    count: int = 0
+
+
 @dataclass(frozen=True)
 class Load:
     """Requests at a rate; None sends as fast as they are answered."""
@@ -488,13 +498,14 @@ def serve(
         before, meter = sizes(peer.folder), Meter(peer.pid)
         commits = peer.commits() if isinstance(peer, Tracelake) else None
         with sampling(samples, meter.processes(), load.seconds, cache) as sampled:
-            found, answers_s = _send(peer, requests, load)
+            searches, answers_s = _send(peer, requests, load)
         cost.details["committed_s"] = settle(peer)
         cost.kept_bytes = kept(peer.folder, before, cost.spans)
         meter.into(cost)
         if commits is not None and isinstance(peer, Tracelake):
             cost.commits = peer.commits() - commits
-        cost.found_p50_s, cost.found_p99_s = share(found, 0.5), share(found, 0.99)
+        cost.found_p50_s, cost.found_p99_s = share(searches.found_s, 0.5), share(searches.found_s, 0.99)
+        cost.searches = searches.count
         cost.details["answer_p99_ms"] = share(answers_s, 0.99) * 1e3
     for place, part in sampled.stages.items():
         process = place.partition(":")[0]
@@ -520,8 +531,8 @@ def settle(peer: Peer) -> float:
     return committed_s
 
 
-def _send(peer: Peer, requests: Sequence[SentRequest], load: Load) -> tuple[list[float], list[float]]:
-    """Send requests. Return the seconds until sampled traces were found, and those until answers."""
+def _send(peer: Peer, requests: Sequence[SentRequest], load: Load) -> tuple[Searches, list[float]]:
+    """Send requests. Return the searches for sampled traces, and the seconds until answers."""
     numbers, lock, begun_s = iter(range(len(requests))), Lock(), time.monotonic()
     answers_s: list[float] = []
     samples: list[tuple[SentRequest, float]] = []
@@ -545,17 +556,18 @@ def _send(peer: Peer, requests: Sequence[SentRequest], load: Load) -> tuple[list
 
     with ThreadPoolExecutor(load.senders) as pool:
         senders = [pool.submit(send) for _ in range(load.senders)]
-        found = _find(peer, samples, senders)
+        searches = _find(peer, samples, senders)
         for sender in senders:
             sender.result()
-    return found, answers_s
+    return searches, answers_s
 
 
 def _find(
     peer: Peer, samples: Sequence[tuple[SentRequest, float]], senders: Sequence[Future[None]]
-) -> list[float]:
+) -> Searches:
     """Look for sampled traces, one after the other, until each is found."""
-    found: list[float] = []
+    searches = Searches()
+    found = searches.found_s
     late_s = float("inf")
     with httpx.Client(timeout=60) as client:
         while time.monotonic() < late_s:
@@ -565,11 +577,12 @@ def _find(
                     break
             if len(found) < len(samples):
                 sent, since_s = samples[len(found)]
+                searches.count += 1
                 if peer.find(client, sent):
                     found.append(time.monotonic() - since_s)
                     continue
             time.sleep(0.05)
-    return found
+    return searches
 
 
 def run_kind(kind: str, options: argparse.Namespace, folder: Path) -> tuple[list[Cost], dict[str, str]]:

@@ -158,7 +158,7 @@ def table_of(kind: str, costs: Sequence[Mapping[str, Any]]) -> Table:
 
 _COLUMNS: Final = (
     *("", "spans/s", "CPU µs a span", "by process", "bytes written", "bytes kept", "kept as"),
-    *("MiB", "commits", "found p50 / p99, s"),
+    *("MiB", "commits", "found p50 / p99, s", "searches"),
 )
 
 
@@ -175,6 +175,7 @@ def _row(cost: Mapping[str, Any]) -> list[str]:
         f"{cost['memory_mib']:,.0f}" if cost["memory_mib"] else "",
         "" if cost["commits"] is None else str(cost["commits"]),
         "" if found is None else f"{found:.2f} / {cost['found_p99_s']:.2f}",
+        "" if cost.get("searches") is None else f"{cost['searches']:,}",
     ]
 
 
