@@ -309,6 +309,18 @@ class CommitInfo:
     """ISO 8601, UTC."""
     metadata: dict[str, str]
     """At least `transaction` for a commit of the pipeline."""
+    retained_because: str = ""
+    """The reason why it does not expire now, such as `head of main`; empty if it was not computed."""
+    retained_until: str | None = None
+    """The time at which this reason ends, ISO 8601, UTC; None if it does not end by itself."""
+
+    @property
+    def retention(self) -> str:
+        """Return the reason and its end in short."""
+        if self.retained_until is None:
+            return self.retained_because
+        until = f"until {self.retained_until[:16].replace('T', ' ')}"
+        return until if self.retained_because == "young" else f"{self.retained_because}, {until}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import random
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -210,6 +212,39 @@ def test_the_command_and_the_log_say_what_expired(lake: Lake, monkeypatch: pytes
     assert missing.exit_code != 0
     assert oldest.id[:12] in str(missing.exception)
     assert runner.invoke(app, ["log", "--json"]).output.startswith("[")
+
+
+def test_the_log_says_why_a_commit_stays(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`log` shows for each commit why it does not expire, and until when; --json adds two keys."""
+    transactions = lake.log()
+    lake.tag("v1", transactions[3].id)
+    example = Example("0" * 32, "question", "", {}, Provenance("1" * 32, "2" * 16, transactions[6].id))
+    file = write_file(context(lake).objects, to_bytes(example), context(lake).repository.epoch())
+    context(lake).repository.commit_entries({example_path("golden", example.id): file}, committer="me")
+    lake.create_branch("side", transactions[9].id)
+    context(lake).repository.commit_entries({example_path("other", example.id): file}, "side")
+    monkeypatch.setenv("COLUMNS", "250")
+
+    def stays() -> dict[str, tuple[str, str | None]]:
+        output = CliRunner().invoke(app, ["log", "--lake", lake.place, "--json"]).output
+        return {each["id"]: (each["retained_because"], each["retained_until"]) for each in json.loads(output)}
+
+    head, *_ = lake.log()
+    at_once = stays()
+    assert at_once[head.id] == ("head of main", None)
+    assert at_once[transactions[0].id] == ("before a person's commit", None)
+    assert at_once[transactions[1].id] == ("base of the next transaction", None)
+    assert at_once[transactions[3].id] == ("tag v1", None)
+    assert at_once[transactions[6].id] == ("named by a dataset", None)
+    assert at_once[transactions[9].id] == ("several commits follow it", None)
+    reason, until = at_once[transactions[2].id]
+    assert reason == "young"
+    end = datetime.fromisoformat(transactions[1].created_at) + timedelta(days=7)
+    assert until == end.isoformat(timespec="seconds")
+    text = CliRunner().invoke(app, ["log", "--lake", lake.place, "--limit", "3"]).output
+    assert "head of main" in text
+    monkeypatch.setenv("TRACELAKE_HISTORY_AGE", "none")
+    assert set(stays().values()) == {("history does not expire", None)}
 
 
 @pytest.mark.parametrize(

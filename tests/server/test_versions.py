@@ -70,6 +70,8 @@ def test_history_as_json(client: Client, real: Lake) -> None:
     }
     first = get(client, "commits?limit=2")
     assert [commit["id"] for commit in first["commits"]] == [log[0].id, log[1].id]
+    assert [commit["retained_because"] for commit in first["commits"]] == ["head of main", "tag v1"]
+    assert "<td>head of main</td>" in client.get("/versions").text
     rest = get(client, f"commits?ref={first['next']}")
     assert ([commit["id"] for commit in rest["commits"]], rest["next"]) == ([log[2].id], None)
     assert [change["path"] for change in get(client, "diff")["changes"]] == [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from datetime import UTC, datetime
+from math import inf
 from typing import Any
 
 import pytest
@@ -24,6 +25,7 @@ from tracelake.versions.protocol import (
     new_gaps,
     reachable,
     retained_commits,
+    retentions,
 )
 from tracelake.versions.tree import path_of
 
@@ -451,6 +453,30 @@ def test_entries_of_a_kept_commit_stay_computable() -> None:
     assert retained_commits(NOW_S, line(30, 20, 20, 20, computed=2), {"c3"}, (), WEEK) == {"c1", "c2", "c3"}
 
 
+def test_a_reason_for_each_commit_that_stays() -> None:
+    """Each commit that stays has the reason that holds longest, and its end."""
+    commits = line(60, 50, 40, 30, 29, 20, 12, 5, 4, 3, 1)
+    commits["side"] = HistoryCommit((AncestorStep("c2", "c2"),), NOW_S - 39 * DAY_S, 3, is_routine=True)
+    commits["c5"] = replace(commits["c5"], is_routine=False)
+    commits["c8"] = replace(commits["c8"], has_entries=False)
+    commits["c9"] = replace(commits["c9"], is_transaction=True)
+    rule = HistoryRule(7 * DAY_S, 15 * DAY_S)
+    reasons = retentions(NOW_S, commits, {"c10", "side"}, {"c1"}, rule, "c10")
+    shown = {each: (kept.reason.name, (kept.until_s - NOW_S) / DAY_S) for each, kept in reasons.items()}
+    assert shown == {
+        "c0": ("NAMED", inf), "c1": ("NAMED", inf), "c2": ("FORK", inf), "side": ("NAMED", inf),
+        "c4": ("PARENT", inf), "c5": ("PERSON", inf), "c6": ("DAY", 3.0), "c7": ("ENTRIES", inf),
+        "c8": ("PIPELINE", inf), "c9": ("PIPELINE", inf), "c10": ("NAMED", inf),
+    }  # fmt: skip
+    days = retentions(NOW_S, line(20, 6, 5, 1), {"c3"}, (), HistoryRule(7 * DAY_S, 9 * DAY_S))
+    assert [(kept.reason.name, kept.until) for _, kept in sorted(days.items())] == [
+        ("AGE", "1975-06-25T00:00:00+00:00"), ("DAY", "1975-06-27T00:00:00+00:00"),
+        ("AGE", "1975-06-30T00:00:00+00:00"), ("NAMED", None),
+    ]  # fmt: skip
+    everything = retentions(NOW_S, line(20, 10), {"c1"}, (), HistoryRule(None))
+    assert {kept.reason.name for kept in everything.values()} == {"ALL"}
+
+
 @st.composite
 def histories(draw: st.DrawFn) -> tuple[dict[str, HistoryCommit], set[str]]:
     """Return commits with forks and merges, and heads."""
@@ -521,6 +547,24 @@ def test_expiry_keeps_what_retained_commits_mean(
             assert common - below <= after.keys(), "a merge base expired"
     assert retained_commits(NOW_S, after, heads, (), rule, min(heads)) == after.keys()
     assert all(commits[each].has_entries or commits[each].steps[0].to in after for each in after)
+
+
+@settings(max_examples=200, deadline=None)
+@given(histories(), st.integers(0, 10), st.integers(0, 20))
+def test_commits_stay_until_the_end_of_their_reason(
+    history: tuple[dict[str, HistoryCommit], set[str]], age: int, daily: int
+) -> None:
+    """A commit stays as long as its reason says, and no reason is computed from older commits."""
+    commits, heads = history
+    rule = HistoryRule(age * DAY_S, daily * DAY_S)
+    reasons = retentions(NOW_S, commits, heads, (), rule)
+    for each, kept in reasons.items():
+        end_s = min(kept.until_s, NOW_S + 100 * DAY_S)
+        assert each in retained_commits(end_s, commits, heads, (), rule)
+        newer = {
+            name: commit for name, commit in commits.items() if commit.generation >= commits[each].generation
+        }
+        assert retentions(NOW_S, newer, heads & newer.keys(), (), rule)[each].until_s == kept.until_s
 
 
 @settings(max_examples=200, deadline=None)

@@ -246,12 +246,12 @@ def log(
     at: options.AtOption = "main",
     limit: Annotated[int | None, typer.Option(min=1, help="Show at most this many.")] = None,
 ) -> dict[str, Any]:
-    """List the commits of a branch, newest first.
+    """List the commits of a branch, newest first, and why each stays.
 
     Without --limit, it also says how many older commits have expired.
     """
     return {
-        "commits": lake.log(at, limit=limit),
+        "commits": lake.maintenance.explain(lake.log(at, limit=limit)),
         "expired": lake.branch().expired() if limit is None else None,
     }
 

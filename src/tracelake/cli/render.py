@@ -266,13 +266,14 @@ def bad_inputs(report: results.IngestReport) -> Table:
 def commits(infos: Iterable[results.CommitInfo]) -> Table:
     """Return a log, one commit a row."""
     return grid(
-        ("commit", "created", "transaction", "committer", "message"),
+        ("commit", "created", "transaction", "committer", "stays", "message"),
         [
             (
                 c.id[:COMMIT_SHOWN],
                 c.created_at[:19].replace("T", " "),
                 c.metadata.get("transaction"),
                 c.committer,
+                c.retention,
                 c.message,
             )
             for c in infos

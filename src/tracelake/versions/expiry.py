@@ -394,10 +394,23 @@ class HistoryExpirer:
                 at = "" if there is None else there.below
         return inside
 
+    def explain(
+        self, rule: protocol.HistoryRule, commits: ReadSteps, lowest: int
+    ) -> tuple[CommitNames, dict[str, model.Retained]]:
+        """Return the names, and why each commit of at least this generation stays.
+
+        Only descendants of a commit, and names, decide about it. Raises DamageError if one is unreadable.
+        """
+        gaps = self.gaps.all() | self.gaps.expiry(self.records.epoch().expiring).gaps
+        names, graph = self._graph(commits, gaps, lowest)
+        heads = names.heads | names.pinned
+        return names, protocol.retentions(time.time(), graph, heads, names.references, rule, names.main)
+
     def _graph(
-        self, commits: ReadSteps, gaps: Mapping[str, model.Gap]
+        self, commits: ReadSteps, gaps: Mapping[str, model.Gap], lowest: int = 0
     ) -> tuple[CommitNames, dict[str, protocol.HistoryCommit]]:
-        """Return the names, and all commits that they lead to. Raises DamageError if one is unreadable."""
+        """Return the names, and all commits that they lead to, down to a generation. Raises DamageError if one is
+        unreadable."""
         names = self.read_names()
         graph: dict[str, protocol.HistoryCommit] = {}
         optional = names.references | names.pinned
@@ -413,7 +426,8 @@ class HistoryExpirer:
                     raise facts
                 steps = tuple(step_over(parent, gaps) for parent in facts.parents)
                 graph[commit_id] = dataclasses.replace(facts.commit, steps=steps)
-                behind.update(step.to for step in steps if step.to)
+                if facts.commit.generation > lowest:
+                    behind.update(step.to for step in steps if step.to)
             todo = behind - graph.keys()
         return names, graph
 

@@ -260,6 +260,21 @@ class RepositoryCollector:
         reached.gaps = result.gaps
         return {path_of(model.Commit, commit_id) for commit_id in result.commits}
 
+    def explain(
+        self, commits: Collection[str], rule: protocol.HistoryRule
+    ) -> tuple[CommitNames, dict[str, model.Retained]]:
+        """Return the names of commits, and why each of these commits stays; none if a commit above them is unreadable,
+        or has just expired."""
+        reached = Reached(self._contents)
+        reached.read_commits(commits)
+        facts = [each for each in map(reached.commit_facts, commits) if not isinstance(each, DamageError)]
+        try:
+            return self.expirer.explain(
+                rule, reached, min((each.commit.generation for each in facts), default=0)
+            )
+        except DamageError:
+            return CommitNames(frozenset(), frozenset(), frozenset(), ""), {}
+
     def read_names(self) -> CommitNames:
         """Read all names of commits. A request that is missed, because it was just sealed, makes the decision fail (see
         `BranchRecords.tell_of_name`)."""

@@ -20,6 +20,7 @@ import math
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from enum import StrEnum
 from typing import Final, TypeVar
 
 import msgspec
@@ -147,6 +148,35 @@ def is_routine(commit: Commit) -> bool:
         or (commit.committer == TABLE_WRITER and "table" in commit.metadata)
         or (commit.committer == INDEX_MERGER and commit.message.startswith("index merged:"))
     )
+
+
+class RetentionReason(StrEnum):
+    """Reason for which a commit does not expire."""
+
+    NAMED = "named by a branch, tag, dataset or request"
+    PERSON = "made by a person"
+    PARENT = "before a person's commit"
+    FORK = "several commits follow it"
+    PIPELINE = "base of the next transaction"
+    AGE = "young"
+    DAY = "last of its day"
+    ENTRIES = "base of a later commit"
+    ALL = "history does not expire"
+
+
+@dataclass(frozen=True, slots=True)
+class Retained:
+    """The reason for which a commit stays, and the time until which it holds."""
+
+    reason: RetentionReason
+    until_s: float = math.inf
+    """Infinity if only a change of names ends it."""
+
+    @property
+    def until(self) -> str | None:
+        """Return the time as ISO 8601, UTC; None for infinity."""
+        is_dated = self.until_s < math.inf
+        return datetime.fromtimestamp(self.until_s, UTC).isoformat(timespec="seconds") if is_dated else None
 
 
 def seconds_of(created_at: str) -> float:

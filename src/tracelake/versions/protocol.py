@@ -503,6 +503,7 @@ class HistoryRule:
 
 
 KEEP_ALL: Final = HistoryRule()
+_Reason = model.RetentionReason
 
 
 @dataclass(frozen=True, slots=True)
@@ -540,10 +541,24 @@ def retained_commits(
     rule: HistoryRule,
     main: str = "",
 ) -> set[str]:
-    """Return the commits that do not expire, among those that the heads and references lead to.
+    """Return the commits that do not expire (see `retentions`).
 
     The result is closed: applied to the kept commits alone, the rule keeps all of them. So a collection that was killed
     or repeated changes nothing more.
+    """
+    return set(retentions(now_s, commits, heads, references, rule, main))
+
+
+def retentions(
+    now_s: float,
+    commits: Mapping[str, HistoryCommit],
+    heads: Collection[str],
+    references: Collection[str],
+    rule: HistoryRule,
+    main: str = "",
+) -> dict[str, model.Retained]:
+    """Return why each commit stays, among those that the heads and references lead to. Of several reasons, the one
+    that holds longest counts.
 
     Args:
         now_s: the time, in seconds since 1970.
@@ -555,25 +570,42 @@ def retained_commits(
     """
     reached = reachable(commits, (*heads, *references))
     if rule.age_s is None:
-        return reached
+        return dict.fromkeys(reached, model.Retained(_Reason.ALL))
     children: dict[str, list[str]] = {}
     for commit_id in reached:
         for parent in _parents(commits, commit_id):
             children.setdefault(parent, []).append(commit_id)
     young_s = now_s - rule.age_s
-    retained = {each for each in (*heads, *references) if each in commits}
+    result = {each: model.Retained(_Reason.NAMED) for each in (*heads, *references) if each in commits}
     # What a request names is applied as a change against its parents.
-    retained |= {parent for each in references for parent in _parents(commits, each)}
+    for each in references:
+        add_reason(result, _parents(commits, each), _Reason.NAMED)
     for commit_id in reached:
         above = children.get(commit_id, ())
-        # A state was current until its child was made. Forks are what merges compare with.
-        until_s = max((commits[child].created_s for child in above), default=commits[commit_id].created_s)
-        if until_s >= young_s or commits[commit_id].created_s >= young_s or len(above) > 1:
-            retained.add(commit_id)
         if not commits[commit_id].is_routine:
-            retained |= {commit_id, *_parents(commits, commit_id)}
-    retained |= last_of_days(commits, reached, heads, now_s - rule.daily_s)
-    return with_entries(commits, retained | _pipeline_bases(commits, main))
+            add_reason(result, (commit_id,), _Reason.PERSON)
+        if len(above) > 1:  # Forks are what merges compare with.
+            add_reason(result, (commit_id,), _Reason.FORK)
+        # A state was current until its child was made.
+        until_s = max(commits[each].created_s for each in (commit_id, *above))
+        if until_s >= young_s:
+            add_reason(result, (commit_id,), _Reason.AGE, until_s + rule.age_s)
+    for each in [each for each in reached if not commits[each].is_routine]:
+        add_reason(result, _parents(commits, each), _Reason.PARENT)
+    add_reason(result, _pipeline_bases(commits, main), _Reason.PIPELINE)
+    for each in last_of_days(commits, reached, heads, now_s - rule.daily_s):
+        add_reason(result, (each,), _Reason.DAY, commits[each].created_s + rule.daily_s)
+    add_entry_reason(commits, result)
+    return result
+
+
+def add_reason(
+    result: dict[str, model.Retained], commits: Iterable[str], reason: _Reason, until_s: float = inf
+) -> None:
+    """Add a reason to commits, unless another one holds as long."""
+    for each in commits:
+        if each not in result or result[each].until_s < until_s:
+            result[each] = model.Retained(reason, until_s)
 
 
 def _parents(commits: Mapping[str, HistoryCommit], commit_id: str) -> list[str]:
@@ -628,16 +660,16 @@ def _pipeline_bases(commits: Mapping[str, HistoryCommit], main: str) -> set[str]
     return set()
 
 
-def with_entries(commits: Mapping[str, HistoryCommit], retained: set[str]) -> set[str]:
+def add_entry_reason(commits: Mapping[str, HistoryCommit], result: dict[str, model.Retained]) -> None:
     """Add the ancestors from which the entries of kept commits are computed."""
-    todo = list(retained)
+    todo = list(result)
     while todo:
         at = todo.pop()
         if not commits[at].has_entries:
-            new = [parent for parent in _parents(commits, at)[:1] if parent not in retained]
-            retained.update(new)
-            todo += new
-    return retained
+            for parent in _parents(commits, at)[:1]:
+                if parent not in result or result[parent].until_s < result[at].until_s:
+                    add_reason(result, (parent,), _Reason.ENTRIES, result[at].until_s)
+                    todo.append(parent)
 
 
 def new_gaps(

@@ -15,35 +15,35 @@ from tracelake.versions.expiry import Ancestry, GapRecords
 
 _RULES: list[tuple[Mutation, Callable[[], None]]] = [
     (
-        Mutation("forks stay", protocol.retained_commits, rewrite("_1 or _2 or len(_) > 1", "_1 or _2")),
+        Mutation("forks stay", protocol.retentions, rewrite("if len(_) > 1: ...", "if False: ...")),
         test_expiry.test_a_merge_base_stays_so_that_a_merge_is_right,
     ),
     (
-        Mutation(
-            "the commit before a person's stays", protocol.retained_commits, rewrite("{_, *_(_, _)}", "set()")
-        ),
+        Mutation("the commit before a person's stays", protocol.retentions, drop("a(_, b(_, _), _)", nth=3)),
         test_expiry.test_a_persons_old_commit_stays_revertible,
     ),
     (
-        Mutation(
-            "heads stay", protocol.retained_commits, rewrite("{_ for _ in (*_, *_) if _ in _}", "set()")
-        ),
+        Mutation("heads stay", protocol.retentions, rewrite("{_1: _2 for _ in (*_, *_) if _ in _}", "{}")),
         test_expiry.test_old_transactions_expire_and_log_skips_them,
     ),
     (
         Mutation(
-            "a state is current until the next",
-            protocol.retained_commits,
-            rewrite("_1 or _2 or _3", "_2 or _3"),
+            "a state is current until the next", protocol.retentions, rewrite("(_1, *_2)", "(_1,)", nth=3)
         ),
         test_expiry.test_a_state_was_current_until_the_next_commit,
+    ),
+    (
+        Mutation("the longest reason counts", protocol.add_reason, rewrite("_1 or _2", "_1")),
+        test_expiry.test_a_reason_for_each_commit_that_stays,
     ),
     (
         Mutation("the last commit of each day stays", protocol.last_of_days, drop("_._(_)", nth=3)),
         test_expiry.test_one_commit_a_day_stays,
     ),
     (
-        Mutation("entries stay computable", protocol.with_entries, rewrite("if not _: ...", "if False: ...")),
+        Mutation(
+            "entries stay computable", protocol.add_entry_reason, rewrite("if not _: ...", "if False: ...")
+        ),
         test_expiry.test_entries_of_a_kept_commit_stay_computable,
     ),
     (
