@@ -18,6 +18,7 @@ import zstandard
 from opentelemetry.proto.trace.v1 import trace_pb2 as pb
 
 import tracelake
+from tests.pipeline.test_deletions import submit
 from tests.tracking.conftest import new_url, postgres
 from tests.tracking.requests import payload, request, trace_id
 from tracelake import limits
@@ -34,6 +35,7 @@ from tracelake.pipeline.decode_task import staged_bytes
 from tracelake.pipeline.sources import deletions
 from tracelake.pipeline.sources.deletions import RepricingRequest
 from tracelake.pipeline.staging import STAGING
+from tracelake.results import ErasureReport
 from tracelake.search.finalize import Redactions
 from tracelake.tasks.runners import InProcess
 from tracelake.tracking.erasure import ErasedTraces
@@ -528,7 +530,7 @@ def test_requests_of_killed_processes_are_finished(
         pytest.raises(KeyboardInterrupt),
     ):
         lake.retention.apply()
-    deletions.submit(lake.objects, RepricingRequest((trace_id(1),), 3, "2026-11-27T10:00:00.000000+00:00"))
+    submit(lake.objects, RepricingRequest((trace_id(1),), 3, "2026-11-27T10:00:00.000000+00:00"))
     assert len(deletions.pending_with(lake.objects, str)) == 2
     report = lake.erase(trace=trace_id(1))
     assert report.state == "finished"
@@ -538,6 +540,39 @@ def test_requests_of_killed_processes_are_finished(
     with pytest.raises(NotFoundError):
         lake.trace(trace_id(2))
     assert lake.verify().findings == ()
+
+
+@pytest.mark.parametrize("paused_at", ["submit", "is_there"])
+def test_a_list_that_is_written_after_an_erasure_has_none_of_its_traces(
+    lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline, paused_at: str
+) -> None:
+    """A process that applies retention rules sleeps from its reading of the traces until an erasure has finished, then
+    writes its list and is killed. The list has no erased trace."""
+    fill(store, pipeline)
+    lake.retention.set("rest", "1d")
+    reports: list[ErasureReport] = []
+    awake = getattr(deletions.RequestFence, paused_at)
+
+    def asleep(fence: deletions.RequestFence, *request: deletions.DeletionRequest) -> object:
+        result = awake(fence) if paused_at == "is_there" else None
+        if not reports:
+            reports.append(lake.erase(trace=trace_id(1)))
+        return awake(fence, *request) if result is None else result
+
+    with (
+        mock.patch.object(deletions.RequestFence, paused_at, asleep),
+        mock.patch("tracelake.lake.retention.commit_request", side_effect=KeyboardInterrupt),
+        pytest.raises(KeyboardInterrupt),
+    ):
+        lake.retention.apply()
+    (report,) = reports
+    assert report.state == "finished"
+    (request,) = deletions.pending(lake.objects)
+    assert deletions.read(lake.objects, request.path).traces == (trace_id(2), trace_id(3))
+    assert lake.erasures.verify(report.id, [SECRET]).findings == ()
+    lake.retention.apply()
+    assert list(lake.objects.list(deletions.PREFIX)) == []
+    assert lake.search("*").total == 0
 
 
 def test_traces_that_match_a_condition_are_erased(

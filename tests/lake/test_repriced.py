@@ -13,9 +13,9 @@ import pytest
 import tracelake
 from tests.lake.test_own_prices import MILLION, ORIGIN, call
 from tests.pipeline.spans import a_line, a_span
-from tests.pipeline.test_deletions import delete
+from tests.pipeline.test_deletions import delete, submit
 from tests.server.client import Client
-from tracelake import limits
+from tracelake import ContentionError, limits
 from tracelake.journal.prices import Prices
 from tracelake.lake.lake import Lake
 from tracelake.lake.prices import RepricingLoop
@@ -25,7 +25,7 @@ from tracelake.pipeline.publish import Outputs
 from tracelake.pipeline.run_result import RunResult
 from tracelake.pipeline.sources import deletions
 from tracelake.pipeline.sources.base import Input
-from tracelake.pipeline.sources.deletions import REPRICINGS, DeletionRequest, RepricingRequest, submit
+from tracelake.pipeline.sources.deletions import REPRICINGS, DeletionRequest, RepricingRequest, RequestFence
 from tracelake.pipeline.sources.registry import find
 from tracelake.results import RepricedModel
 from tracelake.server.app import create_app
@@ -151,6 +151,26 @@ def check_once(lake: Lake, folder: Path) -> None:
 def test_a_correction_is_idempotent(lake: Lake, tmp_path: Path) -> None:
     """Without own prices, the shipped price counts again, or none."""
     check_once(lake, tmp_path)
+
+
+def test_a_correction_beside_an_erasure(lake: Lake, tmp_path: Path) -> None:
+    """A correction that is slower than an erasure submits no list with the erased trace, and can be repeated."""
+    ingest(lake, tmp_path, "a", call(0), call(1))
+    lake.prices.set("mine*", input=0.5)
+    submitted = RequestFence.submit
+
+    def slowly(fence: RequestFence, request: RepricingRequest) -> Input | None:
+        assert lake.erase(trace=f"{1:032x}").state == "finished"
+        return submitted(fence, request)
+
+    with (
+        mock.patch.object(RequestFence, "submit", slowly),
+        pytest.raises(ContentionError, match="correct the costs again"),
+    ):
+        lake.prices.apply()
+    assert list(lake.objects.list(REPRICINGS)) == []
+    lake.prices.apply()
+    assert costs(lake) == {"1": 0.5}
 
 
 def test_from_a_day_on(lake: Lake, tmp_path: Path) -> None:

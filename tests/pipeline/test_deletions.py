@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +26,12 @@ from tracelake.pipeline.run_result import RunResult
 from tracelake.pipeline.sources import deletions
 from tracelake.pipeline.sources.base import Input
 from tracelake.pipeline.sources.deletions import (
+    PREFIX,
+    REPRICINGS,
     DeletionRequest,
     RepricingRequest,
+    RequestFence,
     rows_to_delete,
-    submit,
 )
 from tracelake.pipeline.sources.registry import find
 from tracelake.shards.rows import ROW_ID, first_row_id
@@ -51,6 +54,15 @@ def fixture_lake(tmp_path: Path) -> Iterator[Lake]:
 
 def trace_id(number: int) -> str:
     return f"{number + 1:032x}"
+
+
+def submit(objects: ObjectStore, request: DeletionRequest | RepricingRequest) -> Input:
+    """Submit a request, and return it as an input."""
+    prefix = PREFIX if isinstance(request, DeletionRequest) else REPRICINGS
+    with closing(RequestFence(objects, prefix)) as fence:
+        item = fence.submit(request)
+    assert item is not None
+    return item
 
 
 def request(

@@ -25,7 +25,7 @@ from tracelake.pipeline.driver import Pipeline
 from tracelake.pipeline.merge_task import ShapeReceipt, TransactionMergeTask
 from tracelake.pipeline.sources import deletions
 from tracelake.pipeline.sources.base import Input
-from tracelake.pipeline.sources.deletions import DeletionRequest
+from tracelake.pipeline.sources.deletions import DeletionRequest, RequestFence
 from tracelake.pipeline.sources.server_inputs import INBOX
 from tracelake.pipeline.staging import RestageTask
 from tracelake.search.analyzers import ENGLISH
@@ -205,6 +205,7 @@ class DeletingScenario(PipelineScenario):
     def _delete(self, process: Process) -> None:
         """Finish requests that a killed attempt left. Else decide as of the head, and delete."""
         pending = deletions.pending(process.objects)
+        fence = RequestFence(process.objects)
         repository = Repository(process.key_value, process.objects)
         for _ in range(POLLS):
             if pending:
@@ -217,7 +218,7 @@ class DeletingScenario(PipelineScenario):
                     return  # the late span came first
                 if spans:
                     request = DeletionRequest(decided, None, ("0",), 2, "test", "ada", "2026-01-01")
-                    pending = [deletions.submit(process.objects, request)]
+                    pending = [item] if (item := fence.submit(request)) is not None else []
             process.sleep(0.05)
         for item in pending:
             self._take(process, item)

@@ -34,7 +34,7 @@ from tracelake.archive.archive_pass import ObjectRepository, archive_batch
 from tracelake.archive.repositories import is_pack, read_archived, traces_of_pack
 from tracelake.lake import erasure as lake_erasure
 from tracelake.pipeline.sources import deletions
-from tracelake.pipeline.sources.deletions import DeletionRequest
+from tracelake.pipeline.sources.deletions import DeletionRequest, RequestFence
 from tracelake.shards.shard import Shard
 from tracelake.testing import Actor, Process, Run
 from tracelake.testing.simulation import StandIn
@@ -134,6 +134,7 @@ class LifecycleScenario(ErasingScenario):
         self.finish_pending(process)
 
     def _request(self, process: Process, head: str) -> None:
+        fence = RequestFence(process.objects)
         repository = Repository(process.key_value, process.objects)
         decided, masked = repository.transaction_of(head), self.masked(process.key_value, process.objects)
         stored = rows_of(
@@ -141,7 +142,8 @@ class LifecycleScenario(ErasingScenario):
         )
         due = ({row[1] for row in stored} - set(masked)) & {ERASED, DELETED}
         request = DeletionRequest(decided, None, tuple(sorted(due)), len(stored), "test", "ada", "2026-01-01")
-        deletions.submit(process.objects, request)
+        fence.submit(request)
+        fence.close()
 
     def finish_pending(self, process: Process) -> None:
         """Carry out the requests that no process has finished."""

@@ -50,7 +50,7 @@ from tracelake.limits.input import MIB
 from tracelake.location import in_memory
 from tracelake.pipeline.outputs.builtin import upper_of
 from tracelake.pipeline.sources.base import Input
-from tracelake.pipeline.sources.deletions import pending_with
+from tracelake.pipeline.sources.deletions import fence_requests, pending_with
 from tracelake.pipeline.staging import delete_staged
 from tracelake.results import ErasureCheck, ErasureReport, Finding
 from tracelake.scratch import delete_directory
@@ -83,7 +83,6 @@ OUT_OF_REACH: Final = (
     "tables that users wrote",
 )
 """Places that an erasure does not reach."""
-
 
 _HEX_ID: Final = re.compile(rb"(?=([0-9a-f]{32}))")
 _OTLP_ID: Final = re.compile(rb"(?=\x0a\x10(.{16}))", re.DOTALL)
@@ -612,6 +611,7 @@ class Erasures:
 
     def _with_barrier(self, record: ErasureRecord) -> ErasureRecord:
         """Record the newest input that may contain spans of the traces."""
+        fence_requests(self._opened.objects)  # of requests whose traces were chosen before the mask
         barrier = {"journal": self._last_transaction()}
         if self._hot.store is not None:
             barrier["outbox"] = self._tracking().newest_outbox_row()

@@ -11,6 +11,7 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -23,7 +24,7 @@ import pyarrow as pa
 from msgspec.structs import replace
 
 from tracelake import limits
-from tracelake._errors import DamageError, TrimmedError
+from tracelake._errors import ContentionError, DamageError, TrimmedError
 from tracelake.batching import has_elapsed
 from tracelake.context import LakeContext
 from tracelake.journal.prices import Prices
@@ -34,7 +35,14 @@ from tracelake.otlp.prices import PRICED_COLUMNS, PriceTable, outdated
 from tracelake.pipeline.outputs.builtin import upper_of
 from tracelake.pipeline.run_result import RunResult
 from tracelake.pipeline.sources.base import Input
-from tracelake.pipeline.sources.deletions import REPRICINGS, RepricingRequest, finish, pending, submit
+from tracelake.pipeline.sources.deletions import (
+    REPRICINGS,
+    RepricingRequest,
+    RequestFence,
+    fence_requests,
+    finish,
+    pending,
+)
 from tracelake.results import RepricedModel, RepricingReport
 from tracelake.shards.rows import ROW_ID, literal
 from tracelake.tables.builtin import TABLE_SPANS, TABLE_TRACES
@@ -158,16 +166,17 @@ class LakePrices(Prices):
         results: list[RunResult] = []
 
         if not dry_run:
+            fence_requests(self._opened.objects, [REPRICINGS])  # those of killed processes
             results += self.finish_pending(runner, progress)
         changes: list[RepricedModel] = []
-        for page in _together(self._pages(upper, since, prices, includes)):
-            if not goes_on():
-                return _report(changes, results)
-            changes = _by_model([*changes, *page.changes])
-            if page.traces and not dry_run:
-                at = datetime.now(UTC).isoformat(timespec="microseconds")
-                item = submit(self._opened.objects, RepricingRequest(tuple(page.traces), page.spans, at))
-                results.append(self._carry_out(item, runner, progress))
+        guard = nullcontext() if dry_run else closing(RequestFence(self._opened.objects, REPRICINGS))
+        with guard as fence:
+            for page in _together(self._pages(upper, since, prices, includes)):
+                if not goes_on():
+                    return _report(changes, results)
+                changes = _by_model([*changes, *page.changes])
+                if page.traces and fence is not None:
+                    results.append(self._carry_out(_submitted(fence, page), runner, progress))
         if not dry_run:
             spans = sum(counts.repriced for each in results for counts in each.counts)
             last = self.applied()
@@ -252,6 +261,14 @@ def _together(pages: Iterable[_Page]) -> Iterator[_Page]:
         joined.changes += page.changes
         yield _Page()
     yield joined
+
+
+def _submitted(fence: RequestFence, page: _Page) -> Input:
+    at = datetime.now(UTC).isoformat(timespec="microseconds")
+    item = fence.submit(RepricingRequest(tuple(page.traces), page.spans, at))
+    if item is None:
+        raise ContentionError("an erasure or another correction has begun; correct the costs again.")
+    return item
 
 
 def _by_model(changes: Iterable[RepricedModel]) -> list[RepricedModel]:

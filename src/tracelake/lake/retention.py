@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence, Set
+from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from itertools import islice
@@ -32,7 +33,7 @@ from tracelake.lake.annotations import annotations_of
 from tracelake.lake.sources import commit_request
 from tracelake.pipeline.sources import deletions
 from tracelake.pipeline.sources.base import Input
-from tracelake.pipeline.sources.deletions import DeletionRequest
+from tracelake.pipeline.sources.deletions import DeletionRequest, RequestFence
 from tracelake.search.finalize import read_manifest, read_parts
 from tracelake.storage import ABSENT, Done, Entry
 from tracelake.tables.builtin import TABLE_SPANS
@@ -244,9 +245,13 @@ class Retention:
         record = audit_record("change", "command", "retention apply", name=by)
         report = self._new_report(applied=True, now=now)
         runner, progress = runner or InProcess(), progress or silent
+        deletions.fence_requests(self._opened.objects, [deletions.PREFIX])  # those of killed processes
         self.finish_pending(report, runner, progress)
         if report.rules:
-            while not stopping() and self._pass(report, by, now, runner, progress, stopping):
+            may_be_more = True
+            while may_be_more and not stopping():
+                with closing(RequestFence(self._opened.objects)) as fence:
+                    may_be_more = self._pass(report, fence, by, now, runner, progress, stopping)
                 self._opened.forget_view()
         if report.transactions:
             detail = f"{report.traces} traces, {report.spans_deleted} spans"
@@ -291,6 +296,7 @@ class Retention:
     def _pass(
         self,
         report: RetentionReport,
+        fence: RequestFence,
         by: str,
         now: datetime | None,
         runner: TaskRunner,
@@ -318,7 +324,9 @@ class Retention:
                 by,
                 _now().isoformat(timespec="microseconds"),
             )
-            item = deletions.submit(self._opened.objects, request)
+            item = fence.submit(request)
+            if item is None:
+                return True  # choose again: some of the traces may be erased
             self._carry_out(item, report, runner, progress)
             report.add(batch, span_bytes)
         return len(due) == _TRACES_PER_PASS

@@ -24,6 +24,7 @@ from tracelake.lake import erasure
 from tracelake.pipeline import driver
 from tracelake.pipeline.continuous import InboxPipeline
 from tracelake.pipeline.outputs import builtin
+from tracelake.pipeline.sources.deletions import RequestFence
 from tracelake.pipeline.staging import delete_staged
 from tracelake.search.finalize import Redactions
 from tracelake.storage import ObjectStore
@@ -132,6 +133,31 @@ def test_requests_that_stay_are_caught(lake: Lake, store: TrackingStore, pipelin
     test = test_erasure.test_requests_of_killed_processes_are_finished
     with mock.patch.object(erasure, "pending_with", return_value=[]), pytest.raises(AssertionError):
         test(lake, store, pipeline, "commit_request")
+
+
+@pytest.mark.parametrize(
+    ("target", "name", "wrong", "paused_at"),
+    [
+        (erasure, "fence_requests", lambda _: None, "submit"),
+        (erasure, "fence_requests", lambda _: None, "is_there"),
+        (RequestFence, "is_there", lambda _: True, "submit"),
+        (FileObjectStore, "replace", _replace_any, "is_there"),
+    ],
+    ids=["no withdrawal", "no withdrawal of drafts", "no look at the fence", "a draft is not compared"],
+)
+def test_lists_after_an_erasure_are_caught(
+    lake: Lake,
+    store: TrackingStore,
+    pipeline: InboxPipeline,
+    target: object,
+    name: str,
+    wrong: Callable[..., object],
+    paused_at: str,
+) -> None:
+    """A slow process writes a list of traces that it chose before the erasure."""
+    test = test_erasure.test_a_list_that_is_written_after_an_erasure_has_none_of_its_traces
+    with mock.patch.object(target, name, wrong), pytest.raises(AssertionError):
+        test(lake, store, pipeline, paused_at)
 
 
 @pytest.mark.parametrize("broken", [FileObjectStore, LakeArchive], ids=["lake", "archive"])

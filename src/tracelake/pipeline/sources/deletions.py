@@ -37,6 +37,9 @@ from tracelake.storage import ObjectStore
 FORMAT_VERSION: Final = 1
 PREFIX: Final = "deletions/"
 REPRICINGS: Final = "repricings/"
+_FENCE: Final = "fence-"
+_DRAFT: Final = b"{}"
+"""Bytes of a fence, and of a request before it is submitted."""
 DELETED_SPAN_BYTES: Final = 256
 """Memory of a stored span while its deletion is merged."""
 _FIELDS: Final[list[pa.Field[Any]]] = [
@@ -90,13 +93,49 @@ class RepricingRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return pa.table({"trace_id": pa.array(self.traces, pa.string())})
 
 
-def submit(objects: ObjectStore, request: DeletionRequest | RepricingRequest) -> Input:
-    """Store a request durably, and return it as an input. Names sort by time."""
-    prefix = PREFIX if isinstance(request, DeletionRequest) else REPRICINGS
-    path = f"{prefix}{request.requested_at}-{uuid.uuid4().hex}.json"
-    data = encode(request, path)
-    objects.put(path, data)
-    return Input(DELETIONS, path, len(data))
+class RequestFence:
+    """Object that an erasure deletes, so that a slow process does not submit a request with an erased trace. Create it
+    before the traces are read.
+
+    Safety: an erasure hides its traces, deletes all fences, then all drafts, and then looks for requests. A fence that
+    was created later guards a read that no longer shows the traces. With an earlier fence, either the draft is created
+    after the fence was deleted, and `submit` notices; or the erasure deletes the draft, or sees the request.
+    """
+
+    def __init__(self, objects: ObjectStore, prefix: str = PREFIX) -> None:
+        self._objects = objects
+        self._prefix = prefix
+        self._path = f"{prefix}{_FENCE}{uuid.uuid4().hex}"
+        objects.put(self._path, _DRAFT)
+
+    def submit(self, request: DeletionRequest | RepricingRequest) -> Input | None:
+        """Store a request durably, and return it as an input; None if the fence was deleted. Names sort by time."""
+        path = f"{self._prefix}{request.requested_at}-{uuid.uuid4().hex}.json"
+        data = encode(request, path)
+        self._objects.put(path, _DRAFT)
+        if self.is_there() and self._objects.replace(path, data, _DRAFT):
+            return Input(DELETIONS, path, len(data))
+        self._objects.delete(path)
+        return None
+
+    def is_there(self) -> bool:
+        """Return whether no erasure has deleted the fence."""
+        return self._objects.head(self._path) is not None
+
+    def close(self) -> None:
+        """Delete the fence."""
+        self._objects.delete(self._path)
+
+
+def fence_requests(objects: ObjectStore, prefixes: Sequence[str] = (PREFIX, REPRICINGS)) -> None:
+    """Delete all fences and drafts, so that no request is submitted whose traces were read before this call."""
+    for prefix in prefixes:
+        for beginning in (f"{prefix}{_FENCE}", prefix):
+            for info in [each for each in objects.list(beginning) if each.size_bytes <= len(_DRAFT)]:
+                # A replacement waits for another one, which a deletion would not.
+                objects.replace(info.path, b"", _DRAFT)
+                if (now := objects.head(info.path)) is not None and now.size_bytes < len(_DRAFT):
+                    objects.delete(info.path)
 
 
 def read(objects: ObjectStore, path: str) -> DeletionRequest:
@@ -116,7 +155,11 @@ def repricing_from_bytes(data: bytes, path: str) -> RepricingRequest:
 
 def pending(objects: ObjectStore, prefix: str = PREFIX) -> list[Input]:
     """Return the requests of a prefix that are not finished, the oldest first."""
-    requests = (Input(DELETIONS, info.path, info.size_bytes) for info in objects.list(prefix))
+    requests = (
+        Input(DELETIONS, info.path, info.size_bytes)
+        for info in objects.list(prefix)
+        if info.size_bytes > len(_DRAFT)
+    )
     return sorted(requests, key=lambda item: item.path)
 
 
