@@ -247,7 +247,7 @@ class Table:
         wanted = ", ".join(map(literal, trace_ids))
         condition = f"trace_id in ({wanted})" if wanted else "false"
         schema = self.schema.append(ROW_ID)
-        if set(names) <= set(schema.names) and self.scan.where(condition).is_empty:
+        if set(names) <= set(schema.names) and (not wanted or self.scan.where(condition).is_empty):
             # Nothing to read, for example for an uncommitted trace. Fields are nullable as in DuckDB's
             # results.
             fields = [schema.field(name).with_nullable(True) for name in names]

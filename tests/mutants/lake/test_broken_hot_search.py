@@ -21,6 +21,7 @@ from tracelake.hot.rows import HotLists, UncommittedTraces
 from tracelake.hot.search import HotSearch
 from tracelake.hot.tier import HotTraces
 from tracelake.lake.reads import LakeReads
+from tracelake.tables.table import Table
 from tracelake.tasks.runners import InProcess
 from tracelake.tracking.outbox import Uncommitted
 
@@ -54,6 +55,11 @@ def check_said(lake: tracelake.Lake, _folder: Path) -> None:
 
 def check_damage(lake: tracelake.Lake, _folder: Path) -> None:
     tests.test_damage_hides_nothing_else(lake, lake.hot.set_up())
+
+
+def check_opened(lake: tracelake.Lake, _folder: Path) -> None:
+    with closing(lake.pipeline(runner=InProcess())) as pipeline, pytest.MonkeyPatch.context() as patch:
+        list_tests.test_a_trace_that_no_part_has_opens_none(lake, lake.hot.set_up(), pipeline, patch)
 
 
 def check_list_damage(_lake: tracelake.Lake, folder: Path) -> None:
@@ -142,6 +148,7 @@ MUTANTS: list[tuple[Mutation, Check]] = [
         ),
         check_asked,
     ),
+    (Mutation("no trace is in no part", Table.lookup, rewrite("not a or _1", "_1")), check_opened),
     (
         Mutation(
             "the next page is of the rows of the first",
