@@ -28,6 +28,7 @@ from tracelake.pipeline.continuous import InboxPipeline
 from tracelake.search.analyzers import Analyzer
 from tracelake.search.build import UnpublishedPart, write_unpublished
 from tracelake.search.results import SearchResults
+from tracelake.search.tokenization import normalized
 from tracelake.tracking.outbox import StoredPart, Uncommitted
 from tracelake.tracking.schema import outbox, trace_parts
 from tracelake.tracking.store import TracedRequest, TrackingStore
@@ -96,6 +97,34 @@ def test_each_text_is_read_once(
     assert pipeline.run_once() is not None
     assert lake.search("apple").total == 8
     assert lake.hot._search._index._pending.texts == {}
+
+
+def test_words_in_any_case_and_form_are_found(
+    lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A scan passes each word that the index finds after the commit."""
+    scanned(store, pipeline, monkeypatch)
+    words = (
+        "AP\u0130X",
+        "\u212aelvin",
+        "\ufb01ne",
+        "\uff26ull",
+        "ÉCLAIR",
+        "e\u0301te\u0301",
+        "ΣΊΣΥΦΟΣ",
+        "GROẞ",
+        "東京都",
+    )
+    for number, word in enumerate(words, 1):
+        store.write([request((number, 1), text=f"The {word}.\nAPPLE")])
+    queries = {
+        form for word in words for form in (word, word.lower(), word.upper(), normalized(word).lower())
+    }
+    before = {query: lake.search(query).total for query in queries}
+    assert all(before[word] for word in words), before
+    assert lake.search("apple").total == len(words)
+    assert pipeline.run_once() is not None
+    assert {query: lake.search(query).total for query in queries} == before
 
 
 def test_only_what_may_match_is_indexed(

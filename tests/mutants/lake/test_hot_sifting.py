@@ -16,6 +16,7 @@ from tracelake.hot import index
 from tracelake.hot.index import HotIndex, _Pending
 from tracelake.hot.search import HotSearch
 from tracelake.pipeline.continuous import InboxPipeline
+from tracelake.search import tokenization
 from tracelake.tasks.runners import InProcess
 from tracelake.tracking.store import TrackingStore
 
@@ -81,8 +82,16 @@ MUTANTS: Sequence[tuple[Mutation, test_hot_sifting.Check]] = [
         test_hot_sifting.test_damage_hides_nothing_else,
     ),
     (
-        Mutation("texts are looked through in lower case", index._searchable, rewrite("a._()", "a")),
+        Mutation("texts are looked through in lower case", index._searchable, rewrite("_1._()", "_1", 3)),
         test_hot_sifting.test_workspaces_are_walls,
+    ),
+    (
+        Mutation("texts have the form of the words", index._searchable, rewrite("[*a, b]", "[*a]")),
+        test_hot_sifting.test_words_in_any_case_and_form_are_found,
+    ),
+    (
+        Mutation("other widths are replaced", tokenization.normalized, rewrite("a = _1", "pass")),
+        test_hot_sifting.test_words_in_any_case_and_form_are_found,
     ),
 ]
 
