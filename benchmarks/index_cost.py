@@ -2,6 +2,7 @@
 
     python -m benchmarks.index_cost                      # the two real files
     python -m benchmarks.index_cost FILE.otlp.jsonl.gz
+    python -m benchmarks.index_cost --copies 19          # bytes at rest of 19 copies of the files, 2.05 GB
 
 The rows come from a lake that ingests the file. tantivy's files end with a directory of fields, so bytes are counted
 for each field, as they are and as a zstd frame. The processor time of a field is that of an index with this field
@@ -14,6 +15,8 @@ import argparse
 import gzip
 import io
 import json
+import random
+import re
 import struct
 import tempfile
 import time
@@ -38,6 +41,8 @@ FILES: Final = [str(DATA / name) for name in ("microservices.otlp.jsonl.gz", "ag
 COMPOSITE: Final = ("term", "idx", "pos", "fieldnorm")
 """Suffixes of tantivy files with a directory of fields."""
 NO_FIELD: Final = "all"
+_ID: Final = re.compile(rb'("(?:traceId|spanId|parentSpanId)":")([0-9a-f]+)')
+_TIME: Final = re.compile(rb'(TimeUnixNano":"|timeUnixNano":")([0-9]+)')
 ROUNDS: Final = 1
 """Rounds of each measurement; the fastest counts. More than one takes minutes."""
 
@@ -243,13 +248,61 @@ def show(file: str) -> None:
     )
 
 
+def copy_of(files: Collection[str], number: int) -> bytes:
+    """Return the JSON of the files with other trace and span ids, and times some days later."""
+    chance = random.Random(number)
+    masks = {width: chance.getrandbits(4 * width) if number else 0 for width in (16, 32)}
+    later_ns = number * chance.randint(86_400, 90_000) * 10**9
+
+    def other_id(match: re.Match[bytes]) -> bytes:
+        width = len(match[2])
+        return match[1] + f"{int(match[2], 16) ^ masks[width]:0{width}x}".encode()
+
+    def later(match: re.Match[bytes]) -> bytes:
+        return match[1] + str(int(match[2]) + later_ns).encode()
+
+    data = _ID.sub(other_id, b"".join(map(content_of, files)))
+    return _TIME.sub(later, data)
+
+
+def show_rest(files: Collection[str], copies: int) -> None:
+    """Print the bytes at rest of copies of the files, each a transaction, after maintenance and expiry."""
+    raw_bytes = 0
+    with tempfile.TemporaryDirectory() as folder, tracelake.init(Path(folder) / "lake") as lake:
+        file = Path(folder) / "copy.otlp.jsonl"
+        for number in range(copies):
+            raw_bytes += file.write_bytes(copy_of(files, number))
+            lake.ingest(file, runner=InProcess())
+            print(f"{number + 1} of {copies} copies", flush=True)
+        for _ in range(2):
+            lake.maintenance.compact(runner=InProcess())
+        time.sleep(61)  # the shortest age of history
+        for _ in range(4):
+            lake.maintenance.gc(epoch_min_s=0, history_age="1m", history_daily="none")
+        spans, sizes = lake.table("spans").info().rows, Counter[str]()
+        for info in lake.objects.list(""):
+            folders, _, name = info.path.rpartition("/")
+            sizes[f"{'/'.join(folders.split('/')[:2])} {Path(name).suffix}"] += info.size_bytes
+    sizes["all"] = sizes.total()
+    print(f"\n{spans:,} spans, {raw_bytes:,} bytes of JSON")
+    print_table(
+        "kind | bytes | a span | of the JSON",
+        ((kind, size, size / spans, f"{size / raw_bytes:.4f}") for kind, size in sizes.most_common()),
+    )
+
+
 def main() -> None:
     """Print the tables of each file."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("files", nargs="*", default=FILES)
-    for file in parser.parse_args().files:
+    parser.add_argument("--copies", type=int, help="show the bytes at rest of this many copies instead")
+    options = parser.parse_args()
+    if options.copies:
+        show_rest(options.files, options.copies)
+        return
+    for file in options.files:
         show(file)
 
 
