@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 from opentelemetry.proto.trace.v1 import trace_pb2 as pb
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 import tracelake
 from tests.pipeline.test_deletions import submit
@@ -37,6 +38,7 @@ from tracelake.pipeline.sources.deletions import RepricingRequest
 from tracelake.pipeline.staging import STAGING
 from tracelake.results import ErasureReport
 from tracelake.search.finalize import Redactions
+from tracelake.spark.source import Options, Reader, StreamReader, to_spark_schema
 from tracelake.tasks.runners import InProcess
 from tracelake.tracking.erasure import ErasedTraces
 from tracelake.tracking.store import TracedRequest, TrackingStore
@@ -101,6 +103,27 @@ def test_no_reader_sees_an_erased_trace(
         lake.annotations.set_tag(trace_id(1), "key", "value")
     assert lake.trace(trace_id(2)).spans
     assert lake.hot.infos([trace_id(1), trace_id(2)]).keys() == {trace_id(2)}
+
+
+def test_listeners_and_spark_show_nothing_of_an_erased_trace(
+    lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline
+) -> None:
+    """From the request on, no change feed, Spark job or streaming query reads a row of the trace."""
+    fill(store, pipeline)
+    lake.erasures.request(trace=trace_id(1))
+    for table in ("spans", "traces"):
+        changes = lake.listen(table, since=-1, timeout_s=0)
+        ids = {each for change in changes for each in change.rows["trace_id"].to_pylist()}
+        options = Options.of({"lake": lake.place, "table": table})
+        schema = to_spark_schema(lake.table(table).schema)
+        insertions = Options.of({"lake": lake.place, "table": table, "changes": "insertions"})
+        job, stream = Reader(options, schema), StreamReader(insertions, schema)
+        first = {"transaction": -1}
+        batches = [batch for task in job.partitions() for batch in job.read(task)]
+        for task in stream.partitions(first, stream.latestOffset(first, ReadAllAvailable())):
+            batches += stream.read(task)
+        ids |= {each for batch in batches for each in batch.column("trace_id").to_pylist()}
+        assert ids == {trace_id(2), trace_id(3)}, table
 
 
 def test_an_uncommitted_trace_is_erased(

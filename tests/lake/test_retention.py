@@ -9,6 +9,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -345,6 +347,25 @@ def test_hot_tier_follows_the_rules(hot_lake: Lake) -> None:
             lake.trace(trace_id(number))
     assert len(lake.trace(trace_id(2)).spans) == 1
     assert lake.verify().findings == ()
+
+
+def test_a_rule_for_an_experiment_deletes_its_traces_only(hot_lake: Lake) -> None:
+    """A rule with an experiment concerns the traces of this experiment, and the next rule all others."""
+    lake, store = hot_lake, hot_lake.hot.required_store()
+    store.write([request((1, 1))])
+    for number, experiment in ((2, "trial"), (3, "other")):
+        store.write([replace(request((number, 1), (number, 2)), experiment_id=experiment)])
+    with closing(lake.pipeline(runner=InProcess())) as pipeline:
+        assert pipeline.run_once() is not None
+    lake.retention.set("trials", "1d", experiment="trial")
+    lake.retention.set("rest", "forever")
+    assert [(each.rule, each.traces) for each in lake.retention.preview().due] == [("trials", 1)]
+    report = lake.retention.apply()
+    assert (report.traces, report.spans_deleted, report.hot_deleted) == (1, 2, 1)
+    rows = lake.sql("select trace_id from traces order by all").to_pylist()
+    assert [each["trace_id"] for each in rows] == [trace_id(1), trace_id(3)]
+    with pytest.raises(NotFoundError):
+        lake.trace(trace_id(2))
 
 
 def test_hot_tier_is_finished_after_a_failure(hot_lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -128,6 +128,15 @@ def test_staged_rows_that_nobody_looks_into_are_caught(
         test_erasure.test_a_staged_deletion_of_the_traces_is_deleted(lake, store, pipeline, monkeypatch)
 
 
+def test_change_feeds_that_show_erased_rows_are_caught(
+    lake: Lake, store: TrackingStore, pipeline: InboxPipeline
+) -> None:
+    """Scans of changes and of Spark jobs come from the view, which hides the traces."""
+    test = test_erasure.test_listeners_and_spark_show_nothing_of_an_erased_trace
+    with mock.patch.object(Scan, "hiding", lambda self, _: self), pytest.raises(AssertionError):
+        test(lake, store, pipeline)
+
+
 def test_requests_that_stay_are_caught(lake: Lake, store: TrackingStore, pipeline: InboxPipeline) -> None:
     """Requests of killed processes list erased traces."""
     test = test_erasure.test_requests_of_killed_processes_are_finished

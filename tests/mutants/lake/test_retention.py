@@ -84,3 +84,14 @@ def test_a_single_look_at_a_moved_trace_is_noticed(tmp_path: Path, monkeypatch: 
         lake.hot.set_up(f"sqlite://{tmp_path / 'tracking.db'}")
         with mock.patch.object(service, "_DELETE_TRIES", 1), pytest.raises(ContentionError):
             test_retention.test_trace_that_is_archived_meanwhile_is_deleted(lake, monkeypatch)
+
+
+def test_a_rule_for_another_experiment_is_noticed(tmp_path: Path) -> None:
+    """The test fails if a rule with an experiment concerns all traces."""
+    with tracelake.init(tmp_path / "lake") as lake:
+        lake.hot.set_up(f"sqlite://{tmp_path / 'tracking.db'}")
+        with (
+            mock.patch.object(Retention, "_in_experiment", lambda _, __, trace_ids: set(trace_ids)),
+            pytest.raises(AssertionError),
+        ):
+            test_retention.test_a_rule_for_an_experiment_deletes_its_traces_only(lake)
