@@ -13,13 +13,13 @@ from sqlalchemy import delete
 
 from tests.archive.place import HotLake
 from tests.server.client import Client
-from tests.tracking.requests import trace_id
+from tests.tracking.requests import payload, trace_id
 from tracelake import limits
 from tracelake._errors import NotFoundError
 from tracelake.server import mlflow
 from tracelake.server.app import create_app
 from tracelake.server.http_policy import needed
-from tracelake.tracking.ingest_queue import Inbox
+from tracelake.tracking.ingest_queue import Inbox, TrackingDoor
 from tracelake.tracking.schema import trace_info
 
 TRACES = "/api/3.0/mlflow/traces"
@@ -83,6 +83,52 @@ def test_a_trace_is_begun_before_its_spans_or_after(hot: HotLake, client: Client
     }
     assert [each["feedback"]["value"] for each in first["assessments"]] == [True]
     assert info_of(client, 2)["client_request_id"] == "late"
+
+
+@pytest.mark.parametrize("spans_come_first", [True, False])
+def test_all_reads_have_the_session_that_a_client_sends(tmp_path: Path, spans_come_first: bool) -> None:
+    """Session and user of a started trace are those of its spans in lists, search and SQL, before and after the commit;
+    a repeated request changes nothing."""
+    lake = HotLake(tmp_path / "lake")
+    with closing(lake.tracking), closing(lake.lake), closing(TrackingDoor(lake.tracking)) as door:
+        client = Client(create_app(lake.lake, door))
+        headers = {"content-type": "application/x-protobuf", "x-mlflow-experiment-id": "7"}
+
+        def send() -> None:
+            for spans in ([(1, 2)], [(1, 1)]):
+                assert client.post("/v1/traces", content=payload(*spans), headers=headers).status_code == 200
+
+        def start() -> None:
+            metadata = {
+                "mlflow.trace.session": "chat-1",
+                "mlflow.trace.user": "ada",
+                "mlflow.source.name": "x",
+            }
+            assert begun(client, 1, trace_metadata=metadata).status_code == 200
+
+        def check() -> None:
+            (row,) = client.get("/api/v1/traces?session=chat-1&user=ada").json()["traces"]
+            assert (row["span_count"], row["session_id"], row["user_id"]) == (2, "chat-1", "ada")
+            assert client.get("/api/v1/search?q=session:chat-1+user:ada").json()["total"] == 2
+            assert "/session?session=chat-1" in client.get(f"/traces/{trace_id(1)}").text
+            assert info_of(client, 1)["trace_metadata"]["mlflow.trace.session"] == "chat-1"
+            assert info_of(client, 1)["trace_location"]["mlflow_experiment"]["experiment_id"] == "7"
+
+        for each in (send, start) if spans_come_first else (start, send):
+            each()
+        check()
+        lake.commit()
+        send()
+        start()
+        check()
+        lake.commit()
+        check()
+        query = "select name, session_id, trace_session, trace_user from spans order by name"
+        assert [tuple(row.values()) for row in lake.lake.sql(query).to_pylist()] == [
+            ("span 1", "chat-1", "chat-1", "ada"),
+            ("span 2", None, "chat-1", "ada"),
+        ]
+        assert lake.lake.verify().ok
 
 
 def test_a_start_that_failed_is_repeated_whole(client: Client) -> None:

@@ -12,7 +12,7 @@ workspace are dropped. This converts messages directly, because rows would repea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Final, TypeAlias
@@ -167,6 +167,34 @@ def take_apart(format: Format, payload: bytes) -> dict[str, TraceSpans]:
     partitioner = TracePartitioner()
     decoded = (decode_json if format == "json" else decode_protobuf)(payload, partitioner)
     return complete(format, payload, partitioner, decoded)
+
+
+def with_attributes(data: bytes, values: Mapping[str, str]) -> bytes:
+    """Return the root spans of a `TracesData` with these attributes added; empty if none lacks any. Of several versions
+    of a span, the one that ended last counts."""
+    traces = pb.TracesData.FromString(data)
+    scopes = [scope for resource in traces.resource_spans for scope in resource.scope_spans]
+    roots: dict[bytes, pb.Span] = {}
+    for scope in scopes:
+        for span in scope.spans:
+            if not span.parent_span_id.strip(b"\0"):
+                roots[span.span_id] = max(roots.get(span.span_id, span), span, key=_progress)
+    is_complete = True
+    for scope in scopes:
+        newest = [span for span in scope.spans if roots.get(span.span_id) is span]
+        for span in newest:
+            lacking = values.keys() - {each.key for each in span.attributes}
+            is_complete &= not lacking
+            for key in sorted(lacking):
+                span.attributes.add(key=key).value.string_value = values[key]
+        copies = pb.ScopeSpans(spans=newest)
+        scope.ClearField("spans")
+        scope.MergeFrom(copies)
+    return b"" if is_complete else traces.SerializeToString()
+
+
+def _progress(span: pb.Span) -> tuple[int, int]:
+    return span.end_time_unix_nano, len(span.attributes)
 
 
 def rows_of(data: bytes, prices: PriceTable = SHIPPED) -> SpanColumns:

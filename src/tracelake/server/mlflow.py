@@ -612,7 +612,9 @@ def _start(lake: Lake, trace: NewTraceInfo) -> dict[str, Any]:
     }
     present = {key: value for key, value in fields.items() if value is not None}
     started = StartedTrace(trace.tags, trace.trace_metadata, present, trace.assessments)
-    ClientTraceInfo(store).start(trace_id, started)
+    client_info = ClientTraceInfo(store)
+    client_info.start(trace_id, started)
+    client_info.join([trace_id])
     annotations = Annotations(store)
     place = trace.trace_location and trace.trace_location.mlflow_experiment
     experiment_id = place.experiment_id if place else DEFAULT_EXPERIMENT

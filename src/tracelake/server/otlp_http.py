@@ -54,7 +54,6 @@ from tracelake.otlp.framing import Format
 from tracelake.otlp.partition import TracePartitioner, TraceSpans, complete, placed
 from tracelake.server.http_policy import requested_workspace, retry_after_s, status_of
 from tracelake.tracking.ingest_queue import GroupCommitter, RequestGroups
-from tracelake.tracking.schema import DEFAULT_EXPERIMENT
 
 _OTLP_COUNTED_MIN: Final = 100_000
 """Opening braces or tags of protobuf that a request may have before its structure is counted."""
@@ -551,7 +550,7 @@ def experiment_of(header: str) -> str:
         raise _errors.LimitError(
             f"x-mlflow-experiment-id has more than {limits.EXPERIMENT_ID_MAX_BYTES} bytes; send an id"
         )
-    return experiment_id or DEFAULT_EXPERIMENT
+    return experiment_id
 
 
 def success_message(decoded: Decoded) -> ExportTraceServiceResponse:

@@ -26,6 +26,7 @@ from sqlalchemy.sql.elements import ColumnElement
 
 from tracelake import limits
 from tracelake._errors import LimitError, NotFoundError, UsageError
+from tracelake.otlp.partition import take_apart, with_attributes
 from tracelake.tracking.database import at_once
 from tracelake.tracking.erasure import ERASED, erased_among
 from tracelake.tracking.schema import (
@@ -41,7 +42,7 @@ from tracelake.tracking.schema import (
     trace_metadata,
     trace_tags,
 )
-from tracelake.tracking.store import TrackingStore
+from tracelake.tracking.store import TracedRequest, TrackingStore
 
 
 def check_tag(key: str, value: str, value_max_chars: int) -> None:
@@ -539,6 +540,8 @@ _OF_INFO: Final = {
     "tracelake.info.response_preview": "response_preview",
 }
 """Metadata keys that hold fields of a trace's info."""
+_OF_ROOT: Final = ("mlflow.trace.session", "mlflow.trace.user")
+"""Metadata keys that are also attributes of a root span."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -557,6 +560,7 @@ class ClientTraceInfo:
     """Client-sent information on the traces of one lake. Threads may share it; each call is one transaction."""
 
     def __init__(self, store: TrackingStore) -> None:
+        self._store = store
         self._database, self._lake, self._lake_id = store.database, store.lake, store.lake_id
         self._insert = store.database.insert
 
@@ -602,6 +606,22 @@ class ClientTraceInfo:
                     metadata, fields = several.setdefault(trace_id, ({}, {}))
                     (fields if key in _OF_INFO else metadata)[_OF_INFO.get(key, key)] = value
         return several
+
+    def join(self, trace_ids: Collection[str]) -> None:
+        """Add session and user that a client sent to the root spans of these traces, unless they have them.
+
+        MLflow's client sends them apart from the spans, in any order. A root span with them is a version of the span
+        that wins over the one without, so lists, search and tables have the session of the trace.
+        """
+        attributes = {
+            trace_id: {key: metadata[key] for key in _OF_ROOT if metadata.get(key)}
+            for trace_id, (metadata, _) in (self.of_traces(trace_ids) if trace_ids else {}).items()
+        }
+        for trace_id, trace in (self._store.traces(attributes) if any(attributes.values()) else {}).items():
+            roots = with_attributes(trace.data, attributes[trace_id]) if trace.is_hot else b""
+            if roots:
+                apart = take_apart("protobuf", roots)
+                self._store.write([TracedRequest("protobuf", roots, apart, trace.info["experiment_id"])])
 
     def deleted(self, trace_ids: Collection[str]) -> set[str]:
         """Return the given traces that were deleted and have received no spans since."""

@@ -18,6 +18,7 @@ fewer writes and syncs per request.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 import uuid
 from abc import ABC, abstractmethod
@@ -33,11 +34,11 @@ from typing import ClassVar, Final, TypeAlias
 from tracelake import limits
 from tracelake._errors import BackPressureError, StorageError
 from tracelake.otlp.framing import Format, write_segment
-from tracelake.otlp.partition import TraceSpans
+from tracelake.otlp.partition import COLUMNS, TraceSpans
 from tracelake.results import InboxInfo
 from tracelake.storage.ports import ObjectInfo, ObjectStore
 from tracelake.storage.wrappers import delete_all
-from tracelake.tracking.schema import DEFAULT_EXPERIMENT
+from tracelake.tracking.annotations import ClientTraceInfo
 from tracelake.tracking.store import RefusedSpans, TracedRequest, TrackingStore
 
 Answers: TypeAlias = Sequence[RefusedSpans | Exception | None]
@@ -45,6 +46,8 @@ Answers: TypeAlias = Sequence[RefusedSpans | Exception | None]
 
 An error means that this request was not stored and is itself to blame.
 """
+_log = logging.getLogger("tracelake.server")
+_PARENT: Final = COLUMNS.index("parent_span_id")
 _NOT_APART: Final[Mapping[str, TraceSpans]] = MappingProxyType({})
 
 
@@ -112,7 +115,7 @@ class RequestGroups(ABC):
         format: Format,
         payload: bytes,
         traces: Mapping[str, TraceSpans] = _NOT_APART,
-        experiment_id: str = DEFAULT_EXPERIMENT,
+        experiment_id: str = "",
         refused: int = 0,
     ) -> tuple[RequestGroup, int]:
         """Add a request to the next group without waiting; `refused` counts its refused spans.
@@ -206,6 +209,7 @@ class TrackingDoor(RequestGroups):
         """Start the queue of a store; `group_max_bytes` limits the requests of one transaction."""
         super().__init__(limits.INBOX_ACK_TIMEOUT_S, group_max_bytes)
         self._tracking = store
+        self._client_info = ClientTraceInfo(store)
 
     def check(self) -> None:
         """See `RequestGroups`."""
@@ -219,13 +223,26 @@ class TrackingDoor(RequestGroups):
         So a request that the database rejects does not affect the others.
         """
         try:
-            return self._tracking.write(requests)
+            answers: Answers = self._tracking.write(requests)
         except (StorageError, OSError):
             raise
         except Exception:
             if len(requests) == 1:
                 raise
-            return [self._store_alone(request) for request in requests]
+            answers = [self._store_alone(request) for request in requests]
+        # Only MLflow's client sends metadata of traces, and it names an experiment.
+        roots = [
+            trace_id
+            for request in requests
+            if request.experiment_id
+            for trace_id, trace in request.traces.items()
+            if any(row[_PARENT] is None for row in trace.rows)
+        ]
+        try:
+            self._client_info.join(roots)
+        except Exception:  # noqa: BLE001  the requests are durable, so none of them fails
+            _log.exception("traces without their metadata")
+        return answers
 
     def _store_alone(self, request: TracedRequest) -> RefusedSpans | Exception | None:
         try:
@@ -354,7 +371,7 @@ class GroupCommitter:
         format: Format,
         payload: bytes,
         traces: Mapping[str, TraceSpans] | None = None,
-        experiment_id: str = DEFAULT_EXPERIMENT,
+        experiment_id: str = "",
         refused: int = 0,
     ) -> RefusedSpans | None:
         """Store one decompressed request body; return, once it is durable, the spans that were refused.

@@ -78,7 +78,8 @@ class TracedRequest:
     format: Format
     payload: bytes
     traces: Mapping[str, TraceSpans] = field(default_factory=dict)
-    experiment_id: str = DEFAULT_EXPERIMENT
+    experiment_id: str = ""
+    """MLflow's clients name one."""
     refused: int = 0
     """Refused spans of the body. The pipeline refuses them too and reports them."""
 
@@ -113,7 +114,7 @@ def group_by_trace(requests: Iterable[TracedRequest]) -> dict[str, TraceWrite]:
         for trace_id, trace in request.traces.items():
             write = writes.get(trace_id)
             if write is None:
-                write = writes[trace_id] = TraceWrite(request.experiment_id, [], [])
+                write = writes[trace_id] = TraceWrite(request.experiment_id or DEFAULT_EXPERIMENT, [], [])
             write.rows += trace.rows
             write.data.append(trace.data)
     return dict(sorted(writes.items()))

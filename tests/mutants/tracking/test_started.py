@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 
 import pytest
 
 from tests.mutants.mutation import Mutation, assert_caught, drop, rewrite, rule_of
+from tests.server import test_mlflow_traces
 from tests.tracking import test_started
 from tests.tracking.requests import trace_id
 from tracelake import limits
+from tracelake.otlp.partition import with_attributes
+from tracelake.server import mlflow
 from tracelake.tracking import mlflow_search
 from tracelake.tracking.annotations import (
     Annotations,
@@ -19,6 +23,7 @@ from tracelake.tracking.annotations import (
     visible_to,
 )
 from tracelake.tracking.database import TrackingDatabase
+from tracelake.tracking.ingest_queue import TrackingDoor
 from tracelake.tracking.mlflow_search import _OF, ExperimentSearch, read_token
 from tracelake.tracking.store import TrackingStore
 
@@ -190,3 +195,21 @@ def test_half_a_character_is_refused_without_telling_where_the_database_is(
         broken,
         lambda: test_started.test_half_a_character_is_refused_without_telling_where_the_database_is(store),
     )
+
+
+@pytest.mark.parametrize(
+    ("broken", "spans_come_first"),
+    [
+        (Mutation("spans first", mlflow._start, drop("a._([_])")), True),
+        (Mutation("metadata first", TrackingDoor._store, drop("self._._(...)")), False),
+        (Mutation("roots with parents", with_attributes, rewrite("not _._(_)", "True")), True),
+    ],
+    ids=lambda each: rule_of(each) if isinstance(each, Mutation) else None,
+)
+def test_all_reads_have_the_session_that_a_client_sends(
+    broken: Mutation, spans_come_first: bool, tmp_path: Path
+) -> None:
+    """The check fails for each broken rule."""
+    folders = iter((tmp_path / "one", tmp_path / "two"))
+    check = test_mlflow_traces.test_all_reads_have_the_session_that_a_client_sends
+    assert_caught(broken, lambda: check(next(folders), spans_come_first))
