@@ -72,6 +72,26 @@ def test_every_page_links_to_its_json(client: Client, path: str, twin: str) -> N
     assert client.get(twin.replace("&amp;", "&")).status_code == 200
 
 
+@pytest.mark.parametrize(
+    ("path", "label"),
+    [
+        ("/", "Overview"),
+        ("/overview", "Overview"),
+        ("/traces", "Traces"),
+        (f"/traces/{TRACE}", "Traces"),
+        ("/session?session=none", "Sessions"),
+        ("/user?user=none", "Users"),
+        ("/datasets/none/runs", "Datasets"),
+        ("/diff?to=main", "Versions"),
+    ],
+)
+def test_the_navigation_marks_the_section_of_a_page(client: Client, path: str, label: str) -> None:
+    """A page below a section marks the section's link, which is the current page only at its own path."""
+    navigation = client.get(path).text.partition("<main>")[0]
+    ((kind, marked),) = re.findall(r'<a href="[^"]*" aria-current="(page|true)">([^<]*)</a>', navigation)
+    assert (marked, kind) == (label, "page" if path in ("/", "/traces") else "true")
+
+
 def test_list_is_paged_by_links(client: Client) -> None:
     """Pages of the list link to each other and keep the filters."""
     first = client.get("/traces?order=oldest&limit=1").text

@@ -229,6 +229,14 @@ MORE_ROOMS = (
     ("/archive", "Archive"),
     ("/retention", "Retention"),
 )
+_ROOM_OF: Final = {
+    "/overview": "/",
+    "/session": "/sessions",
+    "/user": "/users",
+    "/add-to-dataset": "/datasets",
+    "/diff": "/versions",
+}
+"""Navigation link of a page whose path does not begin with it."""
 
 
 def _templates() -> Jinja2Templates:
@@ -270,6 +278,7 @@ def _nav_links(request: Request) -> dict[str, Any]:
         "can_erase": is_allowed(request, ERASURES_PAGE, "GET"),
         "rooms": rooms,
         "more_rooms": more_rooms,
+        "room": _ROOM_OF.get(request.url.path) or "/" + request.url.path.split("/")[1],
     }
 
 
