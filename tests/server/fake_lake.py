@@ -78,10 +78,15 @@ class FakeLake(Lake):
         create_lake(place, None, 1)
         super().__init__(open_location(place, None))
         self.hot = FakeHotTier(self)
+        self._traces: dict[str, Trace] = {}
+        self.add(spans)
+
+    def add(self, spans: list[Row]) -> None:
+        """Add spans of new traces."""
         grouped: dict[str, list[Row]] = {}
         for span in sorted(spans, key=lambda span: int(span["start_ns"])):
             grouped.setdefault(span["trace_id"], []).append(span)
-        self._traces = {
+        self._traces |= {
             trace_id: Trace(trace_id, _summary(rows), tuple(rows)) for trace_id, rows in grouped.items()
         }
 

@@ -132,6 +132,20 @@ def test_spans_are_split_by_a_column(client: Client) -> None:
     assert client.get("/overview?split=name").status_code == 400
 
 
+def test_errors_are_grouped_by_message() -> None:
+    """The most frequent message comes first, with its newest trace; a span without a message counts by its name."""
+    messages = ("no funds", "timeout", "no funds", None)
+    lake = FakeLake(
+        [span_row(n, 1, status="ERROR", status_message=text) for n, text in enumerate(messages, 1)]
+    )
+    errors = read_overview(lake, TraceFilter()).errors
+    assert [(row["message"], row["spans"], row["trace_id"]) for row in errors] == [
+        ("no funds", 2, f"{3:032x}"),
+        ("step 1", 1, f"{4:032x}"),
+        ("timeout", 1, f"{2:032x}"),
+    ]
+
+
 def test_rare_values_are_one_series() -> None:
     """The five most frequent values have a series each; all others share the last one, which leads to every trace."""
     counts = {f"s{number}": 9 - number for number in range(1, 8)}

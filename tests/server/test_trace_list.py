@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import html
 import re
+from contextlib import closing
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 from unittest import mock
 
 import pytest
@@ -14,6 +15,11 @@ from tests.server.client import Client
 from tests.server.fake_lake import FakeLake, span_row
 from tracelake.lake import trace_list
 from tracelake.lake.trace_list import TraceFilter, list_traces, previews_of, span_values_of
+from tracelake.otlp.conventions import SpanType
+from tracelake.server.app import create_app
+from tracelake.server.trace_page import TYPE_LABELS
+from tracelake.storage.local import MemoryObjectStore
+from tracelake.tracking.ingest_queue import Inbox
 
 START_NS = 1_760_000_000_000_000_000  # 2025-10-09T08:53:20Z
 MINUTE_NS = 60_000_000_000
@@ -136,6 +142,30 @@ def test_columns_are_chosen_in_the_address(client: Client) -> None:
     refused = client.get("/traces?columns=duration,color")
     assert refused.status_code == 400
     assert "unknown column 'color'; the columns are status, duration" in html.unescape(refused.text)
+
+
+def test_each_span_type_has_an_icon_and_a_word(client: Client) -> None:
+    """A type never depends on its colour alone."""
+    icons = re.findall(r'id="(\w+)"', client.get("/static/types.svg").text)
+    assert set(icons) == TYPE_LABELS.keys() == set(get_args(SpanType))
+    assert len(set(TYPE_LABELS.values())) == len(TYPE_LABELS)
+
+
+def test_latency_tokens_and_cost_are_beside_the_list() -> None:
+    """Percentiles of all traces of the filter, and sums of their tokens and costs, are beside the chart."""
+    spans = [span_row(n, 1, input_tokens=n, output_tokens=1, cost=0.25) for n in range(1, 101)]
+    for n, span in enumerate(spans, 1):
+        span["end_ns"] = span["start_ns"] + n * 10**9
+    with closing(Inbox(MemoryObjectStore())) as inbox:
+        page = Client(create_app(FakeLake(spans), inbox)).get("/traces?limit=3").text
+    figures = dict(re.findall(r"<dt>([^<]+)</dt><dd><a[^>]*>([^<]+)</a>", page))
+    assert figures["Traces"] == "100"
+    assert [figures[f"Latency {name}"] for name in ("p50", "p95", "p99")] == [
+        "50.0 s",
+        "1 m 35 s",
+        "1 m 39 s",
+    ]
+    assert (figures["Tokens in / out"], figures["Cost"]) == ("5.0 k / 100", "$25.00")
 
 
 def test_tags_of_the_filter_are_removed_one_by_one(client: Client) -> None:
