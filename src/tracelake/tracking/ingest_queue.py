@@ -46,7 +46,7 @@ Answers: TypeAlias = Sequence[RefusedSpans | Exception | None]
 
 An error means that this request was not stored and is itself to blame.
 """
-_log = logging.getLogger("tracelake.server")
+_log = logging.getLogger("tracelake.tracking")
 _PARENT: Final = COLUMNS.index("parent_span_id")
 _NOT_APART: Final[Mapping[str, TraceSpans]] = MappingProxyType({})
 
