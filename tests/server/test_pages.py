@@ -102,6 +102,7 @@ def test_list_is_paged_by_links(client: Client) -> None:
     assert before is not None
     assert client.get(html.unescape(before[1])).text.count('rel="prev"') == 0
     assert first.count("/traces/") == second.count("/traces/") == 1
+    assert re.search(r'aria-current="true">\s*Started ↑</a>', first)
     assert (
         'href="/traces?order=oldest&amp;limit=1&amp;offset=0" rel="prev"'
         in client.get("/traces?order=oldest&limit=1&offset=1").text
