@@ -135,6 +135,7 @@ def test_what_it_looks_like(browser: Browser, site: Site, tmp_path: Path, width:
         dataset.update(ids(2, 0), expected="Yes, if it is short.", message="shorter")
     of = "/datasets/airline"
     paths = {
+        "datasets": "/datasets",
         "add-to-dataset": f"/add-to-dataset?trace={1:032x}&span={1:016x}",
         "dataset": of,
         "example": f"{of}/examples/{ids(1, 0)}",
@@ -142,14 +143,12 @@ def test_what_it_looks_like(browser: Browser, site: Site, tmp_path: Path, width:
         "runs": f"{of}/runs",
         "run": f"{of}/runs/prompt%201",
         "run-comparison": f"{of}/comparison?base=prompt%201&run=prompt%202",
-        "versions": "/versions",
+        "branches": "/versions",
         "merge": "/versions/merge?source=labels&into=main",
     }
-    shown = ("add-to-dataset", "dataset", "run-comparison")
     folder = images(tmp_path)
     with looking(browser, width, scheme) as page:
         for name, path in paths.items():
             page.goto(f"{site.address}{path}")
             check_look(page, name, width)
-            target = folder if name in shown else tmp_path
-            page.screenshot(path=target / f"{name}-{width}-{scheme}.png")
+            page.screenshot(path=folder / f"{name}-{width}-{scheme}.png")

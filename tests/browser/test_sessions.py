@@ -238,8 +238,7 @@ def test_live_shows_new_traces(page: Page) -> None:
         page.goto(f"{site}/sessions")
         page.check(".live input")
         page.wait_for_load_state("networkidle")
-        new = desk()._traces | FakeLake([span_row(900, 1, session_id="fresh", user_id="ada")])._traces
-        lake._traces = new
+        lake.add([span_row(900, 1, session_id="fresh", user_id="ada")])
         page.hover(".groups tbody tr >> nth=2")
         page.clock.run_for(11_000)
         expect(page.locator("text=fresh")).to_have_count(0)

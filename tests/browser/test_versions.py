@@ -100,7 +100,7 @@ PAGES = {
     "/datasets/name/comparison": "/datasets/refunds/comparison?base=a&run=b",
     "/pipeline": "/pipeline",
     "/pipeline/prices": "/pipeline/prices",
-    "/pipeline/transaction": "/pipeline/transaction?number=1",
+    "/pipeline/transaction": "/pipeline/0",
     "/archive": "/archive",
     "/retention": "/retention",
     "/erasures": "/erasures",
@@ -120,6 +120,23 @@ def test_the_list_of_pages_is_complete() -> None:
         routes = every_route(create_app(FakeLake([span_row()]), inbox))
     found = {path for method, path in routes if method == "GET" and not path.startswith("/api/")}
     assert found == PAGES.keys() | NO_PAGES
+
+
+def test_every_page_is_read_without_scripts(browser: Browser, versions_site: str) -> None:
+    """Without JavaScript each page has its words, but for charts and controls that need it."""
+
+    def words(page: Page, path: str) -> set[str]:
+        page.goto(f"{versions_site}{path}")
+        return set(page.locator("main").inner_text().split())
+
+    missing = {}
+    with browser.new_context(java_script_enabled=False) as plain, browser.new_context() as context:
+        with_scripts, without = context.new_page(), plain.new_page()
+        with_scripts.add_init_script("addEventListener('load', () => document.querySelectorAll('.live, .plot')"
+                                     ".forEach(each => each.style.display = 'none'))")  # fmt: skip
+        for path in PAGES.values():
+            missing[path] = words(with_scripts, path) - words(without, path)
+    assert {path: each for path, each in missing.items() if each} == {}
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1440, "light"), (390, "dark")])
