@@ -171,6 +171,31 @@ def test_each_number_leads_to_its_traces(page: Page, desk_site: str) -> None:
     expect(page.locator(".traces .status .error")).to_have_count(traces)
 
 
+def test_a_heading_sorts_the_list(page: Page, desk_site: str) -> None:
+    """A click on a column's heading orders the traces by it, and a second one on the time reverses the order."""
+    page.goto(f"{desk_site}/traces")
+    page.click(".traces th >> text=Duration")
+    expect(page.locator(".traces th [aria-current]")).to_have_text("Duration ↓")
+    numbers = page.locator(".traces td.number").all_inner_texts()
+    took = [float(text.split()[0]) for text in numbers if text.endswith(" s")]
+    assert took == sorted(took, reverse=True)
+    chosen = page.locator(".traces th [aria-current]")
+    for arrow in "↓↑":
+        page.click(".traces th >> text=Started")
+        expect(chosen).to_have_text(f"Started {arrow}")
+
+
+def test_a_phone_shows_name_status_and_duration_first(browser: Browser, desk_site: str) -> None:
+    """These columns are on the screen of a phone before the user scrolls sideways."""
+    with looking(browser, 390, "light") as page:
+        page.goto(f"{desk_site}/traces")
+        row = page.locator(".traces tbody tr").first
+        for cell in (row.locator("td.name a"), row.locator("td.status"), row.locator("td.number").first):
+            box = cell.bounding_box()
+            assert box is not None
+            assert 0 <= box["x"] < box["x"] + box["width"] <= 390
+
+
 def test_the_brush_selects_a_time(page: Page, desk_site: str) -> None:
     """Dragging over the chart narrows the list to the traces below the brush."""
     page.goto(f"{desk_site}/traces")
@@ -230,16 +255,19 @@ def test_charts_without_scripts(browser: Browser, desk_site: str) -> None:
         expect(page.locator(".intervals tbody tr").first).to_be_visible()
 
 
-def test_live_shows_new_traces(page: Page) -> None:
+@pytest.mark.parametrize(
+    ("path", "rows"), [("/sessions", ".groups tbody tr"), ("/traces", ".traces tbody tr")]
+)
+def test_live_shows_new_traces(page: Page, path: str, rows: str) -> None:
     """With Live on, a new trace appears; while the pointer is over the list, nothing moves."""
     lake = desk()
     with serving(lake) as site:
         page.clock.install()
-        page.goto(f"{site}/sessions")
+        page.goto(f"{site}{path}")
         page.check(".live input")
         page.wait_for_load_state("networkidle")
         lake.add([span_row(900, 1, session_id="fresh", user_id="ada")])
-        page.hover(".groups tbody tr >> nth=2")
+        page.hover(f"{rows} >> nth=2")
         page.clock.run_for(11_000)
         expect(page.locator("text=fresh")).to_have_count(0)
         page.mouse.move(0, 0)

@@ -40,7 +40,8 @@ def test_signing_in_and_out(browser: Browser, signed: str) -> None:
         kept = {cookie["name"]: cookie for cookie in context.cookies(signed)}
         assert (kept[COOKIE]["httpOnly"], kept[COOKIE]["sameSite"]) == (True, "Strict")
         assert BEGUN_COOKIE not in kept
-        page.goto(f"{signed}/sign-in")
+        page.click(".account summary")
+        expect(page.locator(".account dl")).to_contain_text("Role")
         page.get_by_role("button", name="Sign out").click()
         page.goto(f"{signed}/")
         expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
