@@ -111,6 +111,7 @@ def agent_trace() -> list[Row]:
     exception = {
         "time_ns": step(7, 1, 4_900, 0)["start_ns"] + 5_010_000_000,
         "name": "exception",
+        "dropped_attributes_count": 0,
         "attributes": {
             "exception.type": "TimeoutError",
             "exception.message": "no answer from hotels.internal within 5 s",

@@ -5,6 +5,7 @@ With TRACELAKE_SCREENSHOTS=1 the screenshots go to docs/images.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -146,6 +147,8 @@ def test_copying(browser: Browser, agent_site: str) -> None:
         page.click(".actions summary")
         curl = copied(".actions .copy >> nth=1")
         assert curl == f"curl -fsS '{agent_site}/api/v1/traces/{AGENT}?format=otlp'"
+        (resource, *_) = json.loads(copied(".actions .copy >> nth=2"))["resourceSpans"]
+        assert resource["scopeSpans"][0]["spans"][0]["name"] == "plan trip"
 
 
 def test_hostile_messages_are_inert(page: Page, agent_site: str) -> None:

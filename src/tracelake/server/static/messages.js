@@ -2,11 +2,18 @@
 
 const fetched = new Map();
 
+/** The response for a URL; an error if the server refused it. */
+async function get(url) {
+  const response = await fetch(url);
+  if (!response.ok) throw new Error(`The server answered with status ${response.status}.`);
+  return response;
+}
+
 /** The value at a path of a span's JSON, which is fetched once. A path may begin with the URL of the JSON and `#`. */
 async function valueAt(button, path) {
   const [place, url] = path.split("#").reverse();
   const address = url ?? button.closest("[data-json]").dataset.json;
-  if (!fetched.has(address)) fetched.set(address, fetch(address).then((response) => response.json()));
+  if (!fetched.has(address)) fetched.set(address, get(address).then((response) => response.json()));
   return place.split(".").reduce((value, key) => value?.[key], await fetched.get(address));
 }
 
@@ -38,7 +45,7 @@ async function copyText(button) {
   if (copyLink) return location.origin + copyLink;
   if (copyCurl) return `curl -fsS '${location.origin}${copyCurl}'`;
   if (copyPath) return messageText(await valueAt(button, copyPath));
-  return (await fetch(copyUrl)).text();
+  return (await get(copyUrl)).text();
 }
 
 async function copy(button) {
