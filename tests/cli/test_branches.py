@@ -60,7 +60,7 @@ def test_a_branch_from_its_beginning_to_its_end(cli: RunCli) -> None:
     committed = told(cli, "commit", "-m", "a hat", "--branch", "work")
     assert told(cli, "log", "--at", "work")[0] | {"created_at": ""} == {
         "id": committed["commit"], "parents": [head], "message": "a hat", "committer": "grace", "created_at": "",
-        "metadata": {"after_transaction": "0"},
+        "metadata": {"after_transaction": "0"}, "retained_because": "head of work", "retained_until": None,
     }  # fmt: skip
     listed = {branch["name"]: branch for branch in told(cli, "branch", "list")}
     assert listed["work"] == {"name": "work", "head": committed["commit"], "protected": False, "staged": 0}
