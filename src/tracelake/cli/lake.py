@@ -251,7 +251,7 @@ def log(
     Without --limit, it also says how many older commits have expired.
     """
     return {
-        "commits": lake.maintenance.explain(lake.log(at, limit=limit)),
+        "commits": lake.log(at, limit=limit, reasons=True),
         "expired": lake.branch().expired() if limit is None else None,
     }
 

@@ -13,6 +13,7 @@ from tracelake import results
 from tracelake._errors import UsageError
 from tracelake._settings import find_lake, find_metadata, find_text, find_vectors
 from tracelake.context import LakeContext
+from tracelake.lake.history import explain
 from tracelake.limits import BUCKETS_DEFAULT, BUCKETS_MAX, SEARCH_HITS_DEFAULT
 from tracelake.location import LakeConfig, Location, create_lake, open_location, shown
 from tracelake.search.vectors import IndexSettings, requested_vectors
@@ -588,10 +589,16 @@ class Lake:
             source, message, prefer=prefer, committer=committer, request_id=request_id
         )
 
-    def log(self, ref: str = MAIN, limit: int | None = None) -> list[results.CommitInfo]:
-        """Return commits, newest first, without expired ones. The parents of a commit are the nearest kept ones."""
+    def log(
+        self, ref: str = MAIN, limit: int | None = None, *, reasons: bool = False
+    ) -> list[results.CommitInfo]:
+        """Return commits, newest first, without expired ones. The parents of a commit are the nearest kept ones.
+
+        With `reasons`, also why each stays, and until when: this reads all newer commits, and the examples of datasets.
+        """
         head = self._opened.commit_of(ref)
-        return [] if head is None else describe.log(self._opened.repository, head, limit)
+        commits = [] if head is None else describe.log(self._opened.repository, head, limit)
+        return explain(self._opened, commits) if reasons else commits
 
     def diff(
         self, before: str | None, after: str = MAIN, limit: int | None = None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -21,13 +20,12 @@ from tracelake._errors import (
 from tracelake._settings import find_history, find_window, load_settings
 from tracelake.access.audit import Audit
 from tracelake.context import LakeContext
-from tracelake.datasets.files import source_commits
-from tracelake.datasets.model import DATASETS, is_spec
 from tracelake.indexing.build import AS_BEFORE, Vectors, rebuild
 from tracelake.journal.store import Journal, trim
+from tracelake.lake.history import commits_of_datasets
 from tracelake.limits import EPOCH_MIN_S, JOURNAL_TRANSACTIONS_KEPT
 from tracelake.pipeline.publish import Outputs
-from tracelake.results import CommitInfo, CompactReport, GcReport, IndexReport
+from tracelake.results import CompactReport, GcReport, IndexReport
 from tracelake.search.finalize import CollectedIndexParts as IndexCollected
 from tracelake.search.finalize import Redactions
 from tracelake.search.finalize import collect as collect_index
@@ -43,10 +41,9 @@ from tracelake.tasks.runners import InProcess, OnProgress, TaskRunner, silent
 from tracelake.user_tables.write import finish_writes
 from tracelake.versions.branch_store import BranchRecords
 from tracelake.versions.gc import CollectedCommits, RepositoryCollector
-from tracelake.versions.model import FileAt, Reference, Retained, RetentionReason, TableAt
+from tracelake.versions.model import Reference, TableAt
 from tracelake.versions.protocol import HistoryRule, is_collectable, is_older, next_epoch
 from tracelake.versions.repository import Repository
-from tracelake.versions.tree import below
 
 VERSIONS_LINE: Final = "commits and files"
 INDEX_LINE: Final = "index parts"
@@ -288,36 +285,9 @@ class Maintenance:
             return None
         return self.gc(journal_transactions=load_settings().journal_transactions)
 
-    def explain(self, commits: Sequence[CommitInfo]) -> list[CommitInfo]:
-        """Return commits of `lake.log` with the reason why each does not expire, and until when that holds.
-
-        Reads all newer commits, and the examples of all datasets.
-        """
-        opened = self._opened
-        collector = RepositoryCollector(opened.key_value, opened.singly(), self._pinned_commits)
-        names, reasons = collector.explain([each.id for each in commits], HistoryRule(*find_history()))
-        refs = defaultdict[str, list[str]](list)
-        for name, record in opened.repository.branches().items():
-            refs[record.head].append(f"head of {name}")
-        for name, commit_id in opened.repository.tags().items():
-            refs[commit_id].append(f"tag {name}")
-        for commit_id in names.pinned:
-            refs[commit_id].append("named by a dataset")
-        return [_explained(each, reasons.get(each.id), refs[each.id]) for each in commits]
-
     def _pinned_commits(self) -> set[str]:
-        """Return the commits that datasets name on any branch or tag. Each example is read once."""
-        repository = Repository(self._opened.key_value, self._opened.singly())
-        names = {record.head for record in repository.branches().values()} | set(repository.tags().values())
-        examples = {
-            reference
-            for commit in names - {""}
-            for path, reference in repository.entries(commit, *below(DATASETS)).items()
-            if isinstance(reference, FileAt) and not is_spec(path)
-        }
-        new = [file for file in examples if file.sha256 not in self._sources]
-        self._sources |= source_commits(self._opened.singly(), new)
-        return {self._sources[file.sha256] for file in examples} - {""}
+        """Return the commits that datasets name. Each example is read once."""
+        return commits_of_datasets(self._opened, self._sources)
 
     def _forget_history(self, earliest: Mapping[str, int], damage: list[str]) -> None:
         """Drop history and rows of tables that only times before the earliest one that a commit names need."""
@@ -417,14 +387,6 @@ def _recording(damage: list[str]) -> Iterator[None]:
         yield
     except DamageError as error:
         damage.append(str(error))
-
-
-def _explained(commit: CommitInfo, retained: Retained | None, refs: Sequence[str]) -> CommitInfo:
-    if retained is None:
-        return commit
-    has_names = retained.reason is RetentionReason.NAMED and refs
-    reason = ", ".join(refs) if has_names else str(retained.reason)
-    return replace(commit, retained_because=reason, retained_until=retained.until)
 
 
 def _since(entries: Mapping[str, Reference], table: str) -> int | None:

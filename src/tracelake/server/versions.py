@@ -45,8 +45,8 @@ def list_commits(lake: Lake, ref: str, limit: int) -> tuple[list[CommitInfo], st
 
     Raises RefNotFoundError.
     """
-    commits = lake.log(ref, limit + 1)
-    return lake.maintenance.explain(commits[:limit]), commits[limit].id if len(commits) > limit else None
+    commits = lake.log(ref, limit + 1, reasons=True)
+    return commits[:limit], commits[limit].id if len(commits) > limit else None
 
 
 def names_of(branches: Sequence[BranchInfo], tags: Mapping[str, str]) -> dict[str, list[str]]:
