@@ -18,10 +18,9 @@ from tracelake.formats import decode, encode
 from tracelake.limits import DATASET_NOTES_MAX_CHARS, EXAMPLE_TEXT_MAX_CHARS
 from tracelake.otlp.conventions import WORKSPACE_DEFAULT
 from tracelake.storage.ports import encode_text
-from tracelake.versions.tree import below
+from tracelake.versions.tree import DATASETS, below
 
 FORMAT_VERSION: Final = 1
-DATASETS: Final = "datasets"
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _SPEC: Final = ".dataset"
 

@@ -12,7 +12,7 @@ from tracelake.datasets.dataset import Dataset, check, create
 from tracelake.datasets.examples import SpanReader
 from tracelake.results import DatasetInfo
 from tracelake.versions.branch_store import MAIN
-from tracelake.versions.tree import below
+from tracelake.versions.tree import DATASETS, below
 
 
 class Datasets:
@@ -127,7 +127,7 @@ class Datasets:
 
     def _names(self, head: str) -> Iterator[str]:
         """Yield the names of a commit's datasets. After each name, the scan skips the examples of that dataset."""
-        start, stop = below(model.DATASETS)
+        start, stop = below(DATASETS)
         while (entry := next(self._opened.repository.scan(head, start, stop), None)) is not None:
             name = model.dataset_of(entry[0])
             assert name is not None, entry

@@ -13,9 +13,7 @@ from tracelake.versions.gc import RepositoryCollector
 from tracelake.versions.model import FileAt, Retained, RetentionReason
 from tracelake.versions.protocol import HistoryRule
 from tracelake.versions.repository import Repository
-from tracelake.versions.tree import below
-
-_DATASETS = "datasets"
+from tracelake.versions.tree import DATASETS, below
 
 
 def explain(opened: LakeContext, commits: Sequence[CommitInfo]) -> list[CommitInfo]:
@@ -48,7 +46,7 @@ def commits_of_datasets(opened: LakeContext, sources: dict[str, str]) -> set[str
     files = {
         (path, reference)
         for commit in names - {""}
-        for path, reference in repository.entries(commit, *below(_DATASETS)).items()
+        for path, reference in repository.entries(commit, *below(DATASETS)).items()
         if isinstance(reference, FileAt)
     }
     if not files:

@@ -26,7 +26,7 @@ from tracelake.access.keys import ALL_WORKSPACES
 from tracelake.archive.service import open_archive
 from tracelake.batching import has_elapsed
 from tracelake.context import LakeContext
-from tracelake.datasets.model import DATASETS, dataset_of
+from tracelake.datasets.model import dataset_of
 from tracelake.formats import decode, encode
 from tracelake.hot.tier import HotTier
 from tracelake.lake.annotations import annotations_of
@@ -55,7 +55,7 @@ from tracelake.tracking.database import at_once
 from tracelake.tracking.schema import trace_info
 from tracelake.versions.branch_store import MAIN
 from tracelake.versions.model import IndexAt
-from tracelake.versions.tree import below
+from tracelake.versions.tree import DATASETS, below
 
 RUN_VERSION: Final = 1
 _RUN_KEY: Final = "run/last"

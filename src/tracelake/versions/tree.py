@@ -247,6 +247,8 @@ def path_of(kind: type[ContentT], record_id: str) -> str:
 COMMITS: Final = folder_of(model.Commit)
 FILES: Final = "files/"
 """Folder of files, each `<epoch>/<SHA-256 of its bytes>`."""
+DATASETS: Final = "datasets"
+"""First part of the paths of entries of datasets."""
 
 
 def file_path(file: model.FileAt) -> str:
