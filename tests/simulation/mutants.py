@@ -313,7 +313,7 @@ class ForgetsWrites(StoreScenario):
 
 @dataclass(frozen=True)
 class Mutant:
-    """A broken protocol, the faults that reveal it, and the schedules within which it is found."""
+    """A broken protocol, the faults that reveal it, and the schedules in which it is usually found."""
 
     name: str
     scenario: Callable[[], Scenario]
@@ -328,6 +328,11 @@ class Mutant:
 
     words: Sequence[Mutation] = ()
     """Rules that a few replaced words in the package's source break."""
+
+    @property
+    def schedules_max(self) -> int:
+        """Bound the random search, with room for changes that give a seed another schedule."""
+        return 10 * self.random_max
 
     @contextlib.contextmanager
     def broken(self) -> Iterator[None]:

@@ -57,7 +57,7 @@ def test_a_mutant_is_found(mutant: Mutant) -> None:
     """The archive with one rule broken fails within the stated number of schedules, or of all where that is given."""
     with mutant.broken():
         report = search(
-            mutant.scenario(), mutant.faults, seed=0, schedules_max=mutant.random_max, shortens=False
+            mutant.scenario(), mutant.faults, seed=0, schedules_max=mutant.schedules_max, shortens=False
         )
     assert report.violations == 1
     if mutant.exhaustive_max is not None:

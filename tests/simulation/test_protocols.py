@@ -286,8 +286,8 @@ def test_seeds_that_failed_once(scenario: Scenario, seed: int, what: str) -> Non
     ids=lambda mutant: mutant.name,
 )
 def test_a_mutant_is_found_by_random_search(mutant: Mutant) -> None:
-    """A protocol with one rule broken fails within the stated number of random schedules."""
-    first, most = mutant.first_seed, mutant.random_max
+    """A protocol with one rule broken fails within a bounded number of random schedules."""
+    first, most = mutant.first_seed, mutant.schedules_max
     with mutant.broken():
         report = search(mutant.scenario(), mutant.faults, seed=first, schedules_max=most, shortens=False)
     assert report.violations == 1
