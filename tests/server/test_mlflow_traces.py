@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from sqlalchemy import delete
@@ -15,12 +17,13 @@ from tests.archive.place import HotLake
 from tests.server.client import Client
 from tests.tracking.requests import payload, trace_id
 from tracelake import limits
-from tracelake._errors import NotFoundError
+from tracelake._errors import NotFoundError, StorageError
 from tracelake.server import mlflow
 from tracelake.server.app import create_app
 from tracelake.server.http_policy import needed
+from tracelake.tracking.annotations import Annotations
 from tracelake.tracking.ingest_queue import Inbox, TrackingDoor
-from tracelake.tracking.schema import trace_info
+from tracelake.tracking.schema import experiments, trace_info
 
 TRACES = "/api/3.0/mlflow/traces"
 DELETE = "/api/2.0/mlflow/traces/delete-traces"
@@ -239,6 +242,37 @@ def test_experiments_are_searched(client: Client) -> None:
     assert client.post(path, json={"view_type": "DELETED_ONLY"}).json() == {"experiments": []}
     for wrong in ({"filter": "size > 1"}, {"max_results": 0}, {"page_token": "x"}, {"order_by": ["x"]}):
         assert client.post(path, json=wrong).status_code == 400
+
+
+def test_the_page_of_a_trace_names_its_experiment(
+    hot: HotLake, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The page has the name of the experiment, in either tier; without an experiment of this name its id. It opens if
+    the tracking store cannot be read."""
+    headers = {"content-type": "application/x-protobuf"}
+
+    def shown(number: int) -> list[str]:
+        page = client.get(f"/traces/{trace_id(number)}")
+        assert page.status_code == 200
+        return re.findall("<dt>Experiment</dt><dd>(.*?)</dd>", page.text)
+
+    created = client.post("/api/2.0/mlflow/experiments/create", json={"name": "a <b>"}).json()
+    headers |= {"x-mlflow-experiment-id": created["experiment_id"]}
+    hot.write((51, 1))
+    with closing(TrackingDoor(hot.tracking)) as door:
+        sent = Client(create_app(hot.lake, door)).post(
+            "/v1/traces", content=payload((50, 1)), headers=headers
+        )
+    assert sent.status_code == 200
+    assert (shown(50), shown(51)) == (["a &lt;b&gt;"], [])
+    hot.commit()
+    assert shown(50) == ["a &lt;b&gt;"]
+    with monkeypatch.context() as patch:
+        patch.setattr(Annotations, "experiment_of", Mock(side_effect=StorageError("gone")))
+        assert shown(50) == []
+    with hot.tracking.database.writing() as connection:
+        connection.execute(delete(experiments).where(experiments.c.name == "a <b>"))
+    assert shown(50) == [created["experiment_id"]]
 
 
 def test_who_may() -> None:

@@ -112,12 +112,15 @@ def check_workspaces(store: TrackingStore) -> None:
     """Check that reads of a workspace find none of another's spans and experiments, even in a shared trace."""
     store.write([request((1, 1), workspace="a"), request((1, 2), (2, 3), workspace="b")])
     for workspace in ("a", "b"):
-        Annotations(store).create_experiment(f"of {workspace}", workspace)
+        experiment = Annotations(store).create_experiment(f"of {workspace}", workspace)
     assert store.ids_that_begin(trace_id(0)[:31], 9, "a") == [trace_id(1)]
     assert Uncommitted(store).received_spans(trace_id(1), "a") == 1
     assert [each.name for each in Annotations(store, "a").experiments()] == ["of a"]
     search = TraceSearch(store, "a").search
     assert [len(search(["0"], f"span.name = 'span {span}'").rows) for span in (1, 2, 3)] == [1, 0, 0]
+    store.write([replace(request((4, 1), workspace="a"), experiment_id=experiment)])
+    names = [Annotations(store, workspace).experiment_of(trace_id(4)) for workspace in (None, "a", "b")]
+    assert names == ["of b", experiment, None]
 
 
 def test_a_workspace_reads_its_own(store: TrackingStore) -> None:

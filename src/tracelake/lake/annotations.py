@@ -124,6 +124,11 @@ class LakeAnnotations:
             filter, max_results, order_by, page_token
         )
 
+    def experiment_of(self, trace_id: str) -> str | None:
+        """Return the name of a trace's experiment, or its id if it has no name; None if the trace, given by its full
+        id, names no experiment."""
+        return self._annotations.experiment_of(trace_id)
+
     def set_experiment_tag(self, experiment_id: str, key: str, value: str) -> None:
         """Set a tag of an experiment. Some tags configure the archive: raises UsageError if such a value does not
         parse."""

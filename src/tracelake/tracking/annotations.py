@@ -344,6 +344,18 @@ class Annotations:
             }
         return several
 
+    def experiment_of(self, trace_id: str) -> str | None:
+        """Return the name of a trace's experiment, or its id if it has no name here; None if the trace names none."""
+        info, of = trace_info.c, experiments.c
+        same = [of.lake == info.lake, of.experiment_id == info.experiment_id]
+        same += [] if self._workspace is None else [of.workspace == self._workspace]
+        query = select(func.coalesce(of.name, info.experiment_id)).outerjoin_from(
+            trace_info, experiments, and_(*same)
+        )
+        here = (*self._of(trace_info, [trace_id]), info.experiment_id != DEFAULT_EXPERIMENT)
+        with self._database.reading() as connection:
+            return connection.execute(query.where(*here)).scalar()
+
     def set_experiment_tag(self, experiment_id: str, key: str, value: str) -> None:
         """Set a tag of an experiment. Raises NotFoundError if the experiment does not exist, UsageError if the tag is
         invalid, and LimitError if the experiment has too many tags."""

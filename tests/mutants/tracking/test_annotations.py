@@ -62,6 +62,7 @@ def test_searches_see_names_that_were_set_and_what_has_not_ended(
         Mutation("ids", TrackingStore.ids_that_begin, rewrite("if a is not None: ...", "pass")),
         Mutation("numbers of spans", Uncommitted.received_spans, rewrite("a is not None", "False")),
         Mutation("experiments", Annotations.experiments, rewrite("_1 if _ else _2", "_1")),
+        Mutation("an experiment's name", Annotations.experiment_of, rewrite("[] if _ else _1", "[]")),
         Mutation("names of spans", TraceSearch._holds, rewrite("(_1, _2, *_)", "(_1, _2)")),
         Mutation("traces", TraceSearch._workspace_condition, rewrite("_ is None", "True")),
     ],
