@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from tests.archive.place import HotLake
 from tests.browser.conftest import serving
 from tests.browser.lake_to_look_at import HOSTILE
 from tests.browser.test_trace_page import AXE, findings, looking
 from tests.datasets.conversations import a_lake, ids, ingest, talk
+from tests.server.client import Client
 from tests.server.fake_lake import FakeLake, span_row
 from tests.server.test_guard import every_route
 from tracelake.server.app import create_app
 from tracelake.storage.local import MemoryObjectStore
-from tracelake.tracking.ingest_queue import Inbox
+from tracelake.tracking.ingest_queue import Inbox, TrackingDoor
 
 
 @pytest.fixture(scope="module")
@@ -120,6 +123,20 @@ def test_the_list_of_pages_is_complete() -> None:
         routes = every_route(create_app(FakeLake([span_row()]), inbox))
     found = {path for method, path in routes if method == "GET" and not path.startswith("/api/")}
     assert found == PAGES.keys() | NO_PAGES
+
+
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_no_page_shows_where_the_server_keeps_the_lake(tmp_path: Path, is_damaged: bool) -> None:
+    """Pages of an empty lake, and errors of one whose files are damaged, have no path of the machine."""
+    here = HotLake(tmp_path / "a lake")
+    with closing(here.tracking), closing(here.lake), closing(TrackingDoor(here.tracking)) as door:
+        client = Client(create_app(here.lake, door))
+        for file in (tmp_path / "a lake").rglob("*.json") if is_damaged else ():
+            file.write_bytes(b"x" * file.stat().st_size)
+        answers = {path: client.get(path) for path in [*PAGES.values(), "/none", "/api/v1/archive"]}
+        assert {path: each.text for path, each in answers.items() if tmp_path.name in each.text} == {}
+        for path in ("/", "/api/v1/archive"):
+            assert ("tracking.json cannot be read" in answers[path].text) == is_damaged
 
 
 def test_every_page_is_read_without_scripts(browser: Browser, versions_site: str) -> None:

@@ -52,7 +52,7 @@ from tracelake.server.key_ring import KeyRing
 from tracelake.server.metrics import Requests, add_metrics
 from tracelake.server.otlp_http import SIGNALS, IgnoredSignalsEndpoint, RequestBody, TracesEndpoint
 from tracelake.server.pipeline_process import PipelineHost, host_error
-from tracelake.server.routes import STATIC, error_page, json_response
+from tracelake.server.routes import STATIC, error_page, json_response, without_lake_path
 from tracelake.storage.local import low_space
 from tracelake.tables.table import large_reads
 from tracelake.tracking.ingest_queue import RequestGroups
@@ -232,7 +232,7 @@ def _add_health(
 
 def _error(request: Request, status: int, text: str, **more: object) -> Response:
     if request.url.path.startswith(("/api/", "/v1/")) or request.method != "GET":
-        response = json_response({"error": text, **more}, status)
+        response = json_response({"error": without_lake_path(request, text), **more}, status)
     else:
         response = error_page(request, status, text)
     if status == 503:

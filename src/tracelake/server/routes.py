@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeAlias, TypeVar
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, unquote
 
 import msgspec
 from fastapi import Depends, Query, Request, Response
@@ -318,6 +318,13 @@ def author_of(request: Request) -> str:
     return actor.name or actor.key_id
 
 
+def without_lake_path(request: Request, text: str) -> str:
+    """Return an error message with places relative to the lake. Clients do not see where the server keeps it."""
+    url: str = request.app.state.lake.url
+    return text.replace(f"{url}/", "").replace(unquote(url.removeprefix("file://")) + "/", "")
+
+
 def error_page(request: Request, status: int, text: str) -> Response:
     """Return the page of an error."""
-    return TEMPLATES.TemplateResponse(request, "error.html", {"status": status, "text": text}, status)
+    shown = without_lake_path(request, text)
+    return TEMPLATES.TemplateResponse(request, "error.html", {"status": status, "text": shown}, status)
