@@ -36,11 +36,7 @@ LAKES: Final = "lakes"
 """Partition of a metadata store with a record of each lake, by its id."""
 _DATABASE: Final = "metadata.db"
 _RECORDS: Final = "metadata"
-_LEFT_BY_INIT: Final = (
-    ".tmp",
-    _RECORDS,
-    *(_DATABASE + end for end in ("", "-wal", "-shm", "-journal")),
-)
+_LEFT_BY_INIT: Final = (".tmp", _RECORDS, *(_DATABASE + end for end in ("", "-wal", "-shm", "-journal")))
 """Leftovers of a killed `init` in an empty place. Another `init` overwrites them."""
 
 

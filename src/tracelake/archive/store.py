@@ -463,13 +463,7 @@ class ArchiveStore(ArchiveRows):
         return writes, waiting
 
     def restore(
-        self,
-        trace_id: str,
-        location: str,
-        data: bytes,
-        spans: int,
-        path: str,
-        late: LateSpans | None = None,
+        self, trace_id: str, location: str, data: bytes, spans: int, path: str, late: LateSpans | None = None
     ) -> bool:
         """Restore the payload of a trace if `location` is still its archive; return whether it was restored."""
         row = {

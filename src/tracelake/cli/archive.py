@@ -67,11 +67,7 @@ def run(
     repository failed.
     """
     return lake.archive.run(
-        dry_run=dry_run,
-        experiment=experiment,
-        older_than=older_than,
-        traces_max=max_traces,
-        master=master,
+        dry_run=dry_run, experiment=experiment, older_than=older_than, traces_max=max_traces, master=master
     )
 
 

@@ -44,12 +44,7 @@ def plain_record(record: Any) -> Any:
 
 @overload
 def command(
-    app: typer.Typer,
-    name: str,
-    *,
-    text: str,
-    examples: Sequence[str] = ...,
-    json: Callable[[Any], Any] = ...,
+    app: typer.Typer, name: str, *, text: str, examples: Sequence[str] = ..., json: Callable[[Any], Any] = ...
 ) -> Callable[[Callable[P, Mapping[str, Any]]], Callable[P, Mapping[str, Any]]]:
     """Register a command whose text is a format string over the fields of its record."""
 

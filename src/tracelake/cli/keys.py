@@ -87,10 +87,7 @@ def _audit(records: Sequence[AuditRecord]) -> Rendered:
     "audit",
     text=_audit,
     json=msgspec.to_builtins,
-    examples=[
-        "tracelake key audit --since 7d",
-        "tracelake key audit --key 1f2e3d4c5b6a --limit 1000 --json",
-    ],
+    examples=["tracelake key audit --since 7d", "tracelake key audit --key 1f2e3d4c5b6a --limit 1000 --json"],
 )
 def list_audit(
     lake: Lake,
@@ -215,10 +212,7 @@ def _sessions(sessions: Sequence[KeyInfo]) -> Rendered:
 
 
 @command(
-    session_app,
-    "list",
-    text=_sessions,
-    examples=["tracelake session list", "tracelake session list --json"],
+    session_app, "list", text=_sessions, examples=["tracelake session list", "tracelake session list --json"]
 )
 def list_sessions(lake: Lake) -> list[KeyInfo]:
     """List the sessions of users who signed in through a provider."""

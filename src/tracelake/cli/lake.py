@@ -132,8 +132,7 @@ def init(
     dimensions: options.DimensionsOption = None,
     metric: options.MetricOption = None,
     exist_ok: Annotated[
-        bool,
-        typer.Option("--exist-ok", help="Succeed without changes if the lake already exists."),
+        bool, typer.Option("--exist-ok", help="Succeed without changes if the lake already exists.")
     ] = False,
 ) -> _InitResult:
     """Create a lake in a directory or a bucket.

@@ -47,8 +47,7 @@ def compact(
     forget_before: Annotated[
         str | None,
         typer.Option(
-            metavar="REF",
-            help="Drop the table history before this commit, unless a branch or tag needs it.",
+            metavar="REF", help="Drop the table history before this commit, unless a branch or tag needs it."
         ),
     ] = None,
 ) -> list[CompactReport]:
@@ -303,8 +302,7 @@ def set_rule(
     experiment: Annotated[str, typer.Option(metavar="ID", help="Traces of this experiment.")] = "",
     feedback: Annotated[bool, typer.Option("--feedback", help="Traces with assessments.")] = False,
     priority: Annotated[
-        int | None,
-        typer.Option(help="The lowest number decides first; default 100, or 1000 for all traces."),
+        int | None, typer.Option(help="The lowest number decides first; default 100, or 1000 for all traces.")
     ] = None,
     workspace: WorkspaceOption = "*",
 ) -> RetentionRule:
@@ -327,12 +325,7 @@ def set_rule(
         )
 
 
-@command(
-    retention_app,
-    "remove",
-    text=_is_removed,
-    examples=["tracelake retention remove checkout"],
-)
+@command(retention_app, "remove", text=_is_removed, examples=["tracelake retention remove checkout"])
 def remove_rule(
     lake: Lake, name: Annotated[str, typer.Argument(help="Its name.")], workspace: WorkspaceOption = "*"
 ) -> RetentionRule:

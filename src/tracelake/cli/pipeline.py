@@ -530,12 +530,7 @@ def _corrected(report: RepricingReport) -> Iterator[Renderable]:
         yield plain("Nothing was changed. Leave out --dry-run to correct these costs.")
 
 
-@command(
-    prices_app,
-    "list",
-    text=_prices,
-    examples=["tracelake prices list", "tracelake prices list --json"],
-)
+@command(prices_app, "list", text=_prices, examples=["tracelake prices list", "tracelake prices list --json"])
 def price_list(lake: Lake) -> list[Price]:
     """List the own prices in US dollars per million tokens."""
     return lake.prices.all()

@@ -243,8 +243,7 @@ def search(
     ] = None,
     at: AtOption = "main",
     like: Annotated[
-        str | None,
-        typer.Option(metavar="TRACE-SPAN", help="Find spans of other traces with similar text."),
+        str | None, typer.Option(metavar="TRACE-SPAN", help="Find spans of other traces with similar text.")
     ] = None,
     semantic: Annotated[
         bool, typer.Option("--semantic", help="Search by meaning; the lake needs vectors.")

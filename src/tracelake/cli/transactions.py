@@ -150,8 +150,7 @@ def transaction_begin(
         typer.Option(help="What becomes of it where you are gone; else as set."),
     ] = None,
     timeout_s: Annotated[
-        float | None,
-        typer.Option(max=CLIENT_TIMEOUT_MAX_S, help="Seconds of silence until the timeout."),
+        float | None, typer.Option(max=CLIENT_TIMEOUT_MAX_S, help="Seconds of silence until the timeout.")
     ] = None,
 ) -> ClientTransactionInfo:
     """Begin an explicit transaction, and print its id.

@@ -31,13 +31,7 @@ from tracelake.datasets.runs import (
 )
 from tracelake.erasure.store import ErasureStore
 from tracelake.limits import DATASET_ADD_DEFAULT, PAGE_ROWS_DEFAULT, QUOTED_MAX_CHARS
-from tracelake.results import (
-    AddReport,
-    CommitInfo,
-    EntryChange,
-    ExportReport,
-    Row,
-)
+from tracelake.results import AddReport, CommitInfo, EntryChange, ExportReport, Row
 from tracelake.storage import ObjectStore
 from tracelake.storage.ports import printable
 from tracelake.tables.builtin import TABLE_SPANS

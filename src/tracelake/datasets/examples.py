@@ -294,12 +294,7 @@ class ExampleChange:
 
 
 def diff(
-    repository: Repository,
-    objects: ObjectStore,
-    erasures: ErasureStore,
-    name: str,
-    before: str,
-    after: str,
+    repository: Repository, objects: ObjectStore, erasures: ErasureStore, name: str, before: str, after: str
 ) -> Iterator[ExampleChange]:
     """Yield the examples of a dataset that differ between two commits, in order of id, without erased ones. An empty
     commit has none."""

@@ -328,12 +328,7 @@ def list_runs(
 
 
 def read_run(
-    repository: Repository,
-    objects: ObjectStore,
-    dataset: str,
-    head: str,
-    name: str,
-    is_erased: IsErased,
+    repository: Repository, objects: ObjectStore, dataset: str, head: str, name: str, is_erased: IsErased
 ) -> EvaluationRun:
     """Return a run with its results, by its id or its name; of several with a name, the newest. Erased results are left
     out.

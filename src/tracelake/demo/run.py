@@ -85,12 +85,7 @@ def write_batch(path: Path, spans: int, end_ns: int) -> int:
 
 
 def _call(
-    rng: random.Random,
-    by_service: _Spans,
-    call: Rpc,
-    trace_id: str,
-    parent: str | None,
-    start_ns: int,
+    rng: random.Random, by_service: _Spans, call: Rpc, trace_id: str, parent: str | None, start_ns: int
 ) -> int:
     """Add the spans of a call and of its sequential sub-calls; return its end time."""
     span_id = f"{rng.getrandbits(64):016x}"

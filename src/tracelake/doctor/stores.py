@@ -199,8 +199,7 @@ def check_records(one: KeyValueStore, other: KeyValueStore) -> Verdict:
             if (remaining := one.get(PREFIX, key)) is not None:
                 one.delete_if(PREFIX, key, remaining.version)
     return Verdict(
-        "ok",
-        f"one winner in each of {2 * _DOCTOR_RACES} racing writes; lost updates are detected",
+        "ok", f"one winner in each of {2 * _DOCTOR_RACES} racing writes; lost updates are detected"
     )
 
 

@@ -10,13 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from tracelake._errors import (
-    ContentionError,
-    DamageError,
-    ExpiredError,
-    RefNotFoundError,
-    UsageError,
-)
+from tracelake._errors import ContentionError, DamageError, ExpiredError, RefNotFoundError, UsageError
 from tracelake._settings import find_history, find_window, load_settings
 from tracelake.access.audit import Audit
 from tracelake.context import LakeContext

@@ -93,11 +93,7 @@ class LakePrices(Prices):
         self._opened = opened
 
     def apply(
-        self,
-        *,
-        dry_run: bool = False,
-        runner: TaskRunner | None = None,
-        progress: OnProgress | None = None,
+        self, *, dry_run: bool = False, runner: TaskRunner | None = None, progress: OnProgress | None = None
     ) -> RepricingReport:
         """Correct the costs of stored spans by the current prices, also by those that this release ships. A cost that
         the sender states stays.
@@ -291,12 +287,7 @@ def _report(changes: Sequence[RepricedModel], results: Sequence[RunResult]) -> R
 
 
 def _outdated(
-    spans: Table,
-    bucket: int,
-    after: str,
-    since: int,
-    prices: PriceTable,
-    includes: Callable[[str], object],
+    spans: Table, bucket: int, after: str, since: int, prices: PriceTable, includes: Callable[[str], object]
 ) -> tuple[list[_Outdated], str | None]:
     """Return about REPRICED_SPANS_MAX spans of a bucket, those of whole traces, and the last of these traces; None at
     the end of the bucket."""

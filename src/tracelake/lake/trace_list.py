@@ -614,11 +614,7 @@ def first_inputs(lake: Lake, groups: Sequence[Row]) -> dict[str, str | None]:
     """Return the beginning of the input of the first trace of each session, by trace id."""
     # The end of these traces is not known here: an input comes within their first hour.
     firsts = [
-        {
-            "trace_id": row["first_trace_id"],
-            "start_ns": row["first_ns"],
-            "end_ns": row["first_ns"] + _HOUR_NS,
-        }
+        {"trace_id": row["first_trace_id"], "start_ns": row["first_ns"], "end_ns": row["first_ns"] + _HOUR_NS}
         for row in groups
     ]
     return {trace_id: texts["input"] for trace_id, texts in previews_of(lake, firsts).items()}

@@ -253,8 +253,7 @@ def placed(format: Format, payload: bytes, workspace: str) -> WorkspaceAssignmen
     if others:
         data = pb.TracesData(resource_spans=stay)
     return WorkspaceAssignment(
-        data.SerializeToString(),
-        _LEFT_OUT.format(others, workspace) if others else None,
+        data.SerializeToString(), _LEFT_OUT.format(others, workspace) if others else None
     )
 
 

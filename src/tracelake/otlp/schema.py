@@ -106,11 +106,7 @@ SPANS: Final = pa.schema(_FIELDS)
 TRANSACTION_FIELD: Final = pa.field("transaction", pa.int64(), nullable=False)
 SPANS_TABLE: Final = SPANS.append(TRANSACTION_FIELD)
 SPANS_ADDED: Final = dict.fromkeys(
-    (
-        *("type", "cached_input_tokens", "cache_write_tokens", "reasoning_tokens"),
-        *("total_tokens", "cost"),
-    ),
-    2,
+    (*("type", "cached_input_tokens", "cache_write_tokens", "reasoning_tokens"), *("total_tokens", "cost")), 2
 )
 """The columns that parts of earlier releases lack, with the version of the schema that added them."""
 

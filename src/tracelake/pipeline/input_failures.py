@@ -586,11 +586,7 @@ class PoisonInputFinder:
     """Isolates inputs on which tasks fail or processes crash, and quarantines them."""
 
     def __init__(
-        self,
-        reader: InputReader,
-        context: PipelineContext,
-        result: RunResult,
-        stopping: Callable[[], bool],
+        self, reader: InputReader, context: PipelineContext, result: RunResult, stopping: Callable[[], bool]
     ) -> None:
         self._reader = reader
         self._context = context

@@ -171,10 +171,7 @@ def settle_append(batches: Sequence[BatchRef], committed: int) -> tuple[BatchRef
 
 
 def due(
-    batches: Sequence[BatchRef],
-    until: int,
-    fan_out: int = COMPACTION_FAN_OUT,
-    windows: Windows = ONE_WINDOW,
+    batches: Sequence[BatchRef], until: int, fan_out: int = COMPACTION_FAN_OUT, windows: Windows = ONE_WINDOW
 ) -> tuple[BatchRef, ...]:
     """Return adjacent batches of one window to compact now, the oldest that are due; empty if nothing is due.
 

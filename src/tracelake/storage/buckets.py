@@ -55,14 +55,7 @@ class Bucket:
         Raises StorageError if the store refused; then nothing was written.
         """
         try:
-            obstore.put(
-                self.once,
-                path,
-                body,
-                mode=mode,
-                attributes=attributes,
-                use_multipart=False,
-            )
+            obstore.put(self.once, path, body, mode=mode, attributes=attributes, use_multipart=False)
         except failures.OBSTORE_ERRORS as error:
             if failures.of_obstore(error) in (failures.FailureKind.REFUSED, failures.FailureKind.NOT_FOUND):
                 raise failed("write", self.url, path, error) from error

@@ -48,10 +48,7 @@ class AnsweredConnection(psycopg.Connection[Row]):
     """Whether to wait for a reply without a timeout."""
 
     def wait(
-        self,
-        gen: Generator[Any, Any, T],
-        interval: float = _POSTGRES_POLL_S,
-        timeout: float | None = None,
+        self, gen: Generator[Any, Any, T], interval: float = _POSTGRES_POLL_S, timeout: float | None = None
     ) -> T:
         """Run one exchange with the server. Raises OperationalError after POSTGRES_REPLY_TIMEOUT_S of silence."""
         reply = super().wait(gen if self.is_patient else self._in_time(gen), interval, timeout)

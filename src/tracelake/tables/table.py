@@ -274,11 +274,7 @@ class Table:
 
     @_in_use
     def _looked_up(
-        self,
-        trace_ids: Sequence[str],
-        columns: Sequence[str],
-        max_bytes: int | None,
-        row_ids: RowIds | None,
+        self, trace_ids: Sequence[str], columns: Sequence[str], max_bytes: int | None, row_ids: RowIds | None
     ) -> pa.Table:
         with self._leased():
             return self.scan.lookup(self._files, trace_ids, columns, max_bytes, row_ids)

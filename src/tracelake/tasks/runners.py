@@ -44,10 +44,7 @@ _WORKERS: Final = (
         "tasks: name a Python of the same version with `--conf spark.pyspark.python=PATH`, or ship an "
         f"environment; {_HOW_TO}",
     ),
-    (
-        re.compile(r"RuntimeError: (a worker has tracelake .*)"),
-        r"\1",
-    ),
+    (re.compile(r"RuntimeError: (a worker has tracelake .*)"), r"\1"),
     (
         re.compile(
             r"Cannot call methods on a stopped SparkContext|SparkContext was shut down|Master removed our app"

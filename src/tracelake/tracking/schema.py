@@ -260,9 +260,6 @@ archive_objects: Final = Table(
 )
 """Objects of the archive repository, from before their upload until after their deletion."""
 archive_settings: Final = Table(
-    "tracelake_archive_settings",
-    metadata,
-    _key("lake", Integer),
-    Column("settings", Text, nullable=False),
+    "tracelake_archive_settings", metadata, _key("lake", Integer), Column("settings", Text, nullable=False)
 )
 """Archive settings of a lake, as JSON."""

@@ -396,13 +396,7 @@ class KeyedOutput:
     """Output that writes each transaction to one sink. See `Output`. One thread may use it."""
 
     def __init__(
-        self,
-        name: str,
-        output_id: str,
-        since: int,
-        sink: Sink,
-        content: Content,
-        key_value: KeyValueStore,
+        self, name: str, output_id: str, since: int, sink: Sink, content: Content, key_value: KeyValueStore
     ) -> None:
         """Create an output. `since` is its first transaction."""
         self._name = name

@@ -139,9 +139,7 @@ class Cluster:
         with kafka_client.as_storage_error(f"Kafka at {self.servers}"):
             admin = kafka_client.admin_of(self.servers)
             futures: Mapping[Any, Any] = admin.list_offsets(
-                specs,
-                isolation_level=kafka.IsolationLevel.READ_COMMITTED,
-                request_timeout=KAFKA_WAIT_S,
+                specs, isolation_level=kafka.IsolationLevel.READ_COMMITTED, request_timeout=KAFKA_WAIT_S
             )
             by_number = {
                 (where.topic, where.partition): future.result(2 * KAFKA_WAIT_S).offset
