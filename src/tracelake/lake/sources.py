@@ -34,7 +34,7 @@ from tracelake.pipeline.run_result import RunResult, report_of, shown
 from tracelake.pipeline.sources.base import Input
 from tracelake.pipeline.sources.registry import find, source_of, watch_of
 from tracelake.replicas.protocol import Replica, SourceAccount, status
-from tracelake.replicas.replica import describe_all, replicas
+from tracelake.replicas.replica import describe, replicas
 from tracelake.results import IngestReport, ReplicaInfo, SetAsideInput
 from tracelake.tasks.runners import OnProgress, Progress, TaskRunner
 
@@ -383,7 +383,7 @@ def mode_of(settings: Settings) -> CommitPolicy:
 def describe_replicas(opened: LakeContext) -> list[ReplicaInfo]:
     """Return the recorded replicas."""
     upper = Outputs(opened.key_value, opened.objects, opened.config.buckets).table_upper()
-    return describe_all(opened.key_value, upper)
+    return [describe(replica, upper, time.time()) for replica in replicas(opened.key_value)]
 
 
 class Quarantine:

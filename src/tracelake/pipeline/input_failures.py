@@ -122,7 +122,7 @@ class CrashMarkers:
         A marker of an earlier transaction belongs to a process that crashed or is late. Its input may be gone, so the
         marker may never be deleted.
         """
-        marks = set(map(_mark, reading))
+        marks = set(map(mark_of, reading))
         notes = self._read([]).values()
         return self.is_harmless() and not any(
             note.transaction >= t or note.maintenance or not marks.isdisjoint(note.reading) for note in notes
@@ -159,7 +159,7 @@ class CrashMarkers:
     def begin(self, t: int, reading: Sequence[Input] = ()) -> None:
         """Mark that new input is being read for T, or, without `reading`, that the recorded transaction T is in
         progress."""
-        self._write(_Try(t, tuple(sorted(map(_mark, reading)))))
+        self._write(_Try(t, tuple(sorted(map(mark_of, reading)))))
 
     def beat(self) -> None:
         """Send a heartbeat of this process's marker. Any thread may call it."""
@@ -189,7 +189,7 @@ class CrashMarkers:
 
         With `alone`, only crashes count of processes that read no other input.
         """
-        marks = {_mark(item): item for item in inputs}
+        marks = {mark_of(item): item for item in inputs}
         self._foreign = {
             key: note
             for key, note in self._others(t).items()
@@ -203,7 +203,7 @@ class CrashMarkers:
     def read_well(self, inputs: Sequence[Input]) -> None:
         """Record that these inputs were read without a crash. Foreign markers that name only such inputs no longer
         count."""
-        marks = set(map(_mark, inputs))
+        marks = set(map(mark_of, inputs))
         for key, note in self._foreign.items():
             self._unread[key] = (self._unread.get(key, set(note.reading)) & set(note.reading)) - marks
         self._forget([key for key in self._foreign if not self._unread[key]])
@@ -279,7 +279,8 @@ def _count(notes: Mapping[str, _Try]) -> Counter[str]:
 
 
 @lru_cache(2 * TRANSACTION_INPUTS_MAX)  # several markers name each input
-def _mark(item: Input) -> str:
+def mark_of(item: Input | QuarantinedInput) -> str:
+    """Return the key of the records of an input."""
     return hashlib.sha256(f"{item.source}:{item.path}".encode()).hexdigest()[:_MARK_CHARS]
 
 
@@ -318,11 +319,6 @@ def quarantine_unreadable(step: Step, failed: Mapping[str, str]) -> QuarantineRe
         together=max(1, len(paths) - len(failed)),
         unread=tuple(path for path in paths if path in failed),
     )
-
-
-def mark_of(suspect: QuarantinedInput) -> str:
-    """Return the key of the unreadable-since record of an offered input."""
-    return hashlib.sha256(f"{suspect.source}:{suspect.path}".encode()).hexdigest()[:_MARK_CHARS]
 
 
 class UnreadableInputs:

@@ -310,11 +310,6 @@ class Heartbeat:
                 self._store.delete_if(PARTITION, entry.key, entry.version)
 
 
-def describe_all(store: KeyValueStore, upper: int) -> list[ReplicaInfo]:
-    """Describe all current replicas, by name. `upper` is that of the tables."""
-    return [describe(replica, upper, time.time()) for replica in replicas(store)]
-
-
 def describe(replica: protocol.Replica, upper: int, now_s: float) -> ReplicaInfo:
     """Describe a replica at a time, from its record. `upper` is that of the tables."""
     answer = protocol.status(replica, now_s)
