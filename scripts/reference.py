@@ -192,7 +192,7 @@ _SETTING: Final = re.compile(
 def cli_page() -> str:
     """Return the text of cli.md: a table of the commands."""
     rows = [
-        f"| `{' '.join(path[1:])}` | {_summary(command)} |" for path, command in _commands(app) if path[1:]
+        f"| `{' '.join(path[1:])}` | {_summary(command)} |" for path, command in commands(app) if path[1:]
     ]
     return "\n".join([_CLI_HEAD, "| command | effect |", "|---|---|", *rows, ""])
 
@@ -204,11 +204,11 @@ def _summary(command: Any) -> str:
 
 def complete_cli_page() -> str:
     """Return the complete help of each command as one page."""
-    sections = [f"## `{' '.join(path)}`\n\n```text\n{_help(path)}\n```\n" for path, _ in _commands(app)]
+    sections = [f"## `{' '.join(path)}`\n\n```text\n{_help(path)}\n```\n" for path, _ in commands(app)]
     return _CLI_HEAD + "\n" + "\n".join(sections)
 
 
-def _commands(root: Typer) -> Iterator[tuple[tuple[str, ...], Any]]:
+def commands(root: Typer) -> Iterator[tuple[tuple[str, ...], Any]]:
     """Yield `tracelake`, then each command below it: the words that call it, and the command."""
     stack: list[tuple[tuple[str, ...], Any]] = [(("tracelake",), get_command(root))]
     yield stack[0]
