@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from contextlib import closing
 
+import pyarrow as pa
 import pytest
 import zstandard
 from sqlalchemy import update
@@ -15,8 +16,10 @@ from tests.tracking.requests import request, trace_id
 from tracelake import limits
 from tracelake._errors import BackPressureError, DamageError
 from tracelake.hot.rows import HotList, HotLists, UncommittedTraces
+from tracelake.lake.trace_list import TraceFilter, list_traces, read_overview
 from tracelake.pipeline.continuous import InboxPipeline
 from tracelake.server.app import create_app
+from tracelake.tables.table import Table
 from tracelake.tracking.ingest_queue import TrackingDoor
 from tracelake.tracking.outbox import ListedPart, Outbox, StoredPart, Uncommitted
 from tracelake.tracking.schema import trace_parts
@@ -91,13 +94,13 @@ def test_who_lists_together_shares_what_is_begun_next(
 ) -> None:
     """A caller that waits shares the next list. A list that began before the call is not shared: it may lack rows."""
     lists, made = lists_of(lake, store), list[int]()
-    make = HotLists._make
+    make = HotLists.build
 
     def noted(self: HotLists) -> HotList:
         made.append(1)
         return make(self)
 
-    monkeypatch.setattr(HotLists, "_make", noted)
+    monkeypatch.setattr(HotLists, "build", noted)
     store.write([request((1, 1))])
     others: list[HotList] = []
     monkeypatch.setattr(lists, "_making", Turns(lambda: others.append(lists.newest())))
@@ -128,7 +131,7 @@ def test_a_list_is_not_waited_for_forever(
             lists.newest()
     with monkeypatch.context() as patch:
         patch.setattr(limits, "UNCOMMITTED_TRACES_MAX", "none")
-        with pytest.raises(ValueError, match="none"):
+        with pytest.raises(TypeError, match="concatenate"):
             lists.newest()
     assert counts(lists.newest()) == {trace_id(1): 1}
 
@@ -215,6 +218,90 @@ def test_all_who_list_are_told_what_is_not(
         assert pipeline.run_once() is not None
         document = client.get("/api/v1/traces").json()
         assert (len(document["traces"]), document["not_listed"]) == (1, None)
+
+
+def check_thousands(lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline) -> None:
+    """List, count, query and search thousands of pending traces, some of them partly committed."""
+    store.write([request(*((trace, 1) for trace in range(1, 11)))])
+    assert pipeline.run_once() is not None
+    store.write(
+        [
+            request(*((trace, 1) for trace in range(at, at + 500)), text="found")
+            for at in range(11, 3_011, 500)
+        ]
+    )
+    store.write([request((1, 2), (3_011, 1), text="found last")])
+
+    def totals() -> tuple[int, int, int | None]:
+        counted = "SELECT count(*) AS traces, sum(span_count) AS spans FROM traces"
+        (row,), (same,) = lake.select(counted)[0].to_pylist(), lake.sql(counted, uncommitted=True).to_pylist()
+        assert row == same
+        assert sum(each["traces"] for each in read_overview(lake, TraceFilter()).services) == row["traces"]
+        page = list_traces(lake, TraceFilter(order="oldest", offset=row["traces"] - 1))
+        assert (len(page.traces), page.not_listed) == (1, None)
+        return int(row["traces"]), int(row["spans"]), lake.search("found last").total
+
+    assert totals() == (3_011, 3_012, 2)
+    store.write([request((3_012, 1))])
+    assert totals() == (3_012, 3_013, 2), "each list has all that was acknowledged before"
+    assert pipeline.run_once() is not None
+    assert totals() == (3_012, 3_013, 2)
+
+
+def test_lists_and_searches_have_thousands_of_pending_traces(
+    lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline
+) -> None:
+    """See `check_thousands`."""
+    check_thousands(lake, store, pipeline)
+
+
+def test_a_commit_is_asked_for_new_traces_alone(
+    lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A list looks up the traces that came since the last one. After a commit, or an erasure, it looks up all."""
+    lists, asked = lists_of(lake, store), list[list[str]]()
+    lookup = Table.lookup
+
+    def noted(self: Table, trace_ids: Sequence[str], columns: Sequence[str], *rest: object) -> pa.Table:
+        if "span_count" in columns:
+            asked.append(list(trace_ids))
+        return lookup(self, trace_ids, columns, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Table, "lookup", noted)
+    store.write([request((1, 1), (2, 1))])
+    assert counts(lists.newest()) == {trace_id(1): 1, trace_id(2): 1}
+    store.write([request((1, 2), (3, 1))])
+    assert counts(lists.newest()) == {trace_id(1): 2, trace_id(2): 1, trace_id(3): 1}
+    assert list(map(sorted, asked)) == [[trace_id(1), trace_id(2)], [trace_id(3)]]
+    assert pipeline.run_once() is not None
+    store.write([request((1, 3), (3, 2))])
+    assert counts(lists.newest()) == {trace_id(1): 3, trace_id(3): 2}, "the new commit has spans of both"
+    store.write([request((3, 3))])
+    assert counts(lists.newest()) == {trace_id(1): 3, trace_id(3): 3}, "and still has them"
+
+
+def test_lists_say_that_more_traces_are_pending(
+    lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beyond a limit of lists, the list is not silently incomplete."""
+    lists = lists_of(lake, store)
+    for trace in (1, 2, 3):
+        store.write([request((trace, 1), text="x" * 100)])
+    assert lists.newest().not_listed is None
+    room = 2 * sum(part[2] for part in Uncommitted(store).of_trace(trace_id(1)))
+    for name, most in (("UNCOMMITTED_TRACES_MAX", 2), ("UNCOMMITTED_LIST_MAX_BYTES", room)):
+        with monkeypatch.context() as patch:
+            patch.setattr(limits, name, most)
+            listed = lists.newest()
+        assert set(counts(listed)) == {trace_id(3), trace_id(2)}, "the newest"
+        assert "not listed yet" in str(listed.not_listed)
+    monkeypatch.setattr(limits, "UNCOMMITTED_TRACES_MAX", 3)
+    assert lists.newest().not_listed is None
+    assert pipeline.run_once() is not None
+    store.write([request((3, 2))])
+    monkeypatch.setattr(limits, "UNCOMMITTED_LIST_MAX_SPANS", 0)
+    listed = lists.newest()
+    assert (counts(listed), "not listed yet" in str(listed.not_listed)) == ({}, True)
 
 
 def test_lists_of_what_is_damaged_alone(lake: tracelake.Lake, store: TrackingStore) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -18,13 +18,22 @@ from sqlalchemy import delete, select, update
 
 import tracelake
 from tests.tracking.requests import request, trace_id
+from tracelake import limits
 from tracelake._errors import StorageError, UnreadInputsError
+from tracelake.hot.index import UNCOMMITTED_SEARCH_MAX_BYTES
 from tracelake.journal.model import RecordedInput
-from tracelake.pipeline.protocol import OUTBOX_BYTES, OUTBOX_TRACES, OUTBOX_WAIT_S, QUIET_S, is_due
+from tracelake.pipeline.protocol import (
+    OUTBOX_BYTES,
+    OUTBOX_ROWS,
+    OUTBOX_TRACES,
+    OUTBOX_WAIT_S,
+    QUIET_S,
+    is_due,
+)
 from tracelake.pipeline.sources import server_inputs
 from tracelake.pipeline.sources.server_inputs import OUTBOX, OutboxSource, OutboxWatch
 from tracelake.tasks.runners import InProcess
-from tracelake.tracking.outbox import Outbox
+from tracelake.tracking.outbox import Outbox, Uncommitted
 from tracelake.tracking.schema import INCOMPLETE, trace_parts
 from tracelake.tracking.schema import outbox as outbox_rows
 from tracelake.tracking.store import TrackingStore
@@ -240,15 +249,23 @@ def check_read_before(lake: tracelake.Lake, first: int) -> None:
         ({}, False),
         ({"since_last_s": OUTBOX_WAIT_S}, True),
         ({"since_newest_s": QUIET_S}, True),
+        ({"rows": OUTBOX_ROWS}, True),
         ({"traces": OUTBOX_TRACES}, True),
         ({"size_bytes": OUTBOX_BYTES}, True),
         ({"wait_s": 0.0}, True),
     ],
 )
 def test_rows_wait_until_they_are_worth_a_transaction(changes: dict[str, Any], due: bool) -> None:
-    """Rows wait on a busy server only, for a limited time, and below limits of bytes and traces."""
-    busy = {"since_last_s": 0.1, "since_newest_s": 0.1, "traces": 1, "size_bytes": 1, "wait_s": OUTBOX_WAIT_S}
-    assert is_due(**busy | changes) is due
+    """Rows wait on a busy server only, for a limited time, and while lists and searches cover twice as many."""
+    busy = {"since_last_s": 0.1, "since_newest_s": 0.1, "rows": 1, "traces": 1, "size_bytes": 1}
+    assert is_due(**{**busy, "wait_s": OUTBOX_WAIT_S} | changes) is due
+    covered = (
+        limits.UNCOMMITTED_SEARCH_ROWS_MAX,
+        limits.UNCOMMITTED_TRACES_MAX,
+        limits.UNCOMMITTED_LIST_MAX_BYTES,
+    )
+    assert covered == (2 * OUTBOX_ROWS, 2 * OUTBOX_TRACES, 2 * OUTBOX_BYTES)
+    assert UNCOMMITTED_SEARCH_MAX_BYTES >= 2 * OUTBOX_BYTES
 
 
 def check_waiting(lake: tracelake.Lake, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -272,19 +289,23 @@ def check_waiting(lake: tracelake.Lake, monkeypatch: pytest.MonkeyPatch) -> None
         return len(found)
 
     assert look(0.0) == 1, "the first row of a quiet lake does not wait"
-    assert [look(at_s) for at_s in (0.5, 1.0, 2.0, 4.5)] == [0, 0, 0, 0]
-    assert look(4.6, continuous=False) == 5, "a single run takes all"
-    assert look(5.0) == 6, "rows wait for a limited time, counted from the last time"
-    assert look(6.0) == 0
-    assert look(6.5, arrives=False) == 0
-    assert look(7.0, arrives=False) == 1, "a second passed without a new row"
-    monkeypatch.setattr(server_inputs, "OUTBOX_TRACES", 2)
-    monkeypatch.setattr(server_inputs, "is_due", partial(_is_due_from, 2))
-    assert [look(at_s) for at_s in (7.1, 7.2)] == [0, 2], "many traces do not wait"
+    wait_s = OUTBOX_WAIT_S
+    assert [look(at_s) for at_s in (0.5, 1.0, 2.0, wait_s - 0.5)] == [0, 0, 0, 0]
+    assert look(wait_s - 0.4, continuous=False) == 5, "a single run takes all"
+    assert look(wait_s) == 6, "rows wait for a limited time, counted from the last time"
+    assert look(wait_s + 1.0) == 0
+    assert look(wait_s + 1.5, arrives=False) == 0
+    assert look(wait_s + 2.0, arrives=False) == 1, "a second passed without a new row"
+    due = is_due
+    of_one = Uncommitted(store).of_trace(trace_id(1))[0][2]
+    for after_s, most in ((2.0, {"rows": 3}), (3.0, {"traces": 3}), (4.0, {"size_bytes": 3 * of_one})):
+        monkeypatch.setattr(server_inputs, "is_due", partial(_is_due_from, due, most))
+        waited = [look(wait_s + after_s + later_s) for later_s in (0.1, 0.2, 0.3)]
+        assert waited == [0, 0, 3], "many pending rows, traces or bytes do not wait"
 
 
-def _is_due_from(most_traces: int, *, traces: int, **others: Any) -> bool:
-    return traces >= most_traces or is_due(traces=0, **others)
+def _is_due_from(due: Callable[..., bool], most: Mapping[str, int], **given: Any) -> bool:
+    return any(given[name] >= value for name, value in most.items()) or due(**given)
 
 
 def test_outbox_rows_of_a_busy_server_wait_for_more(

@@ -202,7 +202,7 @@ def test_late_spans_of_the_lakes_own_archive_are_taken(store: TrackingStore, tmp
     trace = store.traces([trace_id(1)])[trace_id(1)]
     assert (trace.is_hot, trace.generation, span_numbers(trace.data)) == (False, 1, [2])
     assert requests_of(store, tmp_path) == [late.payload]
-    assert [part[0] for part in Uncommitted(store).listed()] == [trace_id(1)]
+    assert [part[0] for part in Uncommitted(store).listed()[0]] == [trace_id(1)]
     rows.trim([row.sequence for row in rows.waiting()])
     assert store.traces([trace_id(1)])[trace_id(1)].data == b""
     assert count(store, spans) == 2, "columns stay"
@@ -463,7 +463,7 @@ def test_what_waits_is_found_by_its_numbers(store: TrackingStore) -> None:
             statements.append((statement, parameters))
 
     event.listen(store.database.engine, "before_cursor_execute", note)
-    assert [part[0] for part in Uncommitted(store).listed()] == [trace_id(1)]
+    assert [part[0] for part in Uncommitted(store).listed()[0]] == [trace_id(1)]
     Outbox(store).trim([row.sequence for row in Outbox(store).waiting()])
     event.remove(store.database.engine, "before_cursor_execute", note)
     assert len(statements) == 3

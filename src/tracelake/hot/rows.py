@@ -27,6 +27,7 @@ from tracelake import limits
 from tracelake._errors import BackPressureError, DamageError, InputError, LimitError
 from tracelake.batching import batches
 from tracelake.context import LakeContext
+from tracelake.erasure.store import MaskedTraces
 from tracelake.otlp.columns import SpanColumns, of_workspace
 from tracelake.otlp.parse import rows_bytes
 from tracelake.otlp.partition import add_rows
@@ -44,6 +45,11 @@ from tracelake.versions.branch_store import MAIN
 _UNCOMMITTED_PART_GROWTH_MAX: Final = 8
 """Ratio of such rows to their OTLP; text takes two to three times."""
 
+
+_NOT_ALL: Final = (
+    "some acknowledged spans wait for the pipeline and are not listed yet: list them later, or start it "
+    "(`tracelake pipeline run`)"
+)
 
 PART: Final = pa.field("_part", pa.int64())
 """Column with the position of a span's part among the decoded parts."""
@@ -187,6 +193,10 @@ class HotLists:
         """The number of the last finished list."""
         self._list = HotList()
         self._waiting = UncommittedTraces(uncommitted, prices)
+        self._at: tuple[str | None, MaskedTraces] | None = None
+        """The commit of `_committed`, and what erasures hide from it."""
+        self._committed: Mapping[str, int] = {}
+        """The number of spans that this commit has of each pending trace."""
 
     def newest(self) -> HotList:
         """Return a list whose build began after this call. Raises BackPressureError if other builds take too long."""
@@ -196,33 +206,37 @@ class HotLists:
         try:
             if self._made <= started:
                 self._started = number = self._started + 1
-                self._list = self._make()
+                self._list = self.build()
                 self._made = number
             return self._list
         finally:
             self._making.release()
 
-    def _make(self) -> HotList:
+    def build(self) -> HotList:
+        """Return a new list. One thread at a time may call it."""
         # Read the outbox before choosing the commit: rows that left the outbox are then in that commit.
         ids, waiting = self._waiting.newest()
 
-        def read(view: CommitView) -> pa.Table | None:
-            shown, committed = _shown(view, ids)
+        def read(view: CommitView) -> tuple[pa.Table | None, bool]:
+            committed = self.committed_of(view, ids)
+            shown = _shown(committed, ids)
             try:
-                here = view.spans_of(shown, limits.UNCOMMITTED_ROWS_MAX_BYTES)
+                here = view.spans_of(list(filter(committed.get, shown)), limits.UNCOMMITTED_ROWS_MAX_BYTES)
             except LimitError:  # partly committed traces are listed as the commit has them
-                shown = [trace_id for trace_id in shown if trace_id not in committed]
+                shown = [trace_id for trace_id in shown if not committed[trace_id]]
                 here = SPANS.empty_table()
             if not shown:
-                return None
+                return None, not ids
             # Usually all of them are shown, so the filter is skipped.
             of_shown = pc.is_in(waiting["trace_id"], pa.array(shown, pa.string()))
             hot = waiting if len(shown) == len(ids) else waiting.filter(of_shown)
-            return latest_versions([hot, here])
+            return latest_versions([hot, here]), len(shown) == len(ids)
 
-        unread = len(self._waiting.unread)
-        not_listed = cannot_be_read(unread) if unread else None
-        rows = self._opened.read(MAIN, read) if ids else None
+        rows, is_complete = self._opened.read(MAIN, read) if ids else (None, True)
+        messages = [] if is_complete and self._waiting.is_complete else [_NOT_ALL]
+        if unread := len(self._waiting.unread):
+            messages.append(cannot_be_read(unread))
+        not_listed = "; ".join(messages) or None
         if rows is None:
             return HotList({}, not_listed)
         nothing = pa.nulls(len(rows), pa.int64())
@@ -231,6 +245,17 @@ class HotLists:
             "traces": summaries(rows),
         }
         return HotList(tables, not_listed)
+
+    def committed_of(self, view: CommitView, trace_ids: Sequence[str]) -> Mapping[str, int]:
+        """Return the number of spans that a commit has of each trace. A commit is asked only for new traces."""
+        at = view.commit_id, view.masked
+        before = self._committed if self._at == at else {}
+        new = [trace_id for trace_id in trace_ids if trace_id not in before]
+        committed = {trace_id: before.get(trace_id, 0) for trace_id in trace_ids}
+        for row in view.table(TABLE_TRACES.name).lookup(new, ["trace_id", "span_count"]).to_pylist():
+            committed[row["trace_id"]] += row["span_count"]
+        self._at, self._committed = at, committed
+        return committed
 
 
 class UncommittedTraces:
@@ -246,6 +271,8 @@ class UncommittedTraces:
         self._next = 0
         self.unread: frozenset[str] = frozenset()
         """Traces with unreadable parts. Each call reads these parts again."""
+        self.is_complete = True
+        """Whether all pending traces are within the limits."""
 
     def newest(self) -> tuple[list[str], pa.Table]:
         """Return the uncommitted traces, the newest first, and the rows of their spans.
@@ -253,7 +280,7 @@ class UncommittedTraces:
         If a part is unreadable, only that part is left out. If a part takes too much memory, its whole trace is left
         out.
         """
-        wanted = self._uncommitted.listed()
+        wanted, self.is_complete = self._uncommitted.listed()
         reused = {part: self._numbers[part] for part in wanted if part in self._numbers}
         rows, unread, large = self._rows, set[str](), set[str]()
         if len(reused) < len(self._numbers):
@@ -267,6 +294,7 @@ class UncommittedTraces:
         ids = list(dict.fromkeys(trace_id for trace_id, _, _ in wanted if trace_id not in large))
         if not large:
             return ids, self._rows
+        self.is_complete = False
         return ids, self._rows.filter(pc.is_in(self._rows["trace_id"], pa.array(ids, pa.string())))
 
     def _read(
@@ -293,21 +321,18 @@ def steps(parts: Sequence[ListedPart]) -> Iterator[list[ListedPart]]:
     return batches(parts, lambda part: part[2], limits.UNCOMMITTED_SEARCH_STEP_BYTES)
 
 
-def _shown(view: CommitView, trace_ids: Sequence[str]) -> tuple[list[str], Collection[str]]:
-    """Return the uncommitted traces to show, and the traces of which the commit has spans.
+def _shown(committed: Mapping[str, int], trace_ids: Sequence[str]) -> list[str]:
+    """Return the uncommitted traces to show, given the number of spans that the commit has of each.
 
     Traces with many committed spans are left out, and so are those beyond the total limit.
     """
-    committed: dict[str, int] = {}
-    for row in view.table(TABLE_TRACES.name).lookup(trace_ids, ["trace_id", "span_count"]).to_pylist():
-        committed[row["trace_id"]] = committed.get(row["trace_id"], 0) + row["span_count"]
     shown, room = [], limits.UNCOMMITTED_LIST_MAX_SPANS
     for trace_id in trace_ids:
-        spans = committed.get(trace_id, 0)
+        spans = committed[trace_id]
         if spans <= min(room, limits.UNCOMMITTED_LIST_TRACE_MAX_SPANS):
             shown.append(trace_id)
             room -= spans
-    return shown, committed.keys()
+    return shown
 
 
 def summaries(rows: pa.Table) -> pa.Table:

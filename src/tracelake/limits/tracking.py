@@ -49,12 +49,12 @@ TRACKING_IDS_AT_ONCE: Final = 500
 """Traces or outbox rows in one statement. Beyond: another statement."""
 OUTBOX_ROWS_MAX: Final = 100_000
 """Pending outbox rows of a lake. Beyond: requests get 503 until the pipeline has taken some."""
-UNCOMMITTED_TRACES_MAX: Final = 500
+UNCOMMITTED_TRACES_MAX: Final = 20_000
 """Partly or wholly uncommitted traces that lists show in addition to the tables. Beyond: the newest are shown, and
-the others once they are committed; each can be read by id."""
-UNCOMMITTED_LIST_MAX_BYTES: Final = 32 * MIB
-"""Uncommitted OTLP of all such traces that lists read. Beyond: the newest are shown, and the others once they are
-committed."""
+the list reports that others follow once they are committed; each can be read by id."""
+UNCOMMITTED_LIST_MAX_BYTES: Final = 64 * MIB
+"""Uncommitted OTLP of all such traces that lists read. Beyond: the newest are shown, and the list reports that others
+follow once they are committed."""
 UNCOMMITTED_LIST_TRACE_MAX_BYTES: Final = 4 * MIB
 """Uncommitted OTLP of one such trace. Beyond: lists show its committed state; it can be read by id."""
 UNCOMMITTED_LIST_TRACE_MAX_SPANS: Final = 10_000

@@ -26,8 +26,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+from tracelake import limits
 from tracelake.journal.protocol import Action, OpenInputs, ReadState
-from tracelake.limits import UNCOMMITTED_TRACES_MAX
 from tracelake.limits.input import MIB
 
 KAFKA_RANGE_FIRST_MESSAGES: Final = 100
@@ -41,10 +41,13 @@ OUTBOX_WAIT_S: Final = 5.0
 """Longest wait of outbox rows for more, on a busy server."""
 QUIET_S: Final = 1.0
 """Time without a new row after which rows wait for no more."""
-OUTBOX_BYTES: Final = 8 * MIB
-"""Bytes of pending rows, compressed, that wait for no more."""
-OUTBOX_TRACES: Final = UNCOMMITTED_TRACES_MAX // 2
-"""Traces of pending rows that wait for no more: lists show all of them, and those that arrive meanwhile."""
+# Half of what searches and lists cover: more arrives while a transaction runs.
+OUTBOX_ROWS: Final = limits.UNCOMMITTED_SEARCH_ROWS_MAX // 2
+"""Pending rows that wait for no more."""
+OUTBOX_TRACES: Final = limits.UNCOMMITTED_TRACES_MAX // 2
+"""Trace parts of pending rows that wait for no more."""
+OUTBOX_BYTES: Final = limits.UNCOMMITTED_LIST_MAX_BYTES // 2
+"""OTLP of pending rows that waits for no more."""
 
 
 def may_prefetch(*, is_new: bool, is_alone: bool, is_stopping: bool) -> bool:
@@ -58,7 +61,7 @@ def may_prefetch(*, is_new: bool, is_alone: bool, is_stopping: bool) -> bool:
 
 
 def is_due(
-    *, since_last_s: float, since_newest_s: float, traces: int, size_bytes: int, wait_s: float
+    *, since_last_s: float, since_newest_s: float, rows: int, traces: int, size_bytes: int, wait_s: float
 ) -> bool:
     """Return whether the pipeline takes the pending rows of an outbox now.
 
@@ -68,12 +71,13 @@ def is_due(
     Args:
         since_last_s: time since rows were last due.
         since_newest_s: time since the newest row was first seen.
-        traces, size_bytes: pending traces and bytes. Lists and searches read a limited number of uncommitted spans.
+        rows, traces, size_bytes: pending rows, their trace parts and OTLP. Lists and searches read a limited number.
         wait_s: longest wait of a row.
     """
     return (
         since_last_s >= wait_s
         or since_newest_s >= min(wait_s, QUIET_S)
+        or rows >= OUTBOX_ROWS
         or traces >= OUTBOX_TRACES
         or size_bytes >= OUTBOX_BYTES
     )

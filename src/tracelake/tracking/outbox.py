@@ -158,14 +158,16 @@ class Outbox:
             rows, size_bytes, oldest_ns = connection.execute(query).one()
         return int(rows), int(size_bytes), oldest_ns
 
-    def count_traces(self, limit: int) -> int:
-        """Return the number of pending trace parts, `limit` at most."""
-        pending = select(outbox.c.sequence).where(outbox.c.lake == self._lake)
+    def count_parts(self, sequences: Collection[int]) -> dict[int, tuple[int, int]]:
+        """Return the number of trace parts of rows, and the bytes of their spans, by row number."""
+        of, sizes = trace_parts.c, dict[int, tuple[int, int]]()
         # `+ 0` as in `Uncommitted.listed`.
-        of_rows = trace_parts.c.lake + 0 == self._lake, trace_parts.c.sequence.in_(pending)
-        parts = select(literal(1)).select_from(trace_parts).where(*of_rows).limit(limit)
+        query = select(of.sequence, func.count(), func.sum(of.size_bytes)).where(of.lake + 0 == self._lake)
         with self._database.reading() as connection:
-            return int(connection.execute(select(func.count()).select_from(parts.subquery())).scalar_one())
+            for some in at_once(sequences):
+                rows = connection.execute(query.where(of.sequence.in_(some)).group_by(of.sequence))
+                sizes.update((sequence, (int(parts), int(total))) for sequence, parts, total in rows)
+        return sizes
 
     def read(self, sequence: int) -> bytes | None:
         """Return the segment of a row, or None if the row does not exist."""
@@ -436,8 +438,9 @@ class Uncommitted:
                     parts[row.sequence].append((row.trace_id, row.sequence, row.size_bytes))
         return parts
 
-    def listed(self) -> list[ListedPart]:
-        """Return the pending parts of the newest traces, within the limits of lists, the newest trace first.
+    def listed(self) -> tuple[list[ListedPart], bool]:
+        """Return the pending parts of the newest traces, within the limits of lists, the newest trace first, and
+        whether all pending traces are among them.
 
         A trace with too many pending bytes is left out, and so are traces that exceed the total limit.
         """
@@ -450,12 +453,12 @@ class Uncommitted:
             .where(of.lake + 0 == self._lake, waiting)
             .group_by(of.trace_id)
             .order_by(func.max(of.sequence).desc())
-            .limit(limits.UNCOMMITTED_TRACES_MAX)
+            .limit(limits.UNCOMMITTED_TRACES_MAX + 1)
         )
         parts: dict[str, list[ListedPart]] = {}
         with self._database.reading() as connection:
-            room = limits.UNCOMMITTED_LIST_MAX_BYTES
-            for trace_id, size in connection.execute(newest):
+            room, pending = limits.UNCOMMITTED_LIST_MAX_BYTES, connection.execute(newest).all()
+            for trace_id, size in pending[: limits.UNCOMMITTED_TRACES_MAX]:
                 if size <= min(room, limits.UNCOMMITTED_LIST_TRACE_MAX_BYTES):
                     parts[trace_id] = []
                     room -= int(size)
@@ -465,7 +468,7 @@ class Uncommitted:
                     columns.where(of.lake == self._lake, of.trace_id.in_(ids), waiting)
                 ):
                     parts[row.trace_id].append((row.trace_id, row.sequence, row.size_bytes))
-        return [part for trace_id in parts for part in parts[trace_id]]
+        return [part for trace_id in parts for part in parts[trace_id]], len(parts) == len(pending)
 
     def _waiting(self) -> ColumnElement[bool]:
         rows = select(outbox.c.sequence).where(outbox.c.lake == self._lake)

@@ -78,6 +78,16 @@ def check_lists(lake: tracelake.Lake, _folder: Path) -> None:
         list_tests.test_lists_are_bounded(lake, lake.hot.set_up(), pipeline, patch)
 
 
+def check_committed(lake: tracelake.Lake, _folder: Path) -> None:
+    with closing(lake.pipeline(runner=InProcess())) as pipeline, pytest.MonkeyPatch.context() as patch:
+        shared_tests.test_a_commit_is_asked_for_new_traces_alone(lake, lake.hot.set_up(), pipeline, patch)
+
+
+def check_more(lake: tracelake.Lake, _folder: Path) -> None:
+    with closing(lake.pipeline(runner=InProcess())) as pipeline, pytest.MonkeyPatch.context() as patch:
+        shared_tests.test_lists_say_that_more_traces_are_pending(lake, lake.hot.set_up(), pipeline, patch)
+
+
 def check_kept(lake: tracelake.Lake, _folder: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         shared_tests.test_a_list_costs_what_came_since(lake.hot.set_up(), patch)
@@ -186,6 +196,40 @@ MUTANTS: list[tuple[Mutation, Check]] = [
             rewrite("min(_1, _._)", "_1"),
         ),
         check_lists,
+    ),
+    (
+        Mutation("another commit is asked for all", HotLists.committed_of, rewrite("_1 if _ else _", "_1")),
+        check_committed,
+    ),
+    (
+        Mutation(
+            "a commit is asked for new traces alone",
+            HotLists.committed_of,
+            rewrite("[_1 for _1 in _2 if _1 not in _3]", "[_1 for _1 in _2]"),
+        ),
+        check_committed,
+    ),
+    (
+        Mutation(
+            "what a commit has is kept",
+            HotLists.committed_of,
+            rewrite("{a: _ for a in _1}", "{a: 0 for a in _1}"),
+        ),
+        check_committed,
+    ),
+    (
+        Mutation(
+            "lists say that traces are missing", Uncommitted.listed, rewrite("len(_) == len(_)", "True")
+        ),
+        check_more,
+    ),
+    (
+        Mutation(
+            "lists say that spans are missing",
+            HotLists.build,
+            rewrite("(None, not _)", "(None, True)"),
+        ),
+        check_more,
     ),
     (
         Mutation("lists read no more committed spans than that", rows._shown, drop("_ -= _")),

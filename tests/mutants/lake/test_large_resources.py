@@ -59,7 +59,7 @@ from tracelake.tracking.store import TrackingStore
         (
             Mutation(
                 "commits are read as far as there is room",
-                hot_lists.HotLists._make,
+                hot_lists.HotLists.build,
                 rewrite("[_1 for _1 in _2 if _]", "[_1 for _1 in _2]"),
             ),
             test_large_resources.check_room_beside_a_commit,

@@ -10,9 +10,9 @@ import tracelake
 from tests.mutants.mutation import Mutation, assert_caught, rewrite, rule_of
 from tests.pipeline import test_acknowledged
 from tests.pipeline.test_acknowledged import fixture_lake
-from tracelake.pipeline.protocol import QUIET_S
+from tracelake.pipeline.protocol import OUTBOX_BYTES, OUTBOX_ROWS, OUTBOX_TRACES, QUIET_S, is_due
 from tracelake.pipeline.sources import server_inputs
-from tracelake.pipeline.sources.server_inputs import OutboxSource
+from tracelake.pipeline.sources.server_inputs import OutboxSource, OutboxWatch
 from tracelake.tracking.outbox import Outbox, segments
 
 
@@ -117,19 +117,37 @@ def test_only_traces_that_lack_spans_say_so(lake: tracelake.Lake) -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        lambda since_newest_s, traces, **_: since_newest_s >= QUIET_S or traces >= 2,
-        lambda since_last_s, wait_s, traces, **_: since_last_s >= wait_s or traces >= 2,
-        lambda since_last_s, wait_s, since_newest_s, **_: since_last_s >= wait_s or since_newest_s >= QUIET_S,
+        lambda since_newest_s, **_: since_newest_s >= QUIET_S,
+        lambda since_last_s, wait_s, **_: since_last_s >= wait_s,
         lambda **_: True,
     ],
-    ids=["never after a time", "never when quiet", "never when many", "always"],
+    ids=["never after a time", "never when quiet", "always"],
 )
 def test_rows_that_wait_wrongly_are_noticed(
     lake: tracelake.Lake, monkeypatch: pytest.MonkeyPatch, wrong: object
 ) -> None:
     """The check fails if rows wait too long, or not at all."""
-    monkeypatch.setattr(test_acknowledged, "is_due", wrong)
-    monkeypatch.setattr(test_acknowledged, "_is_due_from", lambda _most, **given: wrong(**given))  # type: ignore[operator]
     monkeypatch.setattr(server_inputs, "is_due", wrong)
     with pytest.raises(AssertionError):
         test_acknowledged.check_waiting(lake, monkeypatch)
+
+
+@pytest.mark.parametrize("limit", range(3), ids=["rows", "traces", "bytes"])
+def test_a_limit_that_makes_no_rows_due_is_noticed(limit: int) -> None:
+    """A test fails if pending rows beyond a limit wait on."""
+    name = ("rows", "traces", "size_bytes")[limit]
+    broken = Mutation("pending rows are due", is_due, rewrite("_1 >= _", "False", 3 + limit))
+    changes = {name: (OUTBOX_ROWS, OUTBOX_TRACES, OUTBOX_BYTES)[limit]}
+    check = partial(test_acknowledged.test_rows_wait_until_they_are_worth_a_transaction, changes, True)
+    assert_caught(broken, check)
+
+
+@pytest.mark.parametrize("which", range(3), ids=["rows", "traces", "bytes"])
+def test_pending_rows_that_are_measured_wrongly_are_noticed(
+    lake: tracelake.Lake, monkeypatch: pytest.MonkeyPatch, which: int
+) -> None:
+    """The check fails if the rows, traces or bytes that a poll found are not counted."""
+    name = ("rows", "traces", "size_bytes")[which]
+    check = partial(test_acknowledged.check_waiting, lake, monkeypatch)
+    edit = rewrite("len(_)", "0") if name == "rows" else rewrite("sum(_)", "0", which)
+    assert_caught(Mutation(f"{name} count", OutboxWatch.is_due, edit), check)

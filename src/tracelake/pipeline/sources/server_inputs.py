@@ -18,7 +18,7 @@ from tracelake._errors import NotFoundError, StorageError, TracelakeError
 from tracelake.journal.model import RecordedInput
 from tracelake.journal.store import IngestedFiles
 from tracelake.limits import TRACKING_LOOK_S
-from tracelake.pipeline.protocol import OUTBOX_TRACES, OUTBOX_WAIT_S, is_due
+from tracelake.pipeline.protocol import OUTBOX_ROWS, OUTBOX_WAIT_S, is_due
 from tracelake.pipeline.sources.base import QUARANTINE, AcknowledgedSource, Lag, lag_of, may_pass
 from tracelake.replicas.replica import BacklogEntry
 from tracelake.storage import ObjectStore, copy_all, delete_all
@@ -27,7 +27,7 @@ from tracelake.tracking.ingest_queue import PREFIX
 from tracelake.tracking.location import find_tracking
 from tracelake.tracking.outbox import Outbox, OutboxRow
 
-_OUTBOX_LOOK_MAX: Final = 2_000
+_OUTBOX_LOOK_MAX: Final = OUTBOX_ROWS
 """Outbox rows that one poll of a pipeline returns."""
 
 INBOX: Final = "inbox"
@@ -185,6 +185,8 @@ class OutboxWatch:
         self._lag: Lag | None = None
         self._due_s = -math.inf
         self._newest, self._newest_s = -1, -math.inf
+        self._sizes: dict[int, tuple[int, int]] = {}
+        """Trace parts and bytes of pending rows, by number."""
 
     def look(self, suspects: Collection[str], *, continuous: bool) -> list[BacklogEntry]:
         """See `Watch`. With `continuous`, a later poll returns the rows beyond a limit, and those that are not due."""
@@ -202,19 +204,25 @@ class OutboxWatch:
         if continuous and len(there) == at_once:
             count, size_bytes, oldest_ns = rows.totals()
             self._lag = Lag(count, "rows", size_bytes, None if oldest_ns is None else oldest_ns / 1e9)
-        return waiting if not (continuous and there) or self._is_due(rows, there) else []
+        return waiting if not (continuous and there) or self.is_due(rows, there) else []
 
-    def _is_due(self, rows: Outbox, there: Sequence[OutboxRow]) -> bool:
+    def is_due(self, rows: Outbox, there: Sequence[OutboxRow]) -> bool:
         """Return whether these rows wait for no more. Elapsed times are this process's own, because servers' clocks may
         differ."""
         now_s = time.monotonic()
         if there[-1].sequence != self._newest:
             self._newest, self._newest_s = there[-1].sequence, now_s
+        # A row never changes, so each is measured once.
+        new = {row.sequence: (0, row.size_bytes) for row in there if row.sequence not in self._sizes}
+        new |= rows.count_parts(new)
+        sizes = self._sizes | new
+        self._sizes = {row.sequence: sizes[row.sequence] for row in there}
         due = is_due(
             since_last_s=now_s - self._due_s,
             since_newest_s=now_s - self._newest_s,
-            traces=rows.count_traces(OUTBOX_TRACES),
-            size_bytes=sum(row.size_bytes for row in there),
+            rows=len(there),
+            traces=sum(traces for traces, _ in self._sizes.values()),
+            size_bytes=sum(size_bytes for _, size_bytes in self._sizes.values()),
             wait_s=self._wait_s,
         )
         if due:
