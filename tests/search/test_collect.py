@@ -12,6 +12,7 @@ from tests.search.test_lists import chain, stage_bytes
 from tracelake.search.finalize import (
     CollectedIndexParts,
     collect,
+    read_manifest,
     read_parts,
     with_lists,
     write_marker,
@@ -99,6 +100,26 @@ def test_all_manifests_of_transactions_stay_whole() -> None:
     assert everything(objects) == before
     for number, manifest in enumerate(manifests):
         assert len(read_parts(objects, manifest)) == 2 * number + 2
+
+
+def test_what_a_standing_manifest_names_stays() -> None:
+    """A manifest that stays is complete, also if its commit expired and no pipeline builds on an older one."""
+    objects, deleted = MemoryObjectStore(), 0
+    for number, newest in enumerate(chain(objects, 40)):
+        store = MemoryObjectStore()
+        for path in everything(objects):
+            store.put(path, objects.get(path))
+
+        def is_superseded(build: str, newest: int = number) -> bool:
+            return int(build.removeprefix("spans-")) < newest - 1
+
+        reached = [manifest_path(INDEX, newest.build)]
+        deleted += collect(store, INDEX, reached, lambda _: True, is_superseded=is_superseded).objects
+        standing = [info.path for info in store.list(f"search/{INDEX}/manifests/")]
+        assert len(standing) == min(2, number + 1)
+        for path in standing:
+            assert read_parts(store, read_manifest(store, path))
+    assert deleted > 100
 
 
 @pytest.mark.parametrize("damaged", ["marker", "list"])

@@ -515,6 +515,10 @@ def _garbage(
         is_old = _REBUILT.match(build) is None and is_superseded(build)
         return is_old and model.manifest_path(index, build) not in reached
 
+    def is_given_up(path: str) -> bool:
+        rebuild = _REBUILT.match(_build_of(path))
+        return rebuild is not None and path not in reached and is_over(int(rebuild[1]))
+
     manifests_to_delete = [info for info in manifests_there if is_replaced(_build_of(info.path))]
     doomed: dict[str, list[ObjectInfo]] = {}
     reachable: set[str] = set()
@@ -532,23 +536,22 @@ def _garbage(
             except DamageError:
                 continue  # its references are unknown; `tracelake verify` reports the damage
             doomed[build] = [info for info in unknown if info.path not in reachable]
-    # Commits that stay may name parts of builds whose own commits have expired.
+    # Manifests that stay may name parts of builds whose own commits have expired.
     expired = [
         build for build, infos in doomed.items() if infos and (is_replaced(build) or _REBUILT.match(build))
     ]
     if expired or manifests_to_delete:
         try:
-            reachable |= _referenced(objects, reached)
+            gone = {info.path for info in manifests_to_delete}
+            standing = (info.path for info in manifests_there if not is_given_up(info.path))
+            reachable |= _referenced(objects, {*reached, *standing} - gone)
         except DamageError:  # Any part of them may be in use; `tracelake verify` reports the damage.
             manifests_to_delete = []
             doomed = {build: infos for build, infos in doomed.items() if build not in expired}
     yield from manifests_to_delete
     for infos in doomed.values():
         yield from (info for info in infos if info.path not in reachable)
-    for info in manifests_there:
-        rebuild = _REBUILT.match(_build_of(info.path))
-        if rebuild is not None and info.path not in reached and is_over(int(rebuild[1])):
-            yield info
+    yield from (info for info in manifests_there if is_given_up(info.path))
 
 
 def _build_of(path: str) -> str:

@@ -10,6 +10,7 @@ from typing import Final
 import pytest
 
 from tests.mutants.mutation import Mutation, assert_caught, rewrite
+from tests.search import test_collect as collected
 from tests.search import test_finalize as scenarios
 from tests.search import test_lists as lists
 from tests.search import test_protocol as choices
@@ -22,6 +23,14 @@ LISTED: Final = "for path in [info.path for info in objects.list(staging_prefix(
 COUNTED: Final = "(len(parts), sum(part.documents for part in parts)) != (ref.parts, ref.documents)"
 
 SCENARIOS: Final = (
+    (
+        Mutation(
+            "what a standing manifest names stays",
+            finalize._garbage,
+            rewrite("{*_1, *_2} - _3", "{*_1} - _3"),
+        ),
+        collected.test_what_a_standing_manifest_names_stays,
+    ),
     (
         Mutation(
             "F1: a build only stages",
