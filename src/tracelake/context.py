@@ -12,6 +12,7 @@ from tracelake._errors import DamageError, ExpiredError, QueryError, UsageError
 from tracelake._settings import load_settings
 from tracelake.erasure.store import ErasureStore
 from tracelake.journal.prices import Prices
+from tracelake.lake.result_cache import ResultCache
 from tracelake.location import CONFIG, Location, in_memory
 from tracelake.search.vectors import IndexSettings
 from tracelake.storage import IsolatingObjectStore, KeyValueStore, ObjectStore
@@ -57,6 +58,8 @@ class LakeContext:
         self.repository = Repository(self.key_value, self.objects)
         self.erasures = ErasureStore(self.key_value, self.objects)
         self.prices = Prices(self.key_value)
+        self.statistics = ResultCache()
+        """Statistics of a large lake for lists and the overview."""
         self._spark: TaskRunner | None = None
         self._view: tuple[str | None, CommitView] | None = None
         if self.in_memory:
@@ -93,6 +96,7 @@ class LakeContext:
         if self._view is not None:
             self._view[1].close()
             self._view = None
+        self.statistics.close()
         release(self.objects.url)
         self.key_value.close()
 
@@ -153,6 +157,7 @@ class LakeContext:
     def forget_view(self) -> None:
         """Drop the cached view, so that the next read opens the newest commit."""
         self.selected.clear()
+        self.statistics.clear()
         self._view = None
 
     # Tables

@@ -19,7 +19,9 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any, Final, TypeAlias, TypeVar
@@ -276,6 +278,19 @@ class SpanPage:
         return [{**span, "_tier": HOT if _key_of(span) in self.hot else LAKE} for span in spans]
 
 
+_SHARED: Final[ContextVar[dict[int, HotList] | None]] = ContextVar("tracelake_shared_lists", default=None)
+
+
+@contextmanager
+def shared_lists() -> Iterator[None]:
+    """Let all lists that a `with` block reads show the same uncommitted traces, which are then decoded once."""
+    token = _SHARED.set({})
+    try:
+        yield
+    finally:
+        _SHARED.reset(token)
+
+
 class HotTier:
     """Reads of both tiers of an open lake. The lake may have no tracking store. Threads may share the object."""
 
@@ -455,8 +470,13 @@ class HotTier:
     def newer(self) -> HotList:
         """Return the newest uncommitted traces, for lists. Call this before choosing the commit, so that no trace is
         missing from both."""
-        store = self.store
-        return HotList() if store is None else self._lists_of(store).newest()
+        if (store := self.store) is None:
+            return HotList()
+        if (shared := _SHARED.get()) is None:
+            return self._lists_of(store).newest()
+        if id(self) not in shared:
+            shared[id(self)] = self._lists_of(store).newest()
+        return shared[id(self)]
 
     def _rows(
         self, trace_id: str, workspace: str | None, *, tiers: bool = False

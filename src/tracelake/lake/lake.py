@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import cached_property, partialmethod
 from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
@@ -51,17 +51,17 @@ if TYPE_CHECKING:
 
 # ruff: noqa: PLC0415  a component is imported on first use: `log` needs neither DuckDB, Arrow nor SQLAlchemy
 
-ComponentT = TypeVar("ComponentT")
+ResultT = TypeVar("ResultT")
 
 
-class _Component(cached_property[ComponentT]):
+class _Component(cached_property[ResultT]):
     """A part of a lake, made on first use; one for all threads, unlike a cached property of Python 3.12."""
 
     @overload
     def __get__(self, lake: None, owner: type[Any] | None = None) -> Self: ...
 
     @overload
-    def __get__(self, lake: object, owner: type[Any] | None = None) -> ComponentT: ...
+    def __get__(self, lake: object, owner: type[Any] | None = None) -> ResultT: ...
 
     def __get__(self, lake: Any, owner: type[Any] | None = None) -> Any:
         """Return the component of a lake."""
@@ -82,7 +82,8 @@ class Lake:
         """Return the place of the lake, without a password."""
         return f"Lake({self.place!r})"
 
-    __dir__ = partialmethod(results.public_names, "config", "hot", "inbox", "objects", "place", "select")
+    _INTERNAL = ("config", "hot", "inbox", "objects", "place", "select", "statistics")
+    __dir__ = partialmethod(results.public_names, *_INTERNAL)
 
     def __enter__(self) -> Lake:
         """Return the lake."""
@@ -336,16 +337,13 @@ class Lake:
     def sql(
         self, query: str, at: str = MAIN, *, allow_files: bool = False, uncommitted: bool = False
     ) -> pa.Table:
-        """Run a DuckDB query over the tables `spans` and `traces`.
+        """Run a DuckDB query over the tables `spans` and `traces`. Raises QueryError if DuckDB refuses it.
 
         Args:
             query: one SELECT. DuckDB reads only the parts of the lake at a commit.
             allow_files: whether it may read other files of this machine and load extensions.
             uncommitted: at `main`, include the newest uncommitted traces of the hot tier. If some are unreadable, the
                 table's metadata `tracelake.not_listed` reports it.
-
-        Raises:
-            QueryError: DuckDB refuses the query.
         """
         return self._reads.sql(query, at, uncommitted, allow_files)
 
@@ -357,14 +355,17 @@ class Lake:
         """
         return self._reads.select(*queries, traces=traces)
 
+    def statistics(self, key: Hashable, read: Callable[[], ResultT]) -> ResultT:
+        """Return what `read` returns. In a large lake, it may be an earlier result of this key."""
+        return self._reads.statistics(key, read)
+
     def traces_matching(self, query: str, limit: int) -> MatchingTraces:
-        """Return the traces of the spans that match a query, as a `tracelake.lake.reads.MatchingTraces`.
+        """Return the traces of the spans that match a query, as a `tracelake.lake.reads.MatchingTraces`. Raises
+        QueryError if the query does not parse.
 
         Args:
             query: as in `search`.
             limit: maximum number of matching spans to read, the newest first.
-
-        Raises QueryError if the query does not parse.
         """
         return self._reads.traces_matching(query, limit)
 

@@ -7,12 +7,13 @@ refuses operations that concern all workspaces.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, TypeVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tracelake._errors import ForbiddenError
 from tracelake.access.audit import Audit
@@ -28,7 +29,7 @@ from tracelake.search.prefilter import Prefilter, prefilter_of
 from tracelake.search.results import SearchResults
 from tracelake.search.searcher import SearchRequest, Sort
 from tracelake.search.semantic_search import Mode
-from tracelake.tables.builtin import TRACKED, workspace_token
+from tracelake.tables.builtin import TABLE_SPANS, TRACKED, workspace_token
 from tracelake.tables.page_tokens import name_of_search, read_token
 from tracelake.tables.uncommitted import UncommittedRows
 from tracelake.tables.view import CommitView
@@ -37,6 +38,9 @@ from tracelake.versions.branch_store import MAIN
 
 NOT_LISTED: Final = b"tracelake.not_listed"
 """Key of a table's metadata that describes uncommitted spans missing from the table."""
+ResultT = TypeVar("ResultT")
+_REUSED_SPANS_MIN: Final = 200_000
+"""Spans of a lake from which on statistics are reused: fewer are counted in less time than a page is drawn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +122,8 @@ class LakeReads:
     def select(self, *queries: str, traces: Collection[str] = ()) -> list[pa.Table]:
         """See `Lake.select`."""
         newer = self._hot.newer()
+        if traces and not _has_any(newer, traces):
+            newer = replace(newer, tables={})
 
         def select(view: CommitView, query: str) -> pa.Table:
             # Rows of the tracking store change without a commit.
@@ -137,6 +143,14 @@ class LakeReads:
         metadata = {NOT_LISTED: newer.not_listed.encode()}
         return [table.replace_schema_metadata(metadata) for table in tables]
 
+    def statistics(self, key: Hashable, read: Callable[[], ResultT]) -> ResultT:
+        """See `Lake.statistics`."""
+        spans = self._opened.view().table(TABLE_SPANS.name)
+        if spans.scan.stored_rows < _REUSED_SPANS_MIN:
+            return read()
+        # An erasure hides its traces at once, also from statistics.
+        return self._opened.statistics.get((self._opened.erasures.masked(), self._workspace, key), read)
+
     def traces_matching(self, query: str, limit: int) -> MatchingTraces:
         """See `Lake.traces_matching`."""
         name = name_of_search("traces", query, *workspace_token(self._workspace))
@@ -149,6 +163,15 @@ class LakeReads:
 
         results = self._hot.search(None, self._both_tiers(name, search, query, None, now_ns))
         return MatchingTraces(tuple(dict.fromkeys(ids[:limit])), len(ids) > limit, results.not_searched)
+
+
+def _has_any(newer: HotList, trace_ids: Collection[str]) -> bool:
+    """Return whether uncommitted rows belong to any of these traces."""
+    if not newer.tables:
+        return False
+    return bool(
+        pc.any(pc.is_in(newer.tables["traces"]["trace_id"], pa.array(trace_ids, pa.string()))).as_py()
+    )
 
 
 class _WholeLakeOnly:
@@ -196,7 +219,7 @@ class WorkspaceLake:
 
     def __dir__(self) -> list[str]:
         """Return the names for users of a workspace, without those that it refuses."""
-        return public_names(self, "hot", "select", *_refused(type(self)))
+        return public_names(self, "hot", "select", "statistics", *_refused(type(self)))
 
     @property
     def url(self) -> str:
@@ -239,6 +262,10 @@ class WorkspaceLake:
     def select(self, *queries: str, traces: Collection[str] = ()) -> list[pa.Table]:
         """Run SELECTs over the workspace's rows. See `Lake.select`."""
         return self._reads.select(*queries, traces=traces)
+
+    def statistics(self, key: Hashable, read: Callable[[], ResultT]) -> ResultT:
+        """Return statistics of the workspace. See `Lake.statistics`."""
+        return self._reads.statistics(key, read)
 
     def traces_matching(self, query: str, limit: int) -> MatchingTraces:
         """Return the workspace's traces with a span that matches a query. See `Lake.traces_matching`."""

@@ -2,14 +2,14 @@
 
 A filter by query, service or model finds a trace if any of its spans matches. A session or user is listed if it has
 such a trace, and its numbers count these traces only. A list and its activity come from one commit and the same
-uncommitted rows.
+uncommitted rows, except in a large lake, where statistics are reused for up to a minute.
 """
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import astuple, dataclass, replace
 from typing import Any, Final, Literal, Self, TypeAlias
 
@@ -52,6 +52,8 @@ _VALUES_SHOWN: Final = 4
 """Models or types of the spans of a trace that a list shows."""
 _HOUR_NS: Final = 3_600_000_000_000
 _INT64_MAX: Final = (1 << 63) - 1
+_SHOWN_AGE_NS: Final = 3_000_000_000
+"""Age from which on a page names the time of its statistics."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +154,13 @@ class Activity:
     """Counts and percentiles of all traces of the filter."""
     buckets: dict[int, Row]
     """The same for each interval that has traces, by its number."""
+    as_of_ns: int
+    """The time at which they were counted."""
+
+    @property
+    def is_older(self) -> bool:
+        """Return whether they were counted before the page that shows them was requested."""
+        return time.time_ns() > self.as_of_ns + _SHOWN_AGE_NS
 
     @property
     def bucket_count(self) -> int:
@@ -207,16 +216,40 @@ def list_traces(lake: Lake, wanted: TraceFilter, *, with_activity: bool = False)
         f"ORDER BY {keyset.order} LIMIT {wanted.limit + 1:d} OFFSET {wanted.offset:d}"
     )
     range_ns = range_of(wanted, keyset.now_ns)
-    tables = lake.select(query, *([activity_sql(where_of(conditions), range_ns)] if with_activity else []))
-    page = keyset.page(tables[0].to_pylist(), wanted.limit)
+    counting = activity_sql(where_of(conditions), range_ns) if with_activity else None
+    table, activity = _with_activity(lake, query, counting, ("traces", _filter_key(wanted)))
+    page = keyset.page(table.to_pylist(), wanted.limit)
     return TracePage(
         [{key: cut(value) for key, value in row.items()} for row in page.rows],
         more=page.next_page is not None,
-        not_listed="; ".join([*notes, *not_listed(tables[0])]) or None,
+        not_listed="; ".join([*notes, *not_listed(table)]) or None,
         next_page=page.next_page,
         previous_page=page.previous_page,
-        activity=read_activity(tables[1]) if with_activity else None,
+        activity=activity,
     )
+
+
+def _filter_key(wanted: TraceFilter) -> TraceFilter:
+    """Return the part of a filter that chooses traces, without order and page."""
+    return replace(wanted, order="newest", limit=0, offset=0, page=None)
+
+
+def _with_activity(
+    lake: Lake, query: str, counting: str | None, key: Hashable
+) -> tuple[pa.Table, Activity | None]:
+    """Return the rows of a query and the activity by the SQL `counting`, both of one commit. In a large lake, the
+    activity may be an earlier one with this key."""
+    if counting is None:
+        return lake.select(query)[0], None
+    rows = None
+
+    def count() -> Activity | None:
+        nonlocal rows
+        rows, counted = lake.select(query, counting)
+        return read_activity(counted)
+
+    activity = lake.statistics(key, count)
+    return lake.select(query)[0] if rows is None else rows, activity
 
 
 def not_listed(table: pa.Table) -> list[str]:
@@ -340,14 +373,13 @@ def read_activity(table: pa.Table) -> Activity | None:
         return None
     for row in (total, *rows.values()):
         low_ns, high_ns = row.pop("low"), row.pop("high")
-    return Activity(low_ns, high_ns, total, rows)
+    return Activity(low_ns, high_ns, total, rows, time.time_ns())
 
 
 def column_values(lake: Lake, column: str) -> list[str]:
     """Return the values of a column of spans, sorted."""
-    (table,) = lake.select(
-        f"SELECT DISTINCT {column} FROM spans WHERE {column} IS NOT NULL ORDER BY 1 LIMIT {limits.PAGE_ROWS_MAX}"
-    )
+    query = f"SELECT DISTINCT {column} FROM spans WHERE {column} IS NOT NULL ORDER BY 1 LIMIT {limits.PAGE_ROWS_MAX}"
+    (table,) = lake.statistics(query, lambda: lake.select(query))
     return [cut(str(value)) for value in table.column(0).to_pylist()]
 
 
@@ -495,7 +527,13 @@ class Overview:
 
 
 def read_overview(lake: Lake, wanted: TraceFilter, split: SplitColumn | None = None) -> Overview:
-    """Return the overview of the traces of a filter. Raises QueryError if the filter's query does not parse."""
+    """Return the overview of the traces of a filter; in a large lake, it may be up to a minute old. Raises QueryError
+    if the filter's query does not parse."""
+    key = ("overview", _filter_key(wanted), split)
+    return lake.statistics(key, lambda: _count_overview(lake, wanted, split))
+
+
+def _count_overview(lake: Lake, wanted: TraceFilter, split: SplitColumn | None) -> Overview:
     now_ns = time.time_ns()
     conditions, notes = conditions_of(lake, wanted, now_ns)
     where = where_of(conditions)
@@ -590,8 +628,9 @@ def list_groups(
         SELECT * REPLACE (left(id, {shown}) AS id, left(other, {shown}) AS other), {keyset.selected}
         FROM grouped {where_of(keyset.conditions)} ORDER BY {keyset.order} LIMIT {wanted.limit + 1:d}"""
     range_ns = range_of(wanted, keyset.now_ns)
-    tables = lake.select(query, *([activity_sql(where, range_ns)] if with_activity else []))
-    page = keyset.page(tables[0].to_pylist(), wanted.limit)
+    counting = activity_sql(where, range_ns) if with_activity else None
+    table, activity = _with_activity(lake, query, counting, (by, _filter_key(wanted)))
+    page = keyset.page(table.to_pylist(), wanted.limit)
     names = (
         {"others": "users", "other": "user_id", "id": "session_id"}
         if by == "session"
@@ -603,10 +642,10 @@ def list_groups(
     ]
     return GroupPage(
         groups,
-        "; ".join([*notes, *not_listed(tables[0])]) or None,
+        "; ".join([*notes, *not_listed(table)]) or None,
         page.next_page,
         page.previous_page,
-        read_activity(tables[1]) if with_activity else None,
+        activity,
     )
 
 

@@ -15,6 +15,7 @@ from pydantic import BaseModel, BeforeValidator
 
 from tracelake import limits
 from tracelake._errors import UsageError
+from tracelake.hot.tier import shared_lists
 from tracelake.lake.lake import Lake
 from tracelake.lake.trace_list import (
     GroupedBy,
@@ -201,6 +202,13 @@ def list_page(
     """Show a page of the list, or redirect to the trace or span with this id."""
     if wanted.query and (address := find_id(lake, wanted.query)) is not None:
         return RedirectResponse(address, 303)
+    with shared_lists():
+        return _show_list(lake, request, wanted, columns, compare)
+
+
+def _show_list(
+    lake: Lake, request: Request, wanted: TraceFilter, columns: tuple[str, ...], compare: str | None
+) -> Response:
     listing = list_traces(lake, wanted, with_activity=True)
     parameters = request.query_params
     shown = columns or _COLUMNS_DEFAULT
@@ -417,7 +425,8 @@ def sessions_page(
     lake: RequestLake, request: Request, wanted: GroupFilter, order: GroupOrder = "newest"
 ) -> Response:
     """Show a page of the list of sessions."""
-    return _show_groups(lake, request, "session", wanted, order)
+    with shared_lists():
+        return _show_groups(lake, request, "session", wanted, order)
 
 
 @pages.get("/users")
@@ -425,7 +434,8 @@ def users_page(
     lake: RequestLake, request: Request, wanted: GroupFilter, order: GroupOrder = "newest"
 ) -> Response:
     """Show a page of the list of users."""
-    return _show_groups(lake, request, "user", wanted, order)
+    with shared_lists():
+        return _show_groups(lake, request, "user", wanted, order)
 
 
 @pages.get("/user")
@@ -433,7 +443,9 @@ def user_page(lake: RequestLake, request: Request, wanted: GroupFilter) -> Respo
     """Show a user."""
     if not wanted.user:
         raise UsageError("name the user: /user?user=ID; /users lists them")
-    return render_page(request, "user.html", "/api/v1/trace-sessions", **_user_context(lake, request, wanted))
+    with shared_lists():
+        context = _user_context(lake, request, wanted)
+    return render_page(request, "user.html", "/api/v1/trace-sessions", **context)
 
 
 def _show_groups(

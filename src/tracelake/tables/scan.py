@@ -245,7 +245,7 @@ class Scan:
     def in_memory(self, columns: Sequence[str]) -> pa.Table | None:
         """Return columns of all rows, with texts as dictionaries. Return None if they may take too much memory, or if
         `lookup` cannot read the parts. Raises DamageError if a part is missing or altered."""
-        stored = sum(part.rows for part in self._parts)
+        stored = self.stored_rows
         max_bytes = limits.LIST_COLUMNS_MAX_BYTES
         (*keys,) = self.layout.bucketed_by
         if self.masked or self.snapshot.only is not None:
@@ -291,6 +291,11 @@ class Scan:
     def files_of(self, files: LocalFiles) -> list[str]:
         """Return the files that the query of `sql` reads."""
         return [files.file(part.path) for part in (*self._parts, *self.snapshot.retractions)]
+
+    @property
+    def stored_rows(self) -> int:
+        """The number of rows in the parts, with those that were replaced or deleted."""
+        return sum(part.rows for part in self._parts)
 
     @property
     def _parts(self) -> tuple[Part, ...]:

@@ -78,12 +78,11 @@ assert first_row_id(FIRST_UNCOMMITTED) == 1 << 62
 TEXT_COLUMNS: Final = ("input", "output", "status_message", "attributes", "events")
 
 
-def with_newer_sql(name: str, rows: str) -> str:
-    """Return the SQL of the rows of a table with the uncommitted rows, which replace all rows of their traces."""
-    return (
-        f"select * from ({rows}) anti join newer_{name} using (trace_id)"
-        f" union all by name select * from newer_{name}"
-    )
+def with_newer_sql(name: str, rows: str, *, replaces: bool = True) -> str:
+    """Return the SQL of the rows of a table with the uncommitted rows, which replace all rows of their traces. Without
+    `replaces`, the table has none of these traces, so its rows are not compared."""
+    older = f"anti join newer_{name} using (trace_id)" if replaces else ""
+    return f"select * from ({rows}) {older} union all by name select * from newer_{name}"
 
 
 def texts_of(

@@ -94,6 +94,7 @@ from tracelake.tables.table import (
     read_rows,
     read_small_trace,
     read_trace,
+    span_counts,
     to_rows,
     too_large,
 )
@@ -271,6 +272,7 @@ class CommitView:
         self._index = index
         self._searcher: Searcher | None = None
         self._columns: ColumnsInMemory = {}
+        self._span_counts: dict[str, int] = {}
         self._with_newer: WeakKeyDictionary[UncommittedRows, Searcher] = WeakKeyDictionary()
 
     def _open(self, name: str) -> Table:
@@ -386,13 +388,15 @@ class CommitView:
                 columns = columns_in_memory(tables, names, self._columns, traces)
         if columns is None:
             return self.sql(query, newer=newer, workspace=workspace, is_bounded=True)
+        pending = [str(each) for each in newer["traces"]["trace_id"].to_pylist()] if newer else []
+        replaces = any(span_counts(self._tables["traces"], self._span_counts, pending).values())
         with connection([]) as db:
             for name, rows in columns.items():
                 db.register(f"stored_{name}", rows)
                 source, newer_rows = f"select * from stored_{name}", (newer or {}).get(name)
                 if newer_rows is not None:
                     db.register(f"newer_{name}", newer_rows)
-                    source = with_newer_sql(name, source)
+                    source = with_newer_sql(name, source, replaces=replaces)
                 db.execute(f'create temp view "{name}" as {source}')
             return within_limit(streamed(select(db, query), BOUNDED_BATCH_ROWS))
 
