@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from threading import Event
+from typing import cast
 from unittest import mock
 
 import pytest
@@ -46,7 +47,7 @@ class Clock:
 def clock() -> Iterator[Clock]:
     """Replace the clock of result caches."""
     clock = Clock()
-    with mock.patch.object(result_cache.time, "monotonic", side_effect=lambda: clock.now_s):
+    with mock.patch("tracelake.lake.result_cache.time.monotonic", side_effect=lambda: clock.now_s):
         yield clock
 
 
@@ -80,7 +81,12 @@ def test_an_older_result_is_renewed_behind_its_reader(clock: Clock, cache: Resul
     assert [cache.get("a", slowly) for _ in range(3)] == [1, 1, 1]
     clock.was_read.clear()
     renewed = Event()
-    assert cache.get("b", lambda: renewed.set() or 7) == 2
+
+    def read_last() -> int:
+        renewed.set()
+        return 7
+
+    assert cache.get("b", read_last) == 2
     go_on.set()
     assert renewed.wait(60)  # renewals run in turn, so those of "a" have ended
     assert clock.readings == 3
@@ -133,7 +139,7 @@ def test_pages_of_a_large_lake_reuse_statistics(
         with tracelake.open(lake.place) as other:
             other.erase(trace=f"{2:032x}")
         assert traffic(lake) == (3, 3, 3)
-        assert read_overview(lake.within("other"), TraceFilter()).activity is None
+        assert read_overview(cast("tracelake.Lake", lake.within("other")), TraceFilter()).activity is None
     assert traffic(lake) == (3, 3, 3)
 
 
@@ -175,14 +181,14 @@ def test_lists_that_share_uncommitted_traces_decode_them_once(
     """All reads in a block show the traces that were there at its first read; a later block shows the newer ones."""
     store.write([hot(turn(1, "chat", "ada"))])
     made = 0
-    make = HotLists._make
+    make = HotLists.build
 
     def counted(lists: HotLists) -> object:
         nonlocal made
         made += 1
         return make(lists)
 
-    with mock.patch.object(HotLists, "_make", counted):
+    with mock.patch.object(HotLists, "build", counted):
         with shared_lists():
             assert len(list_traces(lake, TraceFilter()).traces) == 1
             store.write([hot(turn(2, "chat", "ada"))])

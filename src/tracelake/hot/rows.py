@@ -36,7 +36,7 @@ from tracelake.otlp.schema import SPANS, TRANSACTION_FIELD
 from tracelake.tables import upsert_rule
 from tracelake.tables.builtin import SPAN_COLUMNS, TABLE_TRACES, aggregate_sql
 from tracelake.tables.scan import connection
-from tracelake.tables.table import too_large
+from tracelake.tables.table import span_counts, too_large
 from tracelake.tables.view import CommitView
 from tracelake.tracking.outbox import ListedPart, StoredPart, Uncommitted, listed
 from tracelake.tracking.store import unpacked
@@ -195,7 +195,7 @@ class HotLists:
         self._waiting = UncommittedTraces(uncommitted, prices)
         self._at: tuple[str | None, MaskedTraces] | None = None
         """The commit of `_committed`, and what erasures hide from it."""
-        self._committed: Mapping[str, int] = {}
+        self._committed: dict[str, int] = {}
         """The number of spans that this commit has of each pending trace."""
 
     def newest(self) -> HotList:
@@ -249,13 +249,9 @@ class HotLists:
     def committed_of(self, view: CommitView, trace_ids: Sequence[str]) -> Mapping[str, int]:
         """Return the number of spans that a commit has of each trace. A commit is asked only for new traces."""
         at = view.commit_id, view.masked
-        before = self._committed if self._at == at else {}
-        new = [trace_id for trace_id in trace_ids if trace_id not in before]
-        committed = {trace_id: before.get(trace_id, 0) for trace_id in trace_ids}
-        for row in view.table(TABLE_TRACES.name).lookup(new, ["trace_id", "span_count"]).to_pylist():
-            committed[row["trace_id"]] += row["span_count"]
-        self._at, self._committed = at, committed
-        return committed
+        if self._at != at:
+            self._at, self._committed = at, {}
+        return span_counts(view.table(TABLE_TRACES.name), self._committed, trace_ids)
 
 
 class UncommittedTraces:

@@ -21,7 +21,7 @@ from tracelake.hot.rows import HotLists, UncommittedTraces
 from tracelake.hot.search import HotSearch
 from tracelake.hot.tier import HotTraces
 from tracelake.lake.reads import LakeReads
-from tracelake.tables.table import Table
+from tracelake.tables.table import Table, span_counts
 from tracelake.tasks.runners import InProcess
 from tracelake.tracking.outbox import Uncommitted
 
@@ -198,21 +198,21 @@ MUTANTS: list[tuple[Mutation, Check]] = [
         check_lists,
     ),
     (
-        Mutation("another commit is asked for all", HotLists.committed_of, rewrite("_1 if _ else _", "_1")),
+        Mutation("another commit is asked for all", HotLists.committed_of, rewrite("_1 != _2", "False")),
         check_committed,
     ),
     (
         Mutation(
             "a commit is asked for new traces alone",
-            HotLists.committed_of,
-            rewrite("[_1 for _1 in _2 if _1 not in _3]", "[_1 for _1 in _2]"),
+            span_counts,
+            rewrite("(_1 for _1 in _2 if _1 not in _3)", "(_1 for _1 in _2)"),
         ),
         check_committed,
     ),
     (
         Mutation(
             "what a commit has is kept",
-            HotLists.committed_of,
+            span_counts,
             rewrite("{a: _ for a in _1}", "{a: 0 for a in _1}"),
         ),
         check_committed,

@@ -11,7 +11,6 @@ import tracelake
 from tests.lake import test_statistics
 from tests.lake.test_statistics import Clock
 from tests.mutants.mutation import Mutation, assert_caught, drop, rewrite, rule_of
-from tracelake.lake import result_cache
 from tracelake.lake.reads import LakeReads
 from tracelake.lake.result_cache import ResultCache
 from tracelake.pipeline.continuous import InboxPipeline
@@ -47,7 +46,7 @@ def test_reuse_of_results(broken: Mutation, check: Callable[[Clock, ResultCache]
 
     def run() -> None:
         clock, cache = Clock(), ResultCache()
-        with mock.patch.object(result_cache.time, "monotonic", side_effect=lambda: clock.now_s):
+        with mock.patch("tracelake.lake.result_cache.time.monotonic", side_effect=lambda: clock.now_s):
             try:
                 check(clock, cache)
             finally:
