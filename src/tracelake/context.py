@@ -12,10 +12,10 @@ from tracelake._errors import DamageError, ExpiredError, QueryError, UsageError
 from tracelake._settings import load_settings
 from tracelake.erasure.store import ErasureStore
 from tracelake.journal.prices import Prices
-from tracelake.lake.result_cache import ResultCache
 from tracelake.location import CONFIG, Location, in_memory
 from tracelake.search.vectors import IndexSettings
 from tracelake.storage import IsolatingObjectStore, KeyValueStore, ObjectStore
+from tracelake.tables.result_cache import ResultCache
 from tracelake.tasks.runners import InProcess, SizedRunner, TaskRunner
 from tracelake.tasks.spark import Spark
 from tracelake.tracking.location import release

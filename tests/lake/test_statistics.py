@@ -15,10 +15,11 @@ from tests.lake.test_session_lists import turn
 from tests.lake.test_usage import hot
 from tracelake.hot.rows import HotLists
 from tracelake.hot.tier import shared_lists
-from tracelake.lake import reads, result_cache
-from tracelake.lake.result_cache import ResultCache
+from tracelake.lake import reads
 from tracelake.lake.trace_list import TraceFilter, column_values, list_traces, read_overview
 from tracelake.pipeline.continuous import InboxPipeline
+from tracelake.tables import result_cache
+from tracelake.tables.result_cache import ResultCache
 from tracelake.tracking.store import TrackingStore
 
 COST_S = 2.0
@@ -47,7 +48,7 @@ class Clock:
 def clock() -> Iterator[Clock]:
     """Replace the clock of result caches."""
     clock = Clock()
-    with mock.patch("tracelake.lake.result_cache.time.monotonic", side_effect=lambda: clock.now_s):
+    with mock.patch("tracelake.tables.result_cache.time.monotonic", side_effect=lambda: clock.now_s):
         yield clock
 
 

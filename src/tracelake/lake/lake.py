@@ -356,12 +356,11 @@ class Lake:
         return self._reads.select(*queries, traces=traces)
 
     def statistics(self, key: Hashable, read: Callable[[], ResultT]) -> ResultT:
-        """Return what `read` returns. In a large lake, it may be an earlier result of this key."""
+        """Return what `read` returns, or, in a large lake, an earlier result of this key."""
         return self._reads.statistics(key, read)
 
     def traces_matching(self, query: str, limit: int) -> MatchingTraces:
-        """Return the traces of the spans that match a query, as a `tracelake.lake.reads.MatchingTraces`. Raises
-        QueryError if the query does not parse.
+        """Return the traces of the spans that match a query. Raises QueryError if the query does not parse.
 
         Args:
             query: as in `search`.

@@ -515,7 +515,7 @@ def _garbage(
         is_old = _REBUILT.match(build) is None and is_superseded(build)
         return is_old and model.manifest_path(index, build) not in reached
 
-    def is_given_up(path: str) -> bool:
+    def is_abandoned(path: str) -> bool:
         rebuild = _REBUILT.match(_build_of(path))
         return rebuild is not None and path not in reached and is_over(int(rebuild[1]))
 
@@ -543,7 +543,7 @@ def _garbage(
     if expired or manifests_to_delete:
         try:
             gone = {info.path for info in manifests_to_delete}
-            standing = (info.path for info in manifests_there if not is_given_up(info.path))
+            standing = (info.path for info in manifests_there if not is_abandoned(info.path))
             reachable |= _referenced(objects, {*reached, *standing} - gone)
         except DamageError:  # Any part of them may be in use; `tracelake verify` reports the damage.
             manifests_to_delete = []
@@ -551,7 +551,7 @@ def _garbage(
     yield from manifests_to_delete
     for infos in doomed.values():
         yield from (info for info in infos if info.path not in reachable)
-    yield from (info for info in manifests_there if is_given_up(info.path))
+    yield from (info for info in manifests_there if is_abandoned(info.path))
 
 
 def _build_of(path: str) -> str:

@@ -360,14 +360,14 @@ def columns_in_memory(
     return columns
 
 
-def span_counts(traces: Table, known: dict[str, int], trace_ids: Iterable[str]) -> dict[str, int]:
-    """Return the number of spans of each trace by table `traces`, 0 if it has none. Add it to `known`, which is not
+def span_counts(traces: Table, counts: dict[str, int], trace_ids: Iterable[str]) -> dict[str, int]:
+    """Return the number of spans of each trace by table `traces`, 0 if it has none. Add it to `counts`, which is not
     looked up again."""
-    new = dict.fromkeys((trace_id for trace_id in trace_ids if trace_id not in known), 0)
+    new = dict.fromkeys((trace_id for trace_id in trace_ids if trace_id not in counts), 0)
     for row in traces.lookup([*new], ["trace_id", "span_count"]).to_pylist():
         new[row["trace_id"]] += row["span_count"]
-    known |= new
-    return {trace_id: known[trace_id] for trace_id in trace_ids}
+    counts |= new
+    return {trace_id: counts[trace_id] for trace_id in trace_ids}
 
 
 def _columns_of_traces(

@@ -12,8 +12,8 @@ from tests.lake import test_statistics
 from tests.lake.test_statistics import Clock
 from tests.mutants.mutation import Mutation, assert_caught, drop, rewrite, rule_of
 from tracelake.lake.reads import LakeReads
-from tracelake.lake.result_cache import ResultCache
 from tracelake.pipeline.continuous import InboxPipeline
+from tracelake.tables.result_cache import ResultCache
 from tracelake.tables.table import span_counts
 from tracelake.tables.view import CommitView
 from tracelake.tracking.store import TrackingStore
@@ -46,7 +46,7 @@ def test_reuse_of_results(broken: Mutation, check: Callable[[Clock, ResultCache]
 
     def run() -> None:
         clock, cache = Clock(), ResultCache()
-        with mock.patch("tracelake.lake.result_cache.time.monotonic", side_effect=lambda: clock.now_s):
+        with mock.patch("tracelake.tables.result_cache.time.monotonic", side_effect=lambda: clock.now_s):
             try:
                 check(clock, cache)
             finally:
