@@ -360,7 +360,7 @@ class Lake:
         return self._reads.statistics(key, read)
 
     def traces_matching(self, query: str, limit: int) -> MatchingTraces:
-        """Return the traces of the spans that match a query. Raises QueryError if the query does not parse.
+        """Return the traces of spans that match a query, as `tracelake.lake.reads.MatchingTraces`. Raises QueryError.
 
         Args:
             query: as in `search`.

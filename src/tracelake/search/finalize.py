@@ -542,9 +542,9 @@ def _garbage(
     ]
     if expired or manifests_to_delete:
         try:
-            gone = {info.path for info in manifests_to_delete}
+            deleted = {info.path for info in manifests_to_delete}
             standing = (info.path for info in manifests_there if not is_abandoned(info.path))
-            reachable |= _referenced(objects, {*reached, *standing} - gone)
+            reachable |= _referenced(objects, {*reached, *standing} - deleted)
         except DamageError:  # Any part of them may be in use; `tracelake verify` reports the damage.
             manifests_to_delete = []
             doomed = {build: infos for build, infos in doomed.items() if build not in expired}

@@ -2,7 +2,7 @@
 
 Statistics of a large lake read all of its rows, and each transaction changes them. So a server that ingests would
 compute them again for each viewer. Here a result is reused while it is young compared with the time that it took. An
-older result is still returned once, and computed again in the background, so that nobody waits for the second one.
+older result is still returned once, and computed again in the background, so that only the first reader waits.
 """
 
 from __future__ import annotations
