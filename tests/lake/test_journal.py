@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import closing
+from html import escape
 from pathlib import Path
 
 import pytest
@@ -179,6 +180,9 @@ def test_the_same_over_http(lake: Lake) -> None:
         assert (listed.status_code, shown.status_code) == (200, 200)
         assert 'href="/pipeline/2"' in listed.text
         assert HOSTILE not in shown.text
+        folder, _, name = account["inputs"][0]["path"].rpartition("/")
+        assert f">{folder.rpartition('/')[2]}/{escape(name)}</span>" in shown.text
+        assert f'title="{folder}/' in shown.text
         assert "&lt;script&gt;" in shown.text
         for path in ("/pipeline/99", "/api/v1/pipeline/transactions/99"):
             assert client.get(path).status_code == 404

@@ -354,6 +354,8 @@ def test_branches_from_the_page(client: Client, real: Lake) -> None:
     edited = real.datasets["refunds"].update(ids(0, 1), expected="edited", message="edit") or ""
     assert "Preview revert" in client.get(f"/diff?to={edited}").text
     assert "would undo 1 change" in client.get(f"/versions/revert?ref={edited}").text
+    first = real.log()[-1].id
+    assert "tables spans: none → transaction 0" in client.get(f"/versions/revert?ref={first}").text
     assert submit(client, "/versions/revert", ref=edited, branch="main").status_code == 303
     assert real.datasets["refunds"].example(ids(0, 1)).expected_output == "within 30 days"
     again = submit(client, "/versions/revert", ref=edited, branch="main")
@@ -394,7 +396,11 @@ def test_a_merge_preview_walks_the_history_once(client: Client, real: Lake) -> N
     real.create_branch("labels")
     real.datasets.get("refunds", "labels").update(ids(1, 0), expected="theirs", message="theirs")
     with mock.patch.object(Repository, "parted", autospec=True, side_effect=Repository.parted) as parted:
-        assert "would apply 1 change" in client.get("/versions/merge?source=labels&into=main").text
+        preview = client.get("/versions/merge?source=labels&into=main").text
+    assert ("would apply 1 change" in preview, "dataset refunds: 1 example changed" in preview) == (
+        True,
+        True,
+    )
     assert parted.call_count == 1
 
 

@@ -5,7 +5,7 @@ Each page has a JSON twin. POST and DELETE change history.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Literal
@@ -19,11 +19,12 @@ from prometheus_client.core import GaugeMetricFamily
 from tracelake import limits
 from tracelake._errors import ConflictError, TracelakeError
 from tracelake._settings import load_settings
+from tracelake.datasets.model import dataset_of, is_spec
 from tracelake.lake.lake import Lake
-from tracelake.results import BranchInfo, CommitInfo
+from tracelake.results import BranchInfo, CommitInfo, EntryChange
 from tracelake.server.audit import tell_object
 from tracelake.server.http_policy import RequestLake
-from tracelake.server.render import with_query
+from tracelake.server.render import count, reference, with_query
 from tracelake.server.routes import (
     FormFields,
     JsonBody,
@@ -345,6 +346,22 @@ def submit_merge(lake: RequestLake, request: Request, fields: FormFields) -> Res
     return _to_versions(into)
 
 
+def summarize(changes: Sequence[EntryChange]) -> list[str]:
+    """Return what changes do, in words: the number of examples of each dataset, and each other entry."""
+    examples = Counter[tuple[str, str]]()
+    others = []
+    for each in changes:
+        if (name := dataset_of(each.path)) is not None and not is_spec(each.path):
+            examples[name, each.change] += 1
+        else:
+            path = each.path.replace("/", " ", 1)
+            others.append(f"{path}: {reference(each.before) or 'none'} → {reference(each.after) or 'none'}")
+    return [
+        f"dataset {name}: {count(number)} example{'s' if number > 1 else ''} {change}"
+        for (name, change), number in sorted(examples.items())
+    ] + others
+
+
 def _merge_page(
     lake: Lake, request: Request, source: str, into: str, error: TracelakeError | None = None
 ) -> Response:
@@ -353,8 +370,8 @@ def _merge_page(
     return render_page(
         request, "version_change.html", "/api/v1/branches",
         action="merge", ref=source, branch=into, changes=changes[: limits.PAGE_ROWS_MAX], total=len(changes),
-        conflicts=conflicts[: limits.PAGE_ROWS_MAX], error=error,
-        commit=None, can_edit=_may_change(request),
+        summary=summarize(changes)[: limits.PAGE_ROWS_DEFAULT], conflicts=conflicts[: limits.PAGE_ROWS_MAX],
+        error=error, commit=None, can_edit=_may_change(request),
     )  # fmt: skip
 
 
@@ -407,7 +424,7 @@ def _commit_page(
     return render_page(
         request, "version_change.html", "/api/v1/branches",
         action=action, ref=ref, branch=branch, changes=changes, total=len(changes), conflicts=[],
-        error=error, commit=next(iter(lake.log(ref, 1)), None),
+        summary=summarize(changes)[: limits.PAGE_ROWS_DEFAULT], error=error, commit=next(iter(lake.log(ref, 1)), None),
         can_edit=_may_change(request),
     )  # fmt: skip
 
