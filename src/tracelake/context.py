@@ -15,7 +15,6 @@ from tracelake.journal.prices import Prices
 from tracelake.location import CONFIG, Location, in_memory
 from tracelake.search.vectors import IndexSettings
 from tracelake.storage import IsolatingObjectStore, KeyValueStore, ObjectStore
-from tracelake.tables.result_cache import ResultCache
 from tracelake.tasks.runners import InProcess, SizedRunner, TaskRunner
 from tracelake.tasks.spark import Spark
 from tracelake.tracking.location import release
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from tracelake.shards.parts import ByteLRU
     from tracelake.shards.shard import Shard
     from tracelake.tables.changes import ChangeLog
+    from tracelake.tables.result_cache import ResultCache
     from tracelake.tables.view import CommitView
 
 # ruff: noqa: PLC0415  DuckDB, Arrow and tantivy: commands that read no rows, such as `log`, start without them
@@ -58,8 +58,6 @@ class LakeContext:
         self.repository = Repository(self.key_value, self.objects)
         self.erasures = ErasureStore(self.key_value, self.objects)
         self.prices = Prices(self.key_value)
-        self.statistics = ResultCache()
-        """Statistics of a large lake for lists and the overview."""
         self._spark: TaskRunner | None = None
         self._view: tuple[str | None, CommitView] | None = None
         if self.in_memory:
@@ -78,6 +76,13 @@ class LakeContext:
 
         return ByteLRU(lambda table: table.nbytes + _SELECTED_ENTRY_BYTES, lambda: _SELECTED_MAX_BYTES)
 
+    @cached_property
+    def statistics(self) -> ResultCache:
+        """Statistics of a large lake for lists and the overview."""
+        from tracelake.tables.result_cache import ResultCache
+
+        return ResultCache()
+
     @property
     def key_value(self) -> KeyValueStore:
         """The key-value store."""
@@ -93,10 +98,11 @@ class LakeContext:
         if self._spark is not None:
             self._spark.stop()
             self._spark = None
+        if "statistics" in vars(self):
+            self.statistics.close()
         if self._view is not None:
             self._view[1].close()
             self._view = None
-        self.statistics.close()
         release(self.objects.url)
         self.key_value.close()
 
@@ -157,7 +163,8 @@ class LakeContext:
     def forget_view(self) -> None:
         """Drop the cached view, so that the next read opens the newest commit."""
         self.selected.clear()
-        self.statistics.clear()
+        if "statistics" in vars(self):
+            self.statistics.clear()
         self._view = None
 
     # Tables

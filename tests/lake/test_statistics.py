@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from threading import Event
 from typing import cast
 from unittest import mock
@@ -13,6 +14,7 @@ import pytest
 import tracelake
 from tests.lake.test_session_lists import turn
 from tests.lake.test_usage import hot
+from tracelake._errors import BackPressureError
 from tracelake.hot.rows import HotLists
 from tracelake.hot.tier import shared_lists
 from tracelake.lake import reads
@@ -62,16 +64,16 @@ def cache() -> Iterator[ResultCache]:
 
 def test_a_young_result_is_reused(clock: Clock, cache: ResultCache) -> None:
     """A result is returned for ten times the time that it took; each key has its own."""
-    assert cache.get("a", clock.read) == 1
+    assert cache.get(0, "a", clock.read) == 1
     clock.now_s += 8 * COST_S
-    assert cache.get("a", clock.read) == 1
-    assert cache.get("b", clock.read) == 2
+    assert cache.get(0, "a", clock.read) == 1
+    assert cache.get(0, "b", clock.read) == 2
     assert clock.readings == 2
 
 
 def test_an_older_result_is_renewed_behind_its_reader(clock: Clock, cache: ResultCache) -> None:
     """The first reader of an older result does not wait, and causes one renewal; later ones get the new result."""
-    assert [cache.get(key, clock.read) for key in "ab"] == [1, 2]
+    assert [cache.get(0, key, clock.read) for key in "ab"] == [1, 2]
     clock.now_s += 12 * COST_S
     go_on = Event()
 
@@ -79,7 +81,7 @@ def test_an_older_result_is_renewed_behind_its_reader(clock: Clock, cache: Resul
         assert go_on.wait(60)
         return clock.read()
 
-    assert [cache.get("a", slowly) for _ in range(3)] == [1, 1, 1]
+    assert [cache.get(0, "a", slowly) for _ in range(3)] == [1, 1, 1]
     clock.was_read.clear()
     renewed = Event()
 
@@ -87,38 +89,98 @@ def test_an_older_result_is_renewed_behind_its_reader(clock: Clock, cache: Resul
         renewed.set()
         return 7
 
-    assert cache.get("b", read_last) == 2
+    assert cache.get(0, "b", read_last) == 2
     go_on.set()
     assert renewed.wait(60)  # renewals run in turn, so those of "a" have ended
     assert clock.readings == 3
-    assert cache.get("a", clock.read) == 3
+    assert cache.get(0, "a", clock.read) == 3
 
 
 def test_a_result_older_than_a_minute_is_not_returned(clock: Clock, cache: ResultCache) -> None:
     """After a minute without readers, the next one waits for a new result."""
-    assert cache.get("a", clock.read) == 1
+    assert cache.get(0, "a", clock.read) == 1
     clock.now_s += 61
-    assert cache.get("a", clock.read) == 2
+    assert cache.get(0, "a", clock.read) == 2
 
 
 def test_a_renewal_that_fails_is_tried_again(clock: Clock, cache: ResultCache) -> None:
     """An error in the background leaves the older result, and the next reader starts another renewal."""
-    assert cache.get("a", clock.read) == 1
+    assert cache.get(0, "a", clock.read) == 1
     clock.now_s += 12 * COST_S
     clock.fails = True
     clock.was_read.clear()
-    assert cache.get("a", clock.read) == 1
+    assert cache.get(0, "a", clock.read) == 1
     assert clock.was_read.wait(60)
     clock.fails = False
     deadline = time.perf_counter() + 10
-    while cache.get("a", clock.read) == 1:
+    while cache.get(0, "a", clock.read) == 1:
         assert time.perf_counter() < deadline, "no other renewal"
+
+
+def test_readers_that_wait_share_one_result(cache: ResultCache) -> None:
+    """While a result is computed, others of its key wait for it, also if they would compute it in another way."""
+    begun, go_on = Event(), Event()
+
+    def slowly() -> int:
+        begun.set()
+        assert go_on.wait(60)
+        return 7
+
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(cache.get, 0, "a", slowly)
+        assert begun.wait(60)
+        second = threads.submit(cache.get, 0, "a", lambda: 8, lambda: 9)
+        assert cache.get(0, "b", lambda: 1) == 1
+        go_on.set()
+        assert (first.result(60), second.result(60)) == (7, 7)
+
+
+def test_an_error_of_one_reader_is_not_that_of_another(cache: ResultCache) -> None:
+    """A reader whose request is cancelled fails alone; one that waited for it reads by itself."""
+    begun, go_on = Event(), Event()
+
+    def cancelled() -> int:
+        begun.set()
+        assert go_on.wait(60)
+        raise BackPressureError("the client has gone")
+
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(cache.get, 0, "a", cancelled)
+        assert begun.wait(60)
+        second = threads.submit(cache.get, 0, "a", lambda: 8)
+        go_on.set()
+        assert second.result(60) == 8
+        with pytest.raises(BackPressureError):
+            first.result(60)
+    assert cache.get(0, "a", lambda: 9) == 9
+
+
+def test_a_result_that_began_before_a_change_is_not_kept(cache: ResultCache) -> None:
+    """If results are dropped while one is computed, its reader gets it, and later readers a new one."""
+    for change in (cache.clear, lambda: cache.get(1, "b", lambda: 0)):
+
+        def read(change: Callable[[], object] = change) -> int:
+            change()
+            return 1
+
+        assert cache.get(0, "a", read) == 1
+        assert cache.get(0, "a", lambda: 2) == 2
+        cache.clear()
+
+
+def test_a_closed_cache_renews_nothing(clock: Clock, cache: ResultCache) -> None:
+    """After its end, a cache returns what it has."""
+    assert cache.get(0, "a", clock.read) == 1
+    clock.now_s += 12 * COST_S
+    cache.close()
+    assert cache.get(0, "a", clock.read) == 1
+    assert cache.get(0, "b", clock.read) == 2
 
 
 def test_no_more_results_are_kept_than_the_limit(clock: Clock, cache: ResultCache) -> None:
     """The result that was not read for the longest time is dropped."""
     with mock.patch.object(result_cache, "_ENTRIES_MAX", 2):
-        assert [cache.get(key, clock.read) for key in "abacb"] == [1, 2, 1, 3, 4]
+        assert [cache.get(0, key, clock.read) for key in "abacb"] == [1, 2, 1, 3, 4]
 
 
 def test_pages_of_a_large_lake_reuse_statistics(
@@ -129,7 +191,7 @@ def test_pages_of_a_large_lake_reuse_statistics(
     assert pipeline.run_once() is not None
     with (
         mock.patch.object(reads, "_REUSED_SPANS_MIN", 2),
-        mock.patch.object(result_cache, "_REUSED_FOR", 1e9),
+        mock.patch.multiple(result_cache, _YOUNG_FACTOR=1e9, _YOUNG_MAX_S=1e9, _AGE_MAX_S=1e9),
     ):
         assert traffic(lake) == (2, 2, 2)
         store.write([hot(turn(3, "chat", "ada"), turn(4, "chat", "ada"))])
@@ -149,7 +211,7 @@ def traffic(lake: tracelake.Lake) -> tuple[int, int, int]:
     page, overview = list_traces(lake, TraceFilter(), with_activity=True), read_overview(lake, TraceFilter())
     assert page.activity is not None
     assert overview.activity is not None
-    assert not page.activity.is_older
+    assert not page.activity.is_stale
     return len(page.traces), page.activity.total["traces"], overview.activity.total["traces"]
 
 
@@ -170,7 +232,7 @@ def test_spans_of_both_tiers_count_once(
 
 def test_a_small_lake_reuses_nothing(lake: tracelake.Lake, store: TrackingStore) -> None:
     """The statistics of a small lake are always the newest ones, also beside a cache that would keep them."""
-    with mock.patch.object(result_cache, "_REUSED_FOR", 1e9):
+    with mock.patch.multiple(result_cache, _YOUNG_FACTOR=1e9, _YOUNG_MAX_S=1e9, _AGE_MAX_S=1e9):
         for number in range(1, 4):
             store.write([hot(turn(number, "chat", "ada"))])
             assert traffic(lake) == (number, number, number)

@@ -294,7 +294,7 @@ class Dataset:
         change is staged.
 
         An empty text removes the input or the expected output, and `metadata` replaces all of it. If `digest` is given
-        and is not that of the stored example, somebody else has changed it, and UsageError is raised. Raises
+        and is not that of the stored example, another client has changed it, and UsageError is raised. Raises
         NotFoundError if the example does not exist, and otherwise as `put` does.
         """
         self._check_writable()

@@ -13,6 +13,7 @@ during a build share the next one, so the memory of lists does not grow with the
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import Lock
@@ -34,7 +35,7 @@ from tracelake.otlp.partition import add_rows
 from tracelake.otlp.prices import SHIPPED, PriceTable
 from tracelake.otlp.schema import SPANS, TRANSACTION_FIELD
 from tracelake.tables import upsert_rule
-from tracelake.tables.builtin import SPAN_COLUMNS, TABLE_TRACES, aggregate_sql
+from tracelake.tables.builtin import SPAN_COLUMNS, TABLE_TRACES, aggregate_sql, summed_traces
 from tracelake.tables.scan import connection
 from tracelake.tables.table import span_counts, too_large
 from tracelake.tables.view import CommitView
@@ -51,6 +52,8 @@ _NOT_ALL: Final = (
     "(`tracelake pipeline run`)"
 )
 
+_SUMMED_SPANS_MAX: Final = 2_000
+"""Spans of which Python makes the rows of `traces`. Beyond: an SQL statement, which then takes less time."""
 PART: Final = pa.field("_part", pa.int64())
 """Column with the position of a span's part among the decoded parts."""
 
@@ -333,6 +336,11 @@ def _shown(committed: Mapping[str, int], trace_ids: Sequence[str]) -> list[str]:
 
 def summaries(rows: pa.Table) -> pa.Table:
     """Return the rows of table `traces` computed from these spans."""
+    if len(rows) <= _SUMMED_SPANS_MAX:
+        spans = defaultdict[str, list[Mapping[str, object]]](list)
+        for span in rows.select(list(SPAN_COLUMNS)).to_pylist():
+            spans[span["trace_id"]].append(span)
+        return summed_traces(spans, 0)
     with connection() as db:
         db.register("whole_traces", rows.select(list(SPAN_COLUMNS)))
         of_traces: pa.Table = db.sql(aggregate_sql("whole_traces", 0)).to_arrow_table()

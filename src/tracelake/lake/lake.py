@@ -355,16 +355,16 @@ class Lake:
         """
         return self._reads.select(*queries, traces=traces)
 
-    def statistics(self, key: Hashable, read: Callable[[], ResultT]) -> ResultT:
-        """Return what `read` returns, or, in a large lake, an earlier result of this key."""
-        return self._reads.statistics(key, read)
+    def statistics(
+        self, key: Hashable, read: Callable[[], ResultT], now: Callable[[], ResultT] | None = None
+    ) -> ResultT:
+        """Return the result of `read` or, in a large lake, one up to a minute old. `now` is called if it waits."""
+        return self._reads.statistics(key, read, now)
 
     def traces_matching(self, query: str, limit: int) -> MatchingTraces:
-        """Return the traces of spans that match a query, as `tracelake.lake.reads.MatchingTraces`. Raises QueryError.
+        """Return the traces of spans that match a query, as `tracelake.lake.reads.MatchingTraces`.
 
-        Args:
-            query: as in `search`.
-            limit: maximum number of matching spans to read, the newest first.
+        It reads the newest `limit` matching spans. Raises QueryError if the query does not parse.
         """
         return self._reads.traces_matching(query, limit)
 

@@ -143,13 +143,16 @@ class LakeReads:
         metadata = {NOT_LISTED: newer.not_listed.encode()}
         return [table.replace_schema_metadata(metadata) for table in tables]
 
-    def statistics(self, key: Hashable, read: Callable[[], ResultT]) -> ResultT:
+    def statistics(
+        self, key: Hashable, read: Callable[[], ResultT], now: Callable[[], ResultT] | None = None
+    ) -> ResultT:
         """See `Lake.statistics`."""
         spans = self._opened.view().table(TABLE_SPANS.name)
         if spans.scan.stored_rows < _REUSED_SPANS_MIN:
-            return read()
+            return (now or read)()
         # An erasure hides its traces at once, also from statistics.
-        return self._opened.statistics.get((self._opened.erasures.masked(), self._workspace, key), read)
+        masked = self._opened.erasures.masked()
+        return self._opened.statistics.get(masked, (self._workspace, key), read, now)
 
     def traces_matching(self, query: str, limit: int) -> MatchingTraces:
         """See `Lake.traces_matching`."""
@@ -263,9 +266,11 @@ class WorkspaceLake:
         """Run SELECTs over the workspace's rows. See `Lake.select`."""
         return self._reads.select(*queries, traces=traces)
 
-    def statistics(self, key: Hashable, read: Callable[[], ResultT]) -> ResultT:
+    def statistics(
+        self, key: Hashable, read: Callable[[], ResultT], now: Callable[[], ResultT] | None = None
+    ) -> ResultT:
         """Return statistics of the workspace. See `Lake.statistics`."""
-        return self._reads.statistics(key, read)
+        return self._reads.statistics(key, read, now)
 
     def traces_matching(self, query: str, limit: int) -> MatchingTraces:
         """Return the workspace's traces with a span that matches a query. See `Lake.traces_matching`."""

@@ -158,7 +158,7 @@ class Activity:
     """The time at which they were counted."""
 
     @property
-    def is_older(self) -> bool:
+    def is_stale(self) -> bool:
         """Return whether they were counted before the page that shows them was requested."""
         return time.time_ns() > self.as_of_ns + _SHOWN_AGE_NS
 
@@ -243,12 +243,12 @@ def _with_activity(
         return lake.select(query)[0], None
     rows = None
 
-    def count() -> Activity | None:
+    def with_rows() -> Activity | None:
         nonlocal rows
         rows, counted = lake.select(query, counting)
         return read_activity(counted)
 
-    activity = lake.statistics(key, count)
+    activity = lake.statistics(key, lambda: read_activity(*lake.select(counting)), with_rows)
     return lake.select(query)[0] if rows is None else rows, activity
 
 
@@ -379,8 +379,12 @@ def read_activity(table: pa.Table) -> Activity | None:
 def column_values(lake: Lake, column: str) -> list[str]:
     """Return the values of a column of spans, sorted."""
     query = f"SELECT DISTINCT {column} FROM spans WHERE {column} IS NOT NULL ORDER BY 1 LIMIT {limits.PAGE_ROWS_MAX}"
-    (table,) = lake.statistics(query, lambda: lake.select(query))
-    return [cut(str(value)) for value in table.column(0).to_pylist()]
+
+    def read() -> list[str]:
+        (table,) = lake.select(query)
+        return [cut(str(value)) for value in table.column(0).to_pylist()]
+
+    return lake.statistics(query, read)
 
 
 def previews_of(lake: Lake, traces: Sequence[Row]) -> dict[str, dict[str, str | None]]:

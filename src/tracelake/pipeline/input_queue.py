@@ -113,7 +113,7 @@ class Prefetcher:
     def _tell(self, step: Progress) -> None:
         self._tries.beat()
         if self._is_dropped and threading.get_ident() == self._reads_in:
-            raise InterruptedError("nobody wants any more what is read")
+            raise InterruptedError("what is read is not needed any more")
         if self._is_awaited:
             self._progress(step)
 

@@ -71,7 +71,7 @@ from tracelake.tables.builtin import (
     TRACES,
     BuiltInTable,
     aggregate_sql,
-    summed,
+    summed_traces,
 )
 
 UPSERT_FEW_SPANS: Final = 500
@@ -171,12 +171,9 @@ def _of_few(read: pa.Table, transaction: int) -> UpsertResult | None:
         ids = span["span_id"], is_server_side(span)
         if of_traces.setdefault(span["trace_id"], {}).setdefault(ids, span) is not span:
             return None  # a repeated span needs the upsert rule
-    rows = [
-        summed(list(spans.values())) | {TRANSACTION_FIELD.name: transaction}
-        for _, spans in sorted(of_traces.items())
-    ]
+    spans_of = {trace_id: list(spans.values()) for trace_id, spans in of_traces.items()}
     nothing = _retractions(_NOTHING_GONE, transaction)
-    traces = [pa.Table.from_pylist(rows, TRACES)] if rows else []
+    traces = [summed_traces(spans_of, transaction)] if spans_of else []
     return UpsertResult(
         np.empty(0, np.int64), nothing, traces, nothing, new=len(read), replaced=0, repeated=0
     )

@@ -542,9 +542,9 @@ def _garbage(
     ]
     if expired or manifests_to_delete:
         try:
-            deleted = {info.path for info in manifests_to_delete}
-            standing = (info.path for info in manifests_there if not is_abandoned(info.path))
-            reachable |= _referenced(objects, {*reached, *standing} - deleted)
+            to_delete = {info.path for info in manifests_to_delete}
+            standing = {info.path for info in manifests_there if not is_abandoned(info.path)} - to_delete
+            reachable |= _referenced(objects, reached, standing)
         except DamageError:  # Any part of them may be in use; `tracelake verify` reports the damage.
             manifests_to_delete = []
             doomed = {build: infos for build, infos in doomed.items() if build not in expired}
@@ -558,11 +558,14 @@ def _build_of(path: str) -> str:
     return path.rpartition("/")[2].removesuffix(".json")
 
 
-def _referenced(objects: ObjectStore, reached: Collection[str]) -> set[str]:
-    """Return the paths of all lists and parts that manifests name. Each list is read once."""
+def _referenced(objects: ObjectStore, reached: Collection[str], standing: Collection[str]) -> set[str]:
+    """Return the paths of all lists and parts that manifests name: those of commits, and others, which may be torn.
+    Each list is read once."""
     paths: set[str] = set()
-    for path in sorted(reached):
-        manifest = read_manifest(objects, path)
+    for path in sorted({*reached, *standing}):
+        manifest = read_manifest(objects, path) if path in reached else published(objects, path)
+        if manifest is None:
+            continue
         paths |= {part.path for part in manifest.newest}
         for ref in manifest.lists:
             if ref.path not in paths:

@@ -274,6 +274,13 @@ def inherit(rows: Sequence[tuple[str, dict[str, Any]]], values: Mapping[str, Map
                 row[name] = values[trace_id][name]
 
 
+def summed_traces(of_traces: Mapping[str, Sequence[Mapping[str, Any]]], transaction: int) -> pa.Table:
+    """Return the rows of table `traces` for the spans of traces, by trace id. For few spans, this takes less time than
+    `aggregate_sql`, a statement of 50 ms."""
+    rows = [summed(of_traces[each]) | {TRANSACTION_FIELD.name: transaction} for each in sorted(of_traces)]
+    return pa.Table.from_pylist(rows, TRACES)
+
+
 def summed(spans: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Compute in Python what `aggregate_sql` computes for all spans of one trace, but not column `transaction`."""
     early = sorted(spans, key=_early)

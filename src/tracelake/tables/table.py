@@ -361,10 +361,10 @@ def columns_in_memory(
 
 
 def span_counts(traces: Table, counts: dict[str, int], trace_ids: Iterable[str]) -> dict[str, int]:
-    """Return the number of spans of each trace by table `traces`, 0 if it has none. Add it to `counts`, which is not
-    looked up again."""
+    """Return the number of spans of each trace by table `traces`, 0 if it has none. Traces in `counts` are not looked
+    up; new ones are added."""
     new = dict.fromkeys((trace_id for trace_id in trace_ids if trace_id not in counts), 0)
-    for row in traces.lookup([*new], ["trace_id", "span_count"]).to_pylist():
+    for row in traces.lookup([*new], ["trace_id", "span_count"]).to_pylist() if new else ():
         new[row["trace_id"]] += row["span_count"]
     counts |= new
     return {trace_id: counts[trace_id] for trace_id in trace_ids}

@@ -23,20 +23,44 @@ from tracelake.tracking.store import TrackingStore
     ("broken", "check"),
     [
         (
-            Mutation("an old result waits", ResultCache.get, rewrite("_1 is None or _2 > _3", "_1 is None")),
+            Mutation("an old result waits", ResultCache.is_too_old, rewrite("_1 and _2 > _3", "False")),
             test_statistics.test_a_result_older_than_a_minute_is_not_returned,
         ),
         (
-            Mutation("a young one is reused", ResultCache.get, rewrite("_1 > _2 and not _3", "not _3")),
+            Mutation(
+                "a young one is reused",
+                ResultCache.is_due,
+                rewrite("not (_1 or _2 or _3)", "not (_2 or _3)"),
+            ),
             test_statistics.test_a_young_result_is_reused,
         ),
         (
-            Mutation("one renewal at a time", ResultCache.get, rewrite("_1 > _2 and not _3", "_1 > _2")),
+            Mutation(
+                "one renewal at a time",
+                ResultCache.is_due,
+                rewrite("not (_1 or _2 or _3)", "not (_1 or _3)"),
+            ),
             test_statistics.test_an_older_result_is_renewed_behind_its_reader,
         ),
         (
-            Mutation("an error ends a renewal", ResultCache._renew, drop("_ = False")),
+            Mutation(
+                "a closed cache renews nothing",
+                ResultCache.is_due,
+                rewrite("not (_1 or _2 or _3)", "not (_1 or _2)"),
+            ),
+            test_statistics.test_a_closed_cache_renews_nothing,
+        ),
+        (
+            Mutation("an error ends a renewal", ResultCache.renew, drop("_ = False")),
             test_statistics.test_a_renewal_that_fails_is_tried_again,
+        ),
+        (
+            Mutation("a dropped result is not kept", ResultCache.clear, drop("_()")),
+            lambda _, cache: test_statistics.test_a_result_that_began_before_a_change_is_not_kept(cache),
+        ),
+        (
+            Mutation("an error is of one reader", ResultCache.get, rewrite("return (_1 or _2)()", "raise")),
+            lambda _, cache: test_statistics.test_an_error_of_one_reader_is_not_that_of_another(cache),
         ),
     ],
     ids=rule_of,
@@ -58,8 +82,8 @@ def test_reuse_of_results(broken: Mutation, check: Callable[[Clock, ResultCache]
 @pytest.mark.parametrize(
     "broken",
     [
-        Mutation("an erasure hides at once", LakeReads.statistics, rewrite("(_1, _2, _3)", "(_2, _3)")),
-        Mutation("each workspace has its own", LakeReads.statistics, rewrite("(_1, _2, _3)", "(_1, _3)")),
+        Mutation("an erasure hides at once", ResultCache.get, rewrite("_1 != _2", "False")),
+        Mutation("each workspace has its own", LakeReads.statistics, rewrite("(_1, _2)", "_2", nth=3)),
         Mutation("a large lake reuses", LakeReads.statistics, rewrite("_1 < _2", "True")),
     ],
     ids=rule_of,

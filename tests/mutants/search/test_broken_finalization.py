@@ -27,7 +27,7 @@ SCENARIOS: Final = (
         Mutation(
             "what a standing manifest names stays",
             finalize._garbage,
-            rewrite("{*_1, *_2} - _3", "{*_1} - _3"),
+            rewrite("{_1 for _2 in _3 if not _4} - _5", "_5 - _5"),
         ),
         collected.test_what_a_standing_manifest_names_stays,
     ),
