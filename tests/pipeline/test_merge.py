@@ -102,7 +102,7 @@ def test_few_new_spans_give_what_many_do(tmp_path: Path, monkeypatch: pytest.Mon
     spans = [a_span(*each, start=each[1], end=7 - each[1]) for each in names]
     merged = [Bucket(tmp_path / "few").apply(*spans)]
     monkeypatch.setattr(merge_task, "UPSERT_FEW_SPANS", 0)
-    monkeypatch.setattr(merge_task, "summed", lambda _: pytest.fail("they are not few"))
+    monkeypatch.setattr(merge_task, "summed_traces", lambda *_: pytest.fail("they are not few"))
     merged.append(Bucket(tmp_path / "many").apply(*spans))
     few, many = merged
     assert counts(few) == counts(many) == (9, 0, 0)
