@@ -575,6 +575,7 @@ def test_what_is_not_divided_is_refused(walls: Walls) -> None:
         "hot",
         "search",
         "select",
+        "statistics",
         "sql",
         "trace",
         "traces_matching",
