@@ -28,7 +28,6 @@ from tracelake import limits
 from tracelake._errors import BackPressureError, DamageError, InputError, LimitError
 from tracelake.batching import batches
 from tracelake.context import LakeContext
-from tracelake.erasure.store import MaskedTraces
 from tracelake.otlp.columns import SpanColumns, of_workspace
 from tracelake.otlp.parse import rows_bytes
 from tracelake.otlp.partition import add_rows
@@ -53,7 +52,7 @@ _NOT_ALL: Final = (
 )
 
 _SUMMED_SPANS_MAX: Final = 2_000
-"""Spans of which Python makes the rows of `traces`. Beyond: an SQL statement, which then takes less time."""
+"""Spans of which Python makes the rows of `traces`. Beyond: an SQL statement, whose time hardly grows."""
 PART: Final = pa.field("_part", pa.int64())
 """Column with the position of a span's part among the decoded parts."""
 
@@ -196,10 +195,6 @@ class HotLists:
         """The number of the last finished list."""
         self._list = HotList()
         self._waiting = UncommittedTraces(uncommitted, prices)
-        self._at: tuple[str | None, MaskedTraces] | None = None
-        """The commit of `_committed`, and what erasures hide from it."""
-        self._committed: dict[str, int] = {}
-        """The number of spans that this commit has of each pending trace."""
 
     def newest(self) -> HotList:
         """Return a list whose build began after this call. Raises BackPressureError if other builds take too long."""
@@ -221,7 +216,7 @@ class HotLists:
         ids, waiting = self._waiting.newest()
 
         def read(view: CommitView) -> tuple[pa.Table | None, bool]:
-            committed = self.committed_of(view, ids)
+            committed = span_counts(view.table(TABLE_TRACES.name), view.span_counts, ids)
             shown = _shown(committed, ids)
             try:
                 here = view.spans_of(list(filter(committed.get, shown)), limits.UNCOMMITTED_ROWS_MAX_BYTES)
@@ -248,13 +243,6 @@ class HotLists:
             "traces": summaries(rows),
         }
         return HotList(tables, not_listed)
-
-    def committed_of(self, view: CommitView, trace_ids: Sequence[str]) -> Mapping[str, int]:
-        """Return the number of spans that a commit has of each trace. A commit is asked only for new traces."""
-        at = view.commit_id, view.masked
-        if self._at != at:
-            self._at, self._committed = at, {}
-        return span_counts(view.table(TABLE_TRACES.name), self._committed, trace_ids)
 
 
 class UncommittedTraces:

@@ -272,7 +272,7 @@ class CommitView:
         self._index = index
         self._searcher: Searcher | None = None
         self._columns: ColumnsInMemory = {}
-        self._span_counts: dict[str, int] = {}
+        self.span_counts: dict[str, int] = {}
         self._with_newer: WeakKeyDictionary[UncommittedRows, Searcher] = WeakKeyDictionary()
 
     def _open(self, name: str) -> Table:
@@ -389,7 +389,7 @@ class CommitView:
         if columns is None:
             return self.sql(query, newer=newer, workspace=workspace, is_bounded=True)
         pending = [str(each) for each in newer["traces"]["trace_id"].to_pylist()] if newer else []
-        replaces = any(span_counts(self._tables["traces"], self._span_counts, pending).values())
+        replaces = any(span_counts(self._tables["traces"], self.span_counts, pending).values())
         with connection([]) as db:
             for name, rows in columns.items():
                 db.register(f"stored_{name}", rows)

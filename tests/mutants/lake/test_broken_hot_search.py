@@ -198,10 +198,6 @@ MUTANTS: list[tuple[Mutation, Check]] = [
         check_lists,
     ),
     (
-        Mutation("another commit is asked for all", HotLists.committed_of, rewrite("_1 != _2", "False")),
-        check_committed,
-    ),
-    (
         Mutation(
             "a commit is asked for new traces alone",
             span_counts,

@@ -27,9 +27,6 @@ from tracelake.tracking.ingest_queue import PREFIX
 from tracelake.tracking.location import find_tracking
 from tracelake.tracking.outbox import Outbox, OutboxRow
 
-_OUTBOX_LOOK_MAX: Final = OUTBOX_ROWS
-"""Outbox rows that one poll of a pipeline returns."""
-
 INBOX: Final = "inbox"
 
 
@@ -193,7 +190,7 @@ class OutboxWatch:
         rows = self._opened(continuous=continuous)
         if rows is None:
             return []
-        at_once = _OUTBOX_LOOK_MAX + len(suspects)
+        at_once = OUTBOX_ROWS + len(suspects)
         there = rows.waiting(at_once if continuous else None)
         waiting = [
             BacklogEntry(path, row.size_bytes, row.received_ns / 1e9)
