@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing
-from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.archive.place import HotLake
 from tests.browser.conftest import serving
 from tests.browser.lake_to_look_at import HOSTILE
 from tests.browser.test_trace_page import AXE, findings, looking
 from tests.datasets.conversations import a_lake, ids, ingest, talk
-from tests.server.client import Client
-from tests.server.fake_lake import FakeLake, span_row
-from tests.server.test_guard import every_route
-from tracelake.server.app import create_app
-from tracelake.storage.local import MemoryObjectStore
-from tracelake.tracking.ingest_queue import Inbox, TrackingDoor
+from tests.server.test_pages import PAGES
 
 
 @pytest.fixture(scope="module")
@@ -75,68 +67,6 @@ def test_from_an_example_to_its_trace(page: Page, versions_site: str) -> None:
     page.locator("tbody tr", has_text="refund for a coat").locator("a[href^='/traces/']").click()
     expect(page.locator(".details h2")).to_contain_text("work")
     expect(page.locator(".details")).to_contain_text("within 30 days")
-
-
-TRACE, OTHER = f"{9:032x}", f"{1:032x}"
-PAGES = {
-    "/": "/",
-    "/overview": "/overview?service=agent",
-    "/traces": "/traces",
-    "/traces/trace_id": f"/traces/{TRACE}",
-    "/traces/trace_id/graph": f"/traces/{TRACE}/graph",
-    "/traces/trace_id/compare/other_id": f"/traces/{TRACE}/compare/{OTHER}",
-    "/sessions": "/sessions",
-    "/session": "/session?session=none",
-    "/users": "/users",
-    "/user": "/user?user=none",
-    "/search": "/search?q=refund",
-    "/versions": "/versions",
-    "/versions/merge": "/versions/merge?source=labels&into=main",
-    "/diff": "/diff?to=main",
-    "/datasets": "/datasets",
-    "/datasets/name": "/datasets/refunds",
-    "/datasets/name/diff": "/datasets/refunds/diff?from=main~1",
-    "/datasets/name/examples/example_id": f"/datasets/refunds/examples/{ids(0, 0)}",
-    "/add-to-dataset": f"/add-to-dataset?trace={TRACE}&span={1:016x}",
-    "/datasets/name/runs": "/datasets/refunds/runs",
-    "/datasets/name/runs/run": "/datasets/refunds/runs/none",
-    "/datasets/name/comparison": "/datasets/refunds/comparison?base=a&run=b",
-    "/pipeline": "/pipeline",
-    "/pipeline/prices": "/pipeline/prices",
-    "/pipeline/transaction": "/pipeline/0",
-    "/archive": "/archive",
-    "/retention": "/retention",
-    "/erasures": "/erasures",
-    "/sign-in": "/sign-in",
-}
-"""An address of each page; some show an error or that there is nothing."""
-NO_PAGES = {
-    *("/openapi.json", "/metrics", "/version", "/favicon.ico", "/static/icon.svg", "/healthz", "/readyz"),
-    *("/compare", "/traces/trace_id/details", "/traces/trace_id/image"),
-    *("/versions/revert", "/versions/cherry-pick"),
-}
-
-
-def test_the_list_of_pages_is_complete() -> None:
-    """Each route that is no document, redirect or part of a page has an address in PAGES."""
-    with closing(Inbox(MemoryObjectStore())) as inbox:
-        routes = every_route(create_app(FakeLake([span_row()]), inbox))
-    found = {path for method, path in routes if method == "GET" and not path.startswith("/api/")}
-    assert found == PAGES.keys() | NO_PAGES
-
-
-@pytest.mark.parametrize("is_damaged", [False, True])
-def test_no_page_shows_where_the_server_keeps_the_lake(tmp_path: Path, is_damaged: bool) -> None:
-    """Pages of an empty lake, and errors of one whose files are damaged, have no path of the machine."""
-    here = HotLake(tmp_path / "a lake")
-    with closing(here.tracking), closing(here.lake), closing(TrackingDoor(here.tracking)) as door:
-        client = Client(create_app(here.lake, door))
-        for file in (tmp_path / "a lake").rglob("*.json") if is_damaged else ():
-            file.write_bytes(b"x" * file.stat().st_size)
-        answers = {path: client.get(path) for path in [*PAGES.values(), "/none", "/api/v1/archive"]}
-        assert {path: each.text for path, each in answers.items() if tmp_path.name in each.text} == {}
-        for path in ("/", "/api/v1/archive"):
-            assert ("tracking.json cannot be read" in answers[path].text) == is_damaged
 
 
 def test_every_page_is_read_without_scripts(browser: Browser, versions_site: str) -> None:

@@ -6,20 +6,63 @@ import html
 import re
 from contextlib import closing
 from hashlib import sha256
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from fastapi import Request
 
+from tests.archive.place import HotLake
+from tests.datasets.conversations import ids
 from tests.server.client import Client
 from tests.server.fake_lake import FakeLake, span_row
+from tests.server.test_guard import every_route
 from tracelake import limits
 from tracelake.server.app import create_app
-from tracelake.server.routes import STATIC
+from tracelake.server.routes import STATIC, without_lake_path
 from tracelake.storage.local import MemoryObjectStore
-from tracelake.tracking.ingest_queue import Inbox
+from tracelake.tracking.ingest_queue import Inbox, TrackingDoor
 
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>"
-TRACE = f"{1:032x}"
+TRACE, TALK = f"{1:032x}", f"{9:032x}"
+PAGES = {
+    "/": "/",
+    "/overview": "/overview?service=agent",
+    "/traces": "/traces",
+    "/traces/trace_id": f"/traces/{TALK}",
+    "/traces/trace_id/graph": f"/traces/{TALK}/graph",
+    "/traces/trace_id/compare/other_id": f"/traces/{TALK}/compare/{TRACE}",
+    "/sessions": "/sessions",
+    "/session": "/session?session=none",
+    "/users": "/users",
+    "/user": "/user?user=none",
+    "/search": "/search?q=refund",
+    "/versions": "/versions",
+    "/versions/merge": "/versions/merge?source=labels&into=main",
+    "/diff": "/diff?to=main",
+    "/datasets": "/datasets",
+    "/datasets/name": "/datasets/refunds",
+    "/datasets/name/diff": "/datasets/refunds/diff?from=main~1",
+    "/datasets/name/examples/example_id": f"/datasets/refunds/examples/{ids(0, 0)}",
+    "/add-to-dataset": f"/add-to-dataset?trace={TALK}&span={1:016x}",
+    "/datasets/name/runs": "/datasets/refunds/runs",
+    "/datasets/name/runs/run": "/datasets/refunds/runs/none",
+    "/datasets/name/comparison": "/datasets/refunds/comparison?base=a&run=b",
+    "/pipeline": "/pipeline",
+    "/pipeline/prices": "/pipeline/prices",
+    "/pipeline/transaction": "/pipeline/0",
+    "/archive": "/archive",
+    "/retention": "/retention",
+    "/erasures": "/erasures",
+    "/sign-in": "/sign-in",
+}
+"""An address of each page; some show an error or that there is nothing."""
+NO_PAGES = {
+    *("/openapi.json", "/metrics", "/version", "/favicon.ico", "/static/icon.svg", "/healthz", "/readyz"),
+    *("/compare", "/traces/trace_id/details", "/traces/trace_id/image"),
+    *("/versions/revert", "/versions/cherry-pick"),
+}
 
 
 @pytest.fixture
@@ -182,3 +225,42 @@ def test_events_links_and_the_download_of_a_trace() -> None:
     assert f'<a href="/traces/{2:032x}?span={7:016x}">' in text
     assert all(word in text for word in ("reason", "retry", "key", "42"))
     assert f'href="/api/v1/traces/{TRACE}?format=otlp" download="trace-{TRACE}.json"' in text
+
+
+def test_the_list_of_pages_is_complete() -> None:
+    """Each route that is no document, redirect or part of a page has an address in PAGES."""
+    with closing(Inbox(MemoryObjectStore())) as inbox:
+        routes = every_route(create_app(FakeLake([span_row()]), inbox))
+    found = {path for method, path in routes if method == "GET" and not path.startswith("/api/")}
+    assert found == PAGES.keys() | NO_PAGES
+
+
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_no_page_shows_where_the_server_keeps_the_lake(tmp_path: Path, is_damaged: bool) -> None:
+    """Pages of an empty lake, and errors of one whose files are damaged, have no path of the machine."""
+    here = HotLake(tmp_path / "a lake")
+    with closing(here.tracking), closing(here.lake), closing(TrackingDoor(here.tracking)) as door:
+        client = Client(create_app(here.lake, door))
+        for file in (tmp_path / "a lake").rglob("*.json") if is_damaged else ():
+            file.write_bytes(b"x" * file.stat().st_size)
+        answers = {path: client.get(path) for path in [*PAGES.values(), "/none", "/api/v1/archive"]}
+        assert {path: each.text for path, each in answers.items() if tmp_path.name in each.text} == {}
+        for path in ("/", "/api/v1/archive"):
+            assert ("tracking.json cannot be read" in answers[path].text) == is_damaged
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("{lake}/tables/a.parquet is damaged", "tables/a.parquet is damaged"),
+        ("cannot write to {lake}: no space", "cannot write to the lake: no space"),
+        ("cannot read {lake}.", "cannot read the lake."),
+        ("not {lake}-2, nor {lake}.old", "not {lake}-2, nor {lake}.old"),
+    ],
+)
+def test_an_error_names_places_within_the_lake(text: str, shown: str) -> None:
+    """A message names files within the lake's folder, and never the folder, as a path or as a URL."""
+    app = SimpleNamespace(state=SimpleNamespace(lake=SimpleNamespace(url="file:///data/a%20lake")))
+    request = Request({"type": "http", "app": app})
+    for lake in ("/data/a lake", "file:///data/a%20lake"):
+        assert without_lake_path(request, text.format(lake=lake)) == shown.format(lake=lake)

@@ -7,6 +7,7 @@ all text that comes from traces.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Coroutine
 from difflib import get_close_matches
@@ -321,7 +322,12 @@ def author_of(request: Request) -> str:
 def without_lake_path(request: Request, text: str) -> str:
     """Return an error message with places relative to the lake. Clients do not see where the server keeps it."""
     url: str = request.app.state.lake.url
-    return text.replace(f"{url}/", "").replace(unquote(url.removeprefix("file://")) + "/", "")
+    shown = text
+    for place in (url, unquote(url.removeprefix("file://"))):
+        shown = shown.replace(f"{place}/", "")
+        # The folder itself, not one whose name continues it.
+        shown = re.sub(rf"{re.escape(place)}(?![\w-]|\.\w)", "the lake", shown)
+    return shown
 
 
 def error_page(request: Request, status: int, text: str) -> Response:
