@@ -315,8 +315,6 @@ def _python_tables(head: str, *, is_complete: bool) -> str:
         *((kind.__name__, kind) for kind in others if is_complete or kind.__name__ not in _COMPLETE_ONLY),
     ):
         about = f"`{kind.__name__}`: {_first_sentence(kind)}{_attributes(kind)}"
-        if not is_complete and heading.startswith("lake."):
-            about = f"Class `{kind.__name__}`."
         lines += [f"## {heading}\n", f"{about}\n"]
         if not is_complete and heading in _BRIEF:
             lines += [f"{', '.join(_names_of_calls(kind))}.\n"]

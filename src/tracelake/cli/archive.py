@@ -188,9 +188,9 @@ def _deleted(of: dict[str, Any]) -> Iterator[Renderable]:
 def delete(lake: Lake, traces: TracesArgument) -> dict[str, Any]:
     """Delete traces from the hot tier and the archive repository.
 
-    Prints the deleted traces, and those that stay because their repository cannot be opened. Tables, search index and
-    copies elsewhere keep the spans; `tracelake erase` removes them there, too. Standard error lists what was removed
-    and what stays.
+    Prints the deleted traces. Tables, search index and copies elsewhere keep the spans; `tracelake erase` removes them
+    there, too. Standard error lists the places from which the traces were removed, the places that keep copies, and
+    each trace that was not deleted, with the reason.
     """
     failed: dict[str, str] = {}
     deleted = lake.archive.delete(traces, lambda trace_id, error: failed.update({trace_id: str(error)}))

@@ -70,8 +70,9 @@ def read_span(
     workspace: str | None = None,
     kind: str | None = None,
 ) -> Row:
-    """Return a span, by default the root of its trace. If several spans have the id, the default workspace and the
-    client side come first.
+    """Return a span, by default the root of its trace.
+
+    If several spans have the id, return one of the default workspace if there is one, and of these the client's.
 
     Raises NotFoundError if the trace or span does not exist.
     """

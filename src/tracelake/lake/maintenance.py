@@ -78,7 +78,7 @@ class Maintenance:
         runner: TaskRunner | None = None,
         progress: OnProgress | None = None,
     ) -> list[CompactReport]:
-        """Rewrite each window of each table as few sorted parts. Readers and writers may continue.
+        """Rewrite each time window of each table into a few sorted parts. Readers and writers may continue.
 
         If a writer to a user's table was killed just before its commit, this commits the write first. Writers also
         compact by themselves when it is due; this call compacts everything at once. All older commits stay readable,
@@ -92,7 +92,7 @@ class Maintenance:
 
         Raises:
             RefNotFoundError: no commit matches `forget_before`.
-            UsageError: a branch or tag needs a table at an earlier time; nothing was compacted.
+            UsageError: a branch or tag needs a table as it was before `forget_before`; nothing was compacted.
             ContentionError: concurrent compactions won too many races in a row.
         """
         finish_writes(self._opened.stores)

@@ -440,8 +440,8 @@ def parse_max_bytes(payload: bytes, format: str) -> int:
 
 
 def message_tags(payload: bytes) -> int:
-    """Return an upper bound on the number of messages in a protobuf payload: the number of its bytes that may be a
-    message's tag."""
+    """Return an upper bound on the number of messages in a protobuf payload: the number of its bytes that may be the
+    field tag of a message."""
     return len(payload) - len(payload.translate(None, _MESSAGE_TAGS))
 
 

@@ -154,7 +154,7 @@ def _states_type(schema: tantivy.Schema, name: str, values: Sequence[str]) -> ta
 
 
 def leaves(node: query_parser.Node, wanted: bool = False) -> Iterator[query_parser.Clause]:
-    """Yield all clauses of a tree. With `wanted`, skip clauses in operands of NOT."""
+    """Yield all clauses of a tree. With `wanted`, skip clauses that are negated."""
     nodes: list[tuple[query_parser.Node, bool]] = [(node, True)]
     while nodes:
         inner, positive = nodes.pop()

@@ -47,10 +47,10 @@ NAMED: Final = {"service": "services", "workspace": "workspaces"}
 
 
 class PartContents(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """First and last start time of a part's spans, both inclusive, and the lower-case values of some fields.
+    """First and last start time of a part's spans, both inclusive, and its lower-case services and workspaces.
 
-    The bounds may be wider than the spans, never narrower. None stands for any value, if values are too many or too
-    long.
+    The bounds may be wider than the spans, never narrower. A field is None if its values are too many or too long; the
+    part may then have any value.
     """
 
     first_ns: int

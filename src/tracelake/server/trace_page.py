@@ -254,7 +254,7 @@ def span_details(
 ) -> dict[str, Any]:
     """Return the context of the template of a span's details.
 
-    `workspace` and `kind` are part of the address if the trace has several spans with the id.
+    `workspace` and `kind` are in the URL's query if the trace has several spans with the id.
     """
     messages = view_conversation(span, previous)
     events = [

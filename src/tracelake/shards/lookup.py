@@ -72,7 +72,7 @@ _TABLE_BYTES: Final = 2_048
 
 
 def column_cache(max_bytes: Callable[[], int] = lambda: limits.COLUMNS_CACHED_MAX_BYTES) -> Columns:
-    """Return a column cache for callers that look up the same row groups repeatedly."""
+    """Return a new cache of the columns of row groups, of at most `max_bytes()`, for repeated lookups."""
     return ByteLRU(_size, max_bytes)
 
 
