@@ -33,10 +33,11 @@ test-all: setup  ## All other tests: Spark, kills, simulations, browser, Kafka
 mutants: setup  ## Break each rule, and check that a test notices
 	$(PYTEST) tests/mutants
 
-lint: setup  ## Check style with ruff and spelling with codespell
+lint: setup  ## Check style with ruff, spelling with codespell, workflows with zizmor
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/codespell
+	.venv/bin/zizmor --offline --quiet .github/workflows
 
 types: setup  ## Check types with mypy
 	.venv/bin/mypy
