@@ -1,7 +1,8 @@
 """Pages of searches and lists: their tokens, and the SQL of a page of a list.
 
 A search continues at the commit of its first page. A page of a list begins after a row or ends before one. So rows
-that arrive later neither repeat nor hide others.
+that arrive later neither repeat nor hide others. Tokens are unsigned: a client that forges one reads what it may read
+anyway.
 """
 
 from __future__ import annotations

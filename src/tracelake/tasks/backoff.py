@@ -4,6 +4,8 @@
 damaged is skipped at once. Any other failure, such as a full disk, is not the item's fault: it ends the call, and the
 same item is retried after a pause. After repeated failures the item is skipped too, because an item that this machine
 cannot process must not block others.
+
+Libraries such as stamina repeat one call until it succeeds. Here, other items go on during a pause.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 deleted.
 
 A watch takes each new or changed file once. The glob walk is bounded, even if links form cycles or lead to the whole
-machine.
+machine. Libraries such as wcmatch walk without a bound.
 
 A directory may hold an archive repository, as MLflow 3.18 or layout `trace` of Tracelake's own archive writes it. In
 it, each trace is an uncompressed OTLP `TracesData` file at `<root>/<experiment>/traces/<trace>/artifacts/traces.pb`.
