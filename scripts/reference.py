@@ -135,7 +135,7 @@ _COMPLETE_PYTHON_HEAD: Final = f"""# Python, all signatures
 Each public call with its parameters and the type of its result, and each record with its fields.
 """
 
-_NOT_PUBLIC: Final = ("hot", "objects")
+_NOT_PUBLIC: Final = ("hot", "objects", "reads")
 """Attributes of a lake whose methods are for Tracelake itself."""
 
 _COMPLETE_ONLY: Final = ("InProcess", "TaskRunner")

@@ -14,12 +14,11 @@ from tests.tracking.requests import request, trace_id
 from tracelake import limits
 from tracelake._errors import NotFoundError
 from tracelake.lake.reads import WorkspaceLake
+from tracelake.lake.trace_details import previews_of, span_values_of
 from tracelake.lake.trace_list import (
     TraceFilter,
     column_values,
     list_traces,
-    previews_of,
-    span_values_of,
 )
 from tracelake.pipeline.continuous import InboxPipeline
 from tracelake.tables import table

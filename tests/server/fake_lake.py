@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from tracelake._errors import NotFoundError, QueryError
 from tracelake.hot.tier import HotTier, SpanPage
 from tracelake.lake.lake import Lake
-from tracelake.lake.reads import MatchingTraces
+from tracelake.lake.reads import LakeReads, MatchingTraces
 from tracelake.location import create_lake, open_location
 from tracelake.otlp.schema import SPANS_ADDED, SPANS_TABLE
 from tracelake.results import InboxInfo, IndexInfo, ReplicaInfo, Row, TableInfo, Trace
@@ -24,6 +24,7 @@ from tracelake.search.results import Hit, SearchResults
 from tracelake.search.searcher import Sort
 from tracelake.search.semantic_search import Mode
 from tracelake.tables.builtin import TRACES, TRACES_ADDED, TRACKED
+from tracelake.tables.uncommitted import FirstRows
 
 OTLP_NUMBERS = (
     "flags",
@@ -69,6 +70,27 @@ def span_row(trace: int = 1, span: int = 1, parent: int | None = None, **changed
     return row | changed
 
 
+class FakeReads(LakeReads):
+    """Reads of lists from a fake lake."""
+
+    def __init__(self, lake: FakeLake) -> None:
+        super().__init__(lake._opened, lake.hot)
+        self.lake = lake
+
+    def first_rows(self, rows: FirstRows) -> pa.Table:
+        """Return the first rows of a query."""
+        return self.lake.select(str(rows))[0]
+
+    def spans_of(self, trace_ids: Sequence[str], columns: Sequence[str]) -> pa.Table | None:
+        """Return columns of the spans of traces."""
+        (rows,) = self.lake.select(f"SELECT {', '.join(columns)} FROM spans")
+        return (
+            rows.filter(pc.is_in(rows["trace_id"], pa.array(trace_ids, pa.string())))
+            if self.lake.looks_up
+            else None
+        )
+
+
 class FakeLake(Lake):
     """A fake lake with these spans, and branches without tables."""
 
@@ -78,6 +100,9 @@ class FakeLake(Lake):
         create_lake(place, None, 1)
         super().__init__(open_location(place, None))
         self.hot = FakeHotTier(self)
+        self.reads = FakeReads(self)
+        self.looks_up = True
+        """Whether the spans of traces are looked up."""
         self._traces: dict[str, Trace] = {}
         self.add(spans)
 

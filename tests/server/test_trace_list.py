@@ -14,7 +14,8 @@ import pytest
 from tests.server.client import Client
 from tests.server.fake_lake import FakeLake, span_row
 from tracelake.lake import trace_list
-from tracelake.lake.trace_list import TraceFilter, list_traces, previews_of, span_values_of
+from tracelake.lake.trace_details import previews_of, span_values_of
+from tracelake.lake.trace_list import TraceFilter, list_traces
 from tracelake.otlp.conventions import SpanType
 from tracelake.server.app import create_app
 from tracelake.server.trace_page import TYPE_LABELS
@@ -194,7 +195,10 @@ def test_hostile_costs_are_sorted(cost: float | None) -> None:
 def test_models_and_types_are_bounded() -> None:
     """The list shows only a few models of a trace, and cuts their names."""
     lake = FakeLake([span_row(1, number, model=f"{number:03d}{'x' * 5_000}") for number in range(1, 50)])
-    (values,) = span_values_of(lake, list_traces(lake, TraceFilter()).traces).values()
+    traces = list_traces(lake, TraceFilter()).traces
+    (values,) = span_values_of(lake, traces).values()
+    lake.looks_up = False
+    assert [values] == [*span_values_of(lake, traces).values()]
     assert len(values["models"]) == 4
     assert max(map(len, values["models"])) <= 500
     assert values["types"] == []
@@ -265,7 +269,10 @@ def test_previews_come_from_the_first_span_that_has_them() -> None:
             span_row(4, 2, output="of the second root"),
         ]
     )
-    texts = previews_of(lake, list_traces(lake, TraceFilter()).traces)
+    traces = list_traces(lake, TraceFilter()).traces
+    texts, values = previews_of(lake, traces), span_values_of(lake, traces)
+    lake.looks_up = False
+    assert (texts, values) == (previews_of(lake, traces), span_values_of(lake, traces))
     assert {int(trace_id, 16): (each["input"], each["output"]) for trace_id, each in texts.items()} == {
         1: ("asked", "last answer"),
         2: ("prompt", "rows"),

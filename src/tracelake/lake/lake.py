@@ -82,7 +82,7 @@ class Lake:
         """Return the place of the lake, without a password."""
         return f"Lake({self.place!r})"
 
-    _INTERNAL = ("config", "hot", "inbox", "objects", "place", "select", "statistics")
+    _INTERNAL = ("config", "hot", "inbox", "objects", "place", "reads", "select", "statistics")
     __dir__ = partialmethod(results.public_names, *_INTERNAL)
 
     def __enter__(self) -> Lake:
@@ -209,7 +209,8 @@ class Lake:
         return Audit(lambda: self._opened.key_value)
 
     @_Component
-    def _reads(self) -> LakeReads:
+    def reads(self) -> LakeReads:
+        """Reads for pages and lists."""
         from tracelake.lake.reads import LakeReads
 
         return LakeReads(self._opened, self.hot)
@@ -345,7 +346,7 @@ class Lake:
             uncommitted: at `main`, include the newest uncommitted traces of the hot tier. If some are unreadable, the
                 table's metadata `tracelake.not_listed` reports it.
         """
-        return self._reads.sql(query, at, uncommitted, allow_files)
+        return self.reads.sql(query, at, uncommitted, allow_files)
 
     def select(self, *queries: str, traces: Collection[str] = ()) -> list[pa.Table]:
         """Run SELECTs over `spans` and `traces` at one commit, with the newest uncommitted traces.
@@ -353,20 +354,20 @@ class Lake:
         Unlike `sql`, it runs them in this process, so the queries must come from trusted code. Name the few `traces`
         of which they read rows, if any. Raises QueryError if DuckDB refuses one.
         """
-        return self._reads.select(*queries, traces=traces)
+        return self.reads.select(*queries, traces=traces)
 
     def statistics(
         self, key: Hashable, read: Callable[[], ResultT], now: Callable[[], ResultT] | None = None
     ) -> ResultT:
         """Return the result of `read` or, in a large lake, one up to a minute old. `now` is called if it waits."""
-        return self._reads.statistics(key, read, now)
+        return self.reads.statistics(key, read, now)
 
     def traces_matching(self, query: str, limit: int) -> MatchingTraces:
         """Return the traces of spans that match a query, as `tracelake.lake.reads.MatchingTraces`.
 
         It reads the newest `limit` matching spans. Raises QueryError if the query does not parse.
         """
-        return self._reads.traces_matching(query, limit)
+        return self.reads.traces_matching(query, limit)
 
     def search(
         self,
@@ -406,11 +407,11 @@ class Lake:
         from tracelake.search.searcher import SearchRequest
 
         request = SearchRequest(query, where, limit, service, mode, vector, sort, facets, page, now)
-        return self._reads.search(request, at)
+        return self.reads.search(request, at)
 
     def completions(self, typed: str, at: str = MAIN) -> list[str]:
         """Return completions of a partly typed query: fields, attributes, and their values."""
-        return self._reads.completions(typed, at)
+        return self.reads.completions(typed, at)
 
     def within(self, workspace: str) -> WorkspaceLake:
         """Return a view of one workspace, to read and annotate. It hides all other workspaces."""

@@ -10,12 +10,13 @@ import time
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from hashlib import sha256
 from typing import Any, Final, NoReturn, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tracelake._errors import ForbiddenError
+from tracelake._errors import ForbiddenError, LimitError
 from tracelake.access.audit import Audit
 from tracelake.context import LakeContext
 from tracelake.hot.rows import HotList
@@ -23,15 +24,24 @@ from tracelake.hot.search import BothTiersSearch
 from tracelake.hot.tier import HotTier, SpanPage
 from tracelake.lake.annotations import LakeAnnotations, annotations_of
 from tracelake.limits import SEARCH_HITS_DEFAULT
+from tracelake.otlp.schema import SPANS
 from tracelake.results import Trace, public_names
 from tracelake.search.analyzers import Analyzer
 from tracelake.search.prefilter import Prefilter, prefilter_of
 from tracelake.search.results import SearchResults
 from tracelake.search.searcher import SearchRequest, Sort
 from tracelake.search.semantic_search import Mode
-from tracelake.tables.builtin import TABLE_SPANS, TRACKED, workspace_token
+from tracelake.tables.builtin import (
+    TABLE_SPANS,
+    TABLE_TRACES,
+    TRACKED,
+    in_workspace,
+    without_traces,
+    workspace_token,
+)
 from tracelake.tables.page_tokens import name_of_search, read_token
-from tracelake.tables.uncommitted import UncommittedRows
+from tracelake.tables.table import LOOKED_UP_ROWS_MAX_BYTES, LOOKED_UP_TRACES_MAX, span_counts
+from tracelake.tables.uncommitted import FirstRows, UncommittedRows
 from tracelake.tables.view import CommitView
 from tracelake.tracking.mlflow_search import FoundTraces
 from tracelake.versions.branch_store import MAIN
@@ -39,6 +49,8 @@ from tracelake.versions.branch_store import MAIN
 NOT_LISTED: Final = b"tracelake.not_listed"
 """Key of a table's metadata that describes uncommitted spans missing from the table."""
 ResultT = TypeVar("ResultT")
+_REPLACED_STEP: Final = 64
+"""Rounds the number of replaced rows in a cached query."""
 _REUSED_SPANS_MIN: Final = 200_000
 """Spans of a lake from which on statistics are reused: fewer are counted in less time than a page is drawn."""
 
@@ -115,33 +127,65 @@ class LakeReads:
         table = self._opened.read(
             at, lambda view: view.sql(query, allow_files, newer.tables, self._workspace)
         )
-        if newer.not_listed is None:
-            return table
-        return table.replace_schema_metadata({NOT_LISTED: newer.not_listed.encode()})
+        return _with_note(table, newer)
 
     def select(self, *queries: str, traces: Collection[str] = ()) -> list[pa.Table]:
         """See `Lake.select`."""
         newer = self._hot.newer()
         if traces and not _has_any(newer, traces):
             newer = replace(newer, tables={})
+        tables = self._opened.read(
+            MAIN, lambda view: [self._select(view, query, newer, traces) for query in queries]
+        )
+        return [_with_note(table, newer) for table in tables]
 
-        def select(view: CommitView, query: str) -> pa.Table:
-            # Rows of the tracking store change without a commit.
-            if newer.tables or any(name in query for name in TRACKED):
-                return view.select(query, newer.tables, self._workspace, traces)
-            # A commit never changes, and neither does the set of traces that an erasure hides from it.
-            key = (view.commit_id, view.masked, self._workspace, query)
-            table = self._opened.selected.get(key)
-            if table is None:
-                table = view.select(query, None, self._workspace, traces)
-                self._opened.selected.put(key, table)
-            return table
+    def _select(self, view: CommitView, query: str, newer: HotList, traces: Collection[str] = ()) -> pa.Table:
+        # Rows of the tracking store change without a commit.
+        if newer.tables or any(name in query for name in TRACKED):
+            return view.select(query, newer.tables, self._workspace, traces)
+        # A commit never changes, and neither does the set of traces that an erasure hides from it.
+        key = (view.commit_id, view.masked, self._workspace, sha256(query.encode()).digest())
+        table = self._opened.selected.get(key)
+        if table is None:
+            table = view.select(query, None, self._workspace, traces)
+            self._opened.selected.put(key, table)
+        return table
 
-        tables = self._opened.read(MAIN, lambda view: [select(view, query) for query in queries])
-        if newer.not_listed is None:
-            return tables
-        metadata = {NOT_LISTED: newer.not_listed.encode()}
-        return [table.replace_schema_metadata(metadata) for table in tables]
+    def first_rows(self, rows: FirstRows) -> pa.Table:
+        """Return the first rows of a query over `traces`, as `select`. Those of the commit are cached."""
+        newer = self._hot.newer()
+
+        def read(view: CommitView) -> pa.Table:
+            if not newer.tables or rows.offset or self._workspace is not None:
+                return self._select(view, str(rows), newer)
+            pending = [str(each) for each in newer.tables[TABLE_TRACES.name]["trace_id"].to_pylist()]
+            counts = span_counts(view.table(TABLE_TRACES.name), view.span_counts, pending)
+            replaced = [trace_id for trace_id in counts if counts[trace_id]]
+            # The commit's rows of these traces are dropped, so as many more are read. The number is rounded up, so
+            # that most lists of a commit read the same.
+            room = -(-len(replaced) // _REPLACED_STEP) * _REPLACED_STEP
+            committed = self._select(view, str(replace(rows, limit=rows.limit + room)), HotList())
+            return rows.merged(without_traces(committed, replaced), newer.tables)
+
+        return _with_note(self._opened.read(MAIN, read), newer)
+
+    def spans_of(self, trace_ids: Sequence[str], columns: Sequence[str]) -> pa.Table | None:
+        """Return columns of the spans of a few traces; None for many traces or much memory."""
+        if len(trace_ids) > LOOKED_UP_TRACES_MAX:
+            return None
+        newer = self._hot.newer().tables.get(TABLE_SPANS.name)
+        pending = (newer or SPANS.empty_table()).select(columns)
+        pending = pending.filter(pc.is_in(pending["trace_id"], pa.array(trace_ids, pa.string())))
+        committed = sorted({*trace_ids} - {*pending["trace_id"].to_pylist()})
+
+        def read(view: CommitView) -> pa.Table:
+            return view.table(TABLE_SPANS.name).lookup(committed, columns, LOOKED_UP_ROWS_MAX_BYTES)
+
+        try:
+            rows = self._opened.read(MAIN, read)
+        except LimitError:
+            return None
+        return in_workspace(pa.concat_tables([rows, pending], promote_options="permissive"), self._workspace)
 
     def statistics(
         self, key: Hashable, read: Callable[[], ResultT], now: Callable[[], ResultT] | None = None
@@ -166,6 +210,13 @@ class LakeReads:
 
         results = self._hot.search(None, self._both_tiers(name, search, query, None, now_ns))
         return MatchingTraces(tuple(dict.fromkeys(ids[:limit])), len(ids) > limit, results.not_searched)
+
+
+def _with_note(table: pa.Table, newer: HotList) -> pa.Table:
+    """Return a table whose metadata describes uncommitted spans that it lacks."""
+    if newer.not_listed is None:
+        return table
+    return table.replace_schema_metadata({NOT_LISTED: newer.not_listed.encode()})
 
 
 def _has_any(newer: HotList, trace_ids: Collection[str]) -> bool:
@@ -215,7 +266,7 @@ class WorkspaceLake:
     def __init__(self, opened: LakeContext, hot: HotTier, workspace: str) -> None:
         self._opened = opened
         self._all_hot = hot
-        self._reads = LakeReads(opened, hot, workspace)
+        self.reads = LakeReads(opened, hot, workspace)
         self.workspace = workspace
         self.hot = WorkspaceHot(hot, workspace)
         self.audit = Audit(lambda: opened.key_value, workspace)
@@ -251,30 +302,30 @@ class WorkspaceLake:
     ) -> SearchResults:
         """Return a page of the workspace's matching spans. See `Lake.search`."""
         request = SearchRequest(query, where, limit, service, mode, vector, sort, facets, page, now)
-        return self._reads.search(request, at)
+        return self.reads.search(request, at)
 
     def completions(self, typed: str, at: str = MAIN) -> list[str]:
         """Return completions from the workspace. See `Lake.completions`."""
-        return self._reads.completions(typed, at)
+        return self.reads.completions(typed, at)
 
     def sql(self, query: str, at: str = MAIN, *, uncommitted: bool = False) -> pa.Table:
         """Run a DuckDB query over the workspace's rows of `spans` and `traces`. Raises QueryError if DuckDB refuses the
         query."""
-        return self._reads.sql(query, at, uncommitted)
+        return self.reads.sql(query, at, uncommitted)
 
     def select(self, *queries: str, traces: Collection[str] = ()) -> list[pa.Table]:
         """Run SELECTs over the workspace's rows. See `Lake.select`."""
-        return self._reads.select(*queries, traces=traces)
+        return self.reads.select(*queries, traces=traces)
 
     def statistics(
         self, key: Hashable, read: Callable[[], ResultT], now: Callable[[], ResultT] | None = None
     ) -> ResultT:
         """Return statistics of the workspace. See `Lake.statistics`."""
-        return self._reads.statistics(key, read, now)
+        return self.reads.statistics(key, read, now)
 
     def traces_matching(self, query: str, limit: int) -> MatchingTraces:
         """Return the workspace's traces with a span that matches a query. See `Lake.traces_matching`."""
-        return self._reads.traces_matching(query, limit)
+        return self.reads.traces_matching(query, limit)
 
     def trace(self, trace_id: str, *, tiers: bool = False) -> Trace:
         """Return the workspace's spans of a trace, by its id or a unique prefix of it. With `tiers`, each span names

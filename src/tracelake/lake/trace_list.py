@@ -20,10 +20,10 @@ from tracelake import limits
 from tracelake._errors import QueryError, UsageError
 from tracelake.lake.lake import Lake
 from tracelake.lake.reads import NOT_LISTED
-from tracelake.otlp.content import preview
 from tracelake.results import Row
 from tracelake.search.query_values import nanoseconds, period
 from tracelake.tables.page_tokens import Keyset, name_of_search
+from tracelake.tables.uncommitted import FirstRows
 
 Order: TypeAlias = Literal["newest", "oldest", "longest", "errors", "tokens", "spans", "cost"]
 # Clients choose both numbers, and the sum may overflow 64 bits.
@@ -46,11 +46,6 @@ TRACE_COLUMNS = (
 )
 BUCKETS: Final = 60
 """Intervals of a chart."""
-_PREVIEW_BYTES: Final = 8 * 1024 * 1024
-"""Input and output texts that one page of the list reads; longer texts are cut before they are read."""
-_VALUES_SHOWN: Final = 4
-"""Models or types of the spans of a trace that a list shows."""
-_HOUR_NS: Final = 3_600_000_000_000
 _INT64_MAX: Final = (1 << 63) - 1
 _SHOWN_AGE_NS: Final = 3_000_000_000
 """Age from which on a page names the time of its statistics."""
@@ -212,12 +207,12 @@ def list_traces(lake: Lake, wanted: TraceFilter, *, with_activity: bool = False)
     keyset = Keyset.read(KEYS[wanted.order], "trace_id", name, wanted.page)
     conditions, notes = conditions_of(lake, wanted, keyset.now_ns)
     query = (
-        f"SELECT {TRACE_COLUMNS}, {keyset.selected} FROM traces {where_of([*conditions, *keyset.conditions])} "
-        f"ORDER BY {keyset.order} LIMIT {wanted.limit + 1:d} OFFSET {wanted.offset:d}"
+        f"SELECT {TRACE_COLUMNS}, {keyset.selected} FROM traces {where_of([*conditions, *keyset.conditions])}"
     )
     range_ns = range_of(wanted, keyset.now_ns)
     counting = activity_sql(where_of(conditions), range_ns) if with_activity else None
-    table, activity = _with_activity(lake, query, counting, ("traces", _filter_key(wanted)))
+    rows = FirstRows(query, keyset.order, wanted.limit + 1, wanted.offset)
+    table, activity = _with_activity(lake, rows, counting, ("traces", _filter_key(wanted)))
     page = keyset.page(table.to_pylist(), wanted.limit)
     return TracePage(
         [{key: cut(value) for key, value in row.items()} for row in page.rows],
@@ -235,21 +230,23 @@ def _filter_key(wanted: TraceFilter) -> TraceFilter:
 
 
 def _with_activity(
-    lake: Lake, query: str, counting: str | None, key: Hashable
+    lake: Lake, query: FirstRows | str, counting: str | None, key: Hashable
 ) -> tuple[pa.Table, Activity | None]:
     """Return the rows of a query and the activity by the SQL `counting`, both of one commit. In a large lake, the
     activity may be an earlier one with this key."""
-    if counting is None:
-        return lake.select(query)[0], None
     rows = None
 
     def with_rows() -> Activity | None:
         nonlocal rows
-        rows, counted = lake.select(query, counting)
+        rows, counted = lake.select(str(query), counting or "")
         return read_activity(counted)
 
-    activity = lake.statistics(key, lambda: read_activity(*lake.select(counting)), with_rows)
-    return lake.select(query)[0] if rows is None else rows, activity
+    activity = None
+    if counting is not None:
+        activity = lake.statistics(key, lambda: read_activity(*lake.select(counting)), with_rows)
+    if rows is None:
+        rows = lake.select(query)[0] if isinstance(query, str) else lake.reads.first_rows(query)
+    return rows, activity
 
 
 def not_listed(table: pa.Table) -> list[str]:
@@ -289,11 +286,11 @@ def conditions_of(lake: Lake, wanted: TraceFilter, now_ns: int) -> tuple[list[st
     if end_ns is not None:
         conditions.append(f"start_ns <= {end_ns}")
     if wanted.tags:
-        conditions.append(_among(lake.annotations.traces_with(dict(wanted.tags))))
+        conditions.append(among(lake.annotations.traces_with(dict(wanted.tags))))
     if not wanted.query or wanted.query.strip() in ("", "*"):
         return conditions, []
     ids, notes = _matching(lake, wanted.query, start_ns)
-    return [*conditions, _among(ids)], notes
+    return [*conditions, among(ids)], notes
 
 
 def where_of(conditions: Sequence[str]) -> str:
@@ -301,7 +298,8 @@ def where_of(conditions: Sequence[str]) -> str:
     return f"WHERE {' AND '.join(conditions)}" if conditions else ""
 
 
-def _among(trace_ids: Sequence[str]) -> str:
+def among(trace_ids: Sequence[str]) -> str:
+    """Return the SQL condition for rows of these traces."""
     ids = ", ".join(map(literal, trace_ids))
     return f"trace_id IN ({ids})" if ids else "false"
 
@@ -385,61 +383,6 @@ def column_values(lake: Lake, column: str) -> list[str]:
         return [cut(str(value)) for value in table.column(0).to_pylist()]
 
     return lake.statistics(query, read)
-
-
-def previews_of(lake: Lake, traces: Sequence[Row]) -> dict[str, dict[str, str | None]]:
-    """Return the beginnings of input and output of traces, by trace id.
-
-    They are those of the root. If it lacks one, the input is that of the first span that has one, and the output that
-    of the last; model calls, agents and chains come before other spans.
-    """
-    if not traces:
-        return {}
-    room = _PREVIEW_BYTES // len(traces)
-    first_ns, last_ns = min(row["start_ns"] for row in traces), max(row["end_ns"] for row in traces)
-    below_root = (
-        "CASE WHEN parent_span_id IS NULL THEN 0 WHEN type IN ('llm', 'agent', 'chain') THEN 1 ELSE 2 END"
-    )
-    # The complement of a time orders as its negative does, and cannot overflow.
-    times = {"input": "start_ns", "output": f"CASE {below_root} WHEN 0 THEN start_ns ELSE ~end_ns END"}
-    texts = ", ".join(
-        f"arg_min(CASE WHEN strlen({name}) <= {room} THEN {name} ELSE left({name}, {limits.LIST_TEXT_MAX_CHARS}) END, "
-        f"ROW({below_root}, {time}, span_id, workspace, kind)) FILTER ({name} <> '') AS {name}"
-        for name, time in times.items()
-    )
-    (table,) = lake.select(
-        f"SELECT trace_id, {texts} FROM spans WHERE {_among([row['trace_id'] for row in traces])} "
-        f"AND start_ns BETWEEN {first_ns} AND {max(first_ns, last_ns)} GROUP BY trace_id",
-        traces=[row["trace_id"] for row in traces],
-    )
-    return {
-        row["trace_id"]: {
-            "input": cut(preview(row["input"])),
-            "output": cut(preview(row["output"], output=True)),
-        }
-        for row in table.to_pylist()
-    }
-
-
-def span_values_of(lake: Lake, traces: Sequence[Row]) -> dict[str, dict[str, list[str]]]:
-    """Return the models and types of the spans of traces, by trace id: of each, the first few in alphabetical order."""
-    if not traces:
-        return {}
-    first_ns, last_ns = min(row["start_ns"] for row in traces), max(row["end_ns"] for row in traces)
-    values = ", ".join(
-        f"list_sort(list(DISTINCT left({column}, {limits.LIST_TEXT_MAX_CHARS})) FILTER ({column} IS NOT NULL))"
-        f"[1:{_VALUES_SHOWN}] AS {column}s"
-        for column in ("model", "type")
-    )
-    (table,) = lake.select(
-        f"SELECT trace_id, {values} FROM spans WHERE {_among([row['trace_id'] for row in traces])} "
-        f"AND start_ns BETWEEN {first_ns} AND {max(first_ns, last_ns)} GROUP BY trace_id",
-        traces=[row["trace_id"] for row in traces],
-    )
-    return {
-        row.pop("trace_id"): {name: row[name] or [] for name in ("models", "types")}
-        for row in table.to_pylist()
-    }
 
 
 _ROWS: Final = 10
@@ -651,13 +594,3 @@ def list_groups(
         page.previous_page,
         activity,
     )
-
-
-def first_inputs(lake: Lake, groups: Sequence[Row]) -> dict[str, str | None]:
-    """Return the beginning of the input of the first trace of each session, by trace id."""
-    # The end of these traces is not known here: an input comes within their first hour.
-    firsts = [
-        {"trace_id": row["first_trace_id"], "start_ns": row["first_ns"], "end_ns": row["first_ns"] + _HOUR_NS}
-        for row in groups
-    ]
-    return {trace_id: texts["input"] for trace_id, texts in previews_of(lake, firsts).items()}

@@ -17,6 +17,7 @@ from tracelake import limits
 from tracelake._errors import UsageError
 from tracelake.hot.tier import shared_lists
 from tracelake.lake.lake import Lake
+from tracelake.lake.trace_details import first_inputs, previews_of, read_spans, span_values_of
 from tracelake.lake.trace_list import (
     GroupedBy,
     GroupOrder,
@@ -26,13 +27,10 @@ from tracelake.lake.trace_list import (
     TraceFilter,
     TracePage,
     column_values,
-    first_inputs,
     list_groups,
     list_traces,
     literal,
-    previews_of,
     read_overview,
-    span_values_of,
 )
 from tracelake.results import Row
 from tracelake.search.query_parser import clause_of, written
@@ -126,8 +124,9 @@ def traces(
     page = list_traces(lake, wanted)
     bounds = {"limit": wanted.limit, "offset": wanted.offset}
     pages = {"next_page": page.next_page, "previous_page": page.previous_page}
-    texts = previews_of(lake, page.traces) if previews else {}
-    of_spans = span_values_of(lake, page.traces) if values else {}
+    spans = read_spans(lake, page.traces) if previews and values else None
+    texts = previews_of(lake, page.traces, spans) if previews else {}
+    of_spans = span_values_of(lake, page.traces, spans) if values else {}
     rows = [
         {**row, **texts.get(row["trace_id"], {}), **of_spans.get(row["trace_id"], {})} for row in page.traces
     ]
@@ -213,7 +212,8 @@ def _show_list(
     parameters = request.query_params
     shown = columns or _COLUMNS_DEFAULT
     has_values = "models" in shown or "types" in shown
-    values = span_values_of(lake, listing.traces) if has_values else {}
+    spans = read_spans(lake, listing.traces) if has_values or "previews" in shown else None
+    values = span_values_of(lake, listing.traces, spans) if has_values else {}
     if not columns:
         shown = tuple(name for name in shown if _has_content(name, listing.traces, values))
     ids = [row["trace_id"] for row in listing.traces]
@@ -227,7 +227,7 @@ def _show_list(
         values=values,
         types=TYPE_LABELS,
         tags=shown_tags(lake, ids) if "tags" in shown else {},
-        previews=previews_of(lake, listing.traces) if "previews" in shown else {},
+        previews=previews_of(lake, listing.traces, spans) if "previews" in shown else {},
         assessments=listed_assessments(lake, ids),
         not_listed=listing.not_listed,
         wanted=wanted,

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 _LONG_TEXTS: Final = ("input", "output")
 LOOKED_UP_TRACES_MAX: Final = 64
 """Traces whose rows are looked up without a query."""
-_LOOKED_UP_ROWS_MAX_BYTES: Final = 8 * MIB
+LOOKED_UP_ROWS_MAX_BYTES: Final = 8 * MIB
 """Columns of the rows of such traces."""
 
 
@@ -381,7 +381,7 @@ def _columns_of_traces(
     for table in tables:
         fields = [name for name in table.schema.names if name in names or name == "trace_id"]
         try:
-            columns[table.name] = table.lookup([*trace_ids], fields, _LOOKED_UP_ROWS_MAX_BYTES)
+            columns[table.name] = table.lookup([*trace_ids], fields, LOOKED_UP_ROWS_MAX_BYTES)
         except LimitError:
             return None
     return columns

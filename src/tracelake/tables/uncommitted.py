@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -83,6 +83,29 @@ def with_newer_sql(name: str, rows: str, *, replaces: bool = True) -> str:
     `replaces`, the table has none of these traces, so its rows are not compared."""
     older = f"anti join newer_{name} using (trace_id)" if replaces else ""
     return f"select * from ({rows}) {older} union all by name select * from newer_{name}"
+
+
+@dataclass(frozen=True, slots=True)
+class FirstRows:
+    """The first rows of a query in an order of its columns."""
+
+    query: str
+    order: str
+    limit: int
+    offset: int = 0
+
+    def __str__(self) -> str:
+        """Return the SQL."""
+        return f"{self.query} ORDER BY {self.order} LIMIT {self.limit:d} OFFSET {self.offset:d}"
+
+    def merged(self, committed: pa.Table, newer: Mapping[str, pa.Table]) -> pa.Table:
+        """Return the first of committed rows, which are a result of the query, and of its rows in uncommitted
+        tables."""
+        both = f"SELECT * FROM (SELECT * FROM committed UNION ALL BY NAME {self.query})"
+        # To register the columns of spans takes as long as the rest.
+        tables = {name: rows for name, rows in newer.items() if name in self.query}
+        with rows_of(str(replace(self, query=both)), tables={**tables, "committed": committed}) as reader:
+            return reader.read_all()
 
 
 def texts_of(

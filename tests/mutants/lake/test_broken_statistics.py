@@ -8,11 +8,12 @@ from unittest import mock
 import pytest
 
 import tracelake
-from tests.lake import test_statistics
+from tests.lake import test_first_rows, test_statistics
 from tests.lake.test_statistics import Clock
 from tests.mutants.mutation import Mutation, assert_caught, drop, rewrite, rule_of
 from tracelake.lake.reads import LakeReads
 from tracelake.pipeline.continuous import InboxPipeline
+from tracelake.tables.builtin import without_traces
 from tracelake.tables.result_cache import ResultCache
 from tracelake.tables.table import span_counts
 from tracelake.tables.view import CommitView
@@ -110,3 +111,25 @@ def test_rows_in_both_tiers(
     """A list that counts a span of both tiers twice is caught."""
     check = test_statistics.test_spans_of_both_tiers_count_once
     assert_caught(broken, lambda: check(lake, store, pipeline))
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        Mutation("replaced rows are dropped", without_traces, rewrite("_1 or _2", "True")),
+        Mutation("another commit is read", LakeReads._select, rewrite("(_1, _2, _3, _4)", "(_2, _3, _4)")),
+    ],
+    ids=rule_of,
+)
+def test_first_rows_of_both_tiers(
+    broken: Mutation, lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline
+) -> None:
+    """A list with an earlier row of a trace, or of an earlier commit, is caught."""
+    assert_caught(broken, lambda: test_first_rows.check_both_tiers(lake, store, pipeline))
+
+
+def test_rows_that_are_replaced(lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline) -> None:
+    """A list that lacks the committed rows after replaced ones is caught."""
+    broken = Mutation("replaced rows make room", LakeReads.first_rows, rewrite("_1 + _2", "_1"))
+    check = test_first_rows.test_rows_that_are_replaced_leave_no_gap
+    assert_caught(broken, lambda: check(lake, store, pipeline, 64))
