@@ -9,8 +9,9 @@ import pytest
 import tracelake
 from tests.lake.test_session_lists import turn
 from tests.lake.test_usage import hot
+from tests.pipeline.spans import a_span
 from tracelake.lake import reads
-from tracelake.lake.trace_list import KEYS, TraceFilter, list_traces
+from tracelake.lake.trace_list import KEYS, TraceFilter, list_groups, list_traces
 from tracelake.pipeline.continuous import InboxPipeline
 from tracelake.results import Row
 from tracelake.tables.view import CommitView
@@ -91,3 +92,29 @@ def test_rows_that_are_replaced_leave_no_gap(
     with mock.patch.object(reads, "_REPLACED_STEP", step):
         rows = list_traces(lake, TraceFilter(limit=2)).traces
     assert [int(row["trace_id"], 16) for row in rows] == [4, 3]
+
+
+def check_groups(lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline) -> None:
+    """Sessions are counted again for uncommitted traces that are in one, and only for these."""
+
+    def sessions() -> dict[str, int]:
+        page = list_groups(lake, "session", TraceFilter())
+        return {row["session_id"]: row["span_count"] for row in page.groups}
+
+    store.write([hot(turn(1, "chat", "ada"), turn(2, "other", "ada"))])
+    assert pipeline.run_once() is not None
+    select = CommitView.select
+    with mock.patch.object(CommitView, "select", autospec=True, side_effect=select) as selected:
+        for number in (3, 4):
+            store.write([hot(a_span(number, 0, start=number))])
+            assert sessions() == {"chat": 1, "other": 1}
+        assert selected.call_count == 1
+    store.write([hot(turn(5, "new", "ada"), {**turn(1, "chat", "ada"), "spanId": f"{9:016x}"})])
+    assert sessions() == {"chat": 2, "other": 1, "new": 1}
+
+
+def test_sessions_are_counted_again_if_uncommitted_traces_are_in_one(
+    lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline
+) -> None:
+    """See `check_groups`."""
+    check_groups(lake, store, pipeline)

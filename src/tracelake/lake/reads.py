@@ -161,6 +161,9 @@ class LakeReads:
             pending = [str(each) for each in newer.tables[TABLE_TRACES.name]["trace_id"].to_pylist()]
             counts = span_counts(view.table(TABLE_TRACES.name), view.span_counts, pending)
             replaced = [trace_id for trace_id in counts if counts[trace_id]]
+            if rows.grouped_by is not None:
+                of_groups = pc.any(pc.is_valid(newer.tables[TABLE_TRACES.name][rows.grouped_by])).as_py()
+                return self._select(view, str(rows), newer if replaced or of_groups else HotList())
             # The commit's rows of these traces are dropped, so as many more are read. The number is rounded up, so
             # that most lists of a commit read the same.
             room = -(-len(replaced) // _REPLACED_STEP) * _REPLACED_STEP

@@ -230,7 +230,7 @@ def _filter_key(wanted: TraceFilter) -> TraceFilter:
 
 
 def _with_activity(
-    lake: Lake, query: FirstRows | str, counting: str | None, key: Hashable
+    lake: Lake, query: FirstRows, counting: str | None, key: Hashable
 ) -> tuple[pa.Table, Activity | None]:
     """Return the rows of a query and the activity by the SQL `counting`, both of one commit. In a large lake, the
     activity may be an earlier one with this key."""
@@ -244,9 +244,7 @@ def _with_activity(
     activity = None
     if counting is not None:
         activity = lake.statistics(key, lambda: read_activity(*lake.select(counting)), with_rows)
-    if rows is None:
-        rows = lake.select(query)[0] if isinstance(query, str) else lake.reads.first_rows(query)
-    return rows, activity
+    return lake.reads.first_rows(query) if rows is None else rows, activity
 
 
 def not_listed(table: pa.Table) -> list[str]:
@@ -573,10 +571,11 @@ def list_groups(
             FROM traces {where} GROUP BY {column}
         )
         SELECT * REPLACE (left(id, {shown}) AS id, left(other, {shown}) AS other), {keyset.selected}
-        FROM grouped {where_of(keyset.conditions)} ORDER BY {keyset.order} LIMIT {wanted.limit + 1:d}"""
+        FROM grouped {where_of(keyset.conditions)}"""
     range_ns = range_of(wanted, keyset.now_ns)
     counting = activity_sql(where, range_ns) if with_activity else None
-    table, activity = _with_activity(lake, query, counting, (by, _filter_key(wanted)))
+    rows = FirstRows(query, keyset.order, wanted.limit + 1, grouped_by=column)
+    table, activity = _with_activity(lake, rows, counting, (by, _filter_key(wanted)))
     page = keyset.page(table.to_pylist(), wanted.limit)
     names = (
         {"others": "users", "other": "user_id", "id": "session_id"}

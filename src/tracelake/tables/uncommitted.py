@@ -93,6 +93,8 @@ class FirstRows:
     order: str
     limit: int
     offset: int = 0
+    grouped_by: str | None = None
+    """The column of `traces` by which rows are grouped, if they are. A trace without a value is in no group."""
 
     def __str__(self) -> str:
         """Return the SQL."""

@@ -133,3 +133,13 @@ def test_rows_that_are_replaced(lake: tracelake.Lake, store: TrackingStore, pipe
     broken = Mutation("replaced rows make room", LakeReads.first_rows, rewrite("_1 + _2", "_1"))
     check = test_first_rows.test_rows_that_are_replaced_leave_no_gap
     assert_caught(broken, lambda: check(lake, store, pipeline, 64))
+
+
+@pytest.mark.parametrize("replacement", ["_1", "_2"])
+def test_sessions_of_uncommitted_traces(
+    replacement: str, lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline
+) -> None:
+    """A list of sessions that always counts again, or never, is caught."""
+    edit = rewrite("_1 if _3 or _4 else _2", replacement)
+    broken = Mutation("sessions are counted again", LakeReads.first_rows, edit)
+    assert_caught(broken, lambda: test_first_rows.check_groups(lake, store, pipeline))
