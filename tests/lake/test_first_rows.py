@@ -10,6 +10,7 @@ import tracelake
 from tests.lake.test_session_lists import turn
 from tests.lake.test_usage import hot
 from tests.pipeline.spans import a_span
+from tracelake._errors import QueryError
 from tracelake.lake import reads
 from tracelake.lake.trace_list import KEYS, TraceFilter, list_groups, list_traces
 from tracelake.pipeline.continuous import InboxPipeline
@@ -118,3 +119,14 @@ def test_sessions_are_counted_again_if_uncommitted_traces_are_in_one(
 ) -> None:
     """See `check_groups`."""
     check_groups(lake, store, pipeline)
+
+
+def test_a_filter_that_is_not_unicode_is_refused(
+    lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline
+) -> None:
+    """A lone surrogate in a filter is an error of the query, also if the outbox is empty."""
+    store.write([hot(turn(1, "chat", "ada"))])
+    for _ in range(2):
+        with pytest.raises(QueryError, match="is no query"):
+            list_traces(lake, TraceFilter(session="\udc80"))
+        pipeline.run_once()

@@ -144,7 +144,12 @@ class LakeReads:
         if newer.tables or any(name in query for name in TRACKED):
             return view.select(query, newer.tables, self._workspace, traces)
         # A commit never changes, and neither does the set of traces that an erasure hides from it.
-        key = (view.commit_id, view.masked, self._workspace, sha256(query.encode()).digest())
+        key = (
+            view.commit_id,
+            view.masked,
+            self._workspace,
+            sha256(query.encode(errors="surrogatepass")).digest(),
+        )
         table = self._opened.selected.get(key)
         if table is None:
             table = view.select(query, None, self._workspace, traces)
