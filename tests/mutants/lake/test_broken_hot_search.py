@@ -357,7 +357,7 @@ MUTANTS: list[tuple[Mutation, Check]] = [
         check_list_damage,
     ),
     (
-        Mutation("tables say what they lack", LakeReads.sql, rewrite("if _: ...", "if True: ...")),
+        Mutation("tables say what they lack", LakeReads.sql, rewrite("return _1(_2, _3)", "return _2")),
         check_not_listed,
     ),
     (

@@ -117,7 +117,6 @@ def test_rows_in_both_tiers(
     "broken",
     [
         Mutation("replaced rows are dropped", without_traces, rewrite("_1 or _2", "True")),
-        Mutation("another commit is read", LakeReads._select, rewrite("(_1, _2, _3, _4)", "(_2, _3, _4)")),
     ],
     ids=rule_of,
 )

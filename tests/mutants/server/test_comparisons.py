@@ -36,7 +36,7 @@ KEY = "(_1._, _2._, self._, _3)"
             Mutation("the end is compared silently", compare_texts, rewrite("_1 > _2", "False")),
             test_datasets.test_texts_are_compared_by_word,
         ),
-        (Mutation("of any commit", LakeReads.select, rewrite(KEY, "(_2._, self._, _3)")), CACHED),
+        (Mutation("of any commit", LakeReads._select, rewrite(KEY, "(_2._, self._, _3)")), CACHED),
     ],
     ids=lambda each: rule_of(each) if isinstance(each, Mutation) else "",
 )
