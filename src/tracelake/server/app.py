@@ -10,7 +10,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, Final, NamedTuple
 
-from fastapi import FastAPI, Request, Response
+from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse
 from fastapi.staticfiles import StaticFiles
@@ -74,6 +74,9 @@ HEADERS = (
 )
 """Security headers of every response."""
 
+_mlflow: Final = APIRouter()
+for _prefix in mlflow.VERSIONS:
+    _mlflow.include_router(mlflow.api, prefix=_prefix)
 _ROUTERS: Final = (
     *(trace_list_routes.api, trace_list_routes.pages),
     *(session_page.api, session_page.pages, assessments.api, assessments.lists, assessments.pages),
@@ -83,8 +86,11 @@ _ROUTERS: Final = (
     *(evaluations.api, evaluations.pages),
     *(pipeline.api, pipeline.pages, archive.api, archive.pages),
     *(retention.api, retention.erasures_api, retention.pages),
-    *(mlflow.client_api, access.api, access.pages),
+    *(mlflow.client_api, access.api, access.pages, _mlflow),
 )
+_ROUTES: Final = [route for router in _ROUTERS for route in router.routes]
+"""Routes of each application, which are analyzed when they are declared. `FastAPI.include_router` would analyze them
+again at the first request to each application, which takes most of a second."""
 
 
 def create_app(
@@ -135,12 +141,7 @@ def create_app(
     app.state.archiving, app.state.ring = archiving, ring
     app.state.locations = HttpLocations(lake.url, allowed.locations)
     app.state.provider = None if openid is None else access.Provider(openid)
-    for router in _ROUTERS:
-        app.include_router(router)
-    for prefix in mlflow.VERSIONS:
-        app.include_router(mlflow.api, prefix=prefix)
-    if openid is not None:
-        app.include_router(access.provider_pages)
+    app.router.routes += _ROUTES if openid is None else [*_ROUTES, *access.provider_pages.routes]
     app.mount("/static", StaticFiles(directory=STATIC))
     app.add_api_route("/favicon.ico", lambda: FileResponse(STATIC / "icon.svg"), include_in_schema=False)
     _add_health(app, queue, (lambda: host_error(host), archiving.problem), disks_of(lake))
