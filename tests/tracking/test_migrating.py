@@ -206,6 +206,12 @@ def test_what_is_being_written_is_copied_too(
         assert other.execute(f"SELECT count(*) FROM {table}").fetchone() == (2,)
 
 
+def is_waiting(connection: psycopg.Connection) -> bool:
+    """Return whether a transaction waits for the table of spans."""
+    query = "SELECT 1 FROM pg_locks WHERE NOT granted AND relation = 'tracelake_spans'::regclass"
+    return connection.execute(query).fetchone() is not None
+
+
 def check_long(postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Check that a revision may exceed the statement timeout, and that no other transaction may at that time."""
     url = postgres.url(postgres.new_schema())
@@ -218,7 +224,8 @@ def check_long(postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> Non
             with closing(psycopg.connect(url)) as other, ThreadPoolExecutor(1) as pool:
                 other.execute("LOCK TABLE tracelake_spans")
                 migrated = pool.submit(migrate, database)
-                time.sleep(2.5)
+                wait_until(lambda: migrated.done() or is_waiting(other))
+                time.sleep(2)
                 other.commit()
                 migrated.result()
             check_gives_up(database)
@@ -288,6 +295,7 @@ def test_rows_of_an_earlier_revision_get_checksums(new_url: Callable[[], str], t
 def check_order(url: str) -> None:
     """Check that trace ids are in byte order, for any collation of the database."""
     with closing(TrackingDatabase(url)) as database:
+        migrate(database, REVISIONS[0])
         migrate(database)
     query = (
         "SELECT table_name, collation_name FROM information_schema.columns WHERE column_name = 'trace_id' AND "

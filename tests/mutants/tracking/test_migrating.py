@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from tests.mutants.mutation import Mutation, assert_caught, rewrite, rule_of
@@ -10,6 +12,26 @@ from tests.tracking import test_migrating
 from tracelake.tracking import migrate as migrating
 from tracelake.tracking.migrate import migrate
 from tracelake.tracking.migrations.copying import hold
+
+
+@pytest.mark.parametrize(
+    ("broken", "test"),
+    [
+        (
+            Mutation("all tables", migrating._create, rewrite("(_1, _2)", "(_2,)")),
+            test_migrating.test_new_tables_are_those_of_all_migrations,
+        ),
+        (
+            Mutation("their revision", migrating._create, rewrite("{_1: _2}", "{_1: '0007'}")),
+            lambda new_url: test_migrating.test_from_each_revision(new_url, None),
+        ),
+    ],
+)
+def test_new_tables_are_those_of_this_release(
+    broken: Mutation, test: Callable[[Callable[[], str]], None], new_url: Callable[[], str]
+) -> None:
+    """A test fails if a new database lacks tables, or has another revision."""
+    assert_caught(broken, lambda: test(new_url))
 
 
 def test_a_copy_without_a_lock_is_noticed(postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> None:
