@@ -23,11 +23,11 @@ demo: setup  ## Trace a small agent, keep its spans, and show them
 
 test: lint types  ## Lint, types, and the tests that take minutes
 	scripts/setup-browser
-	$(PYTEST) -m "not slow and not mutant" $(OTHER_SERVERS)
+	$(PYTEST) -m "not slow and not mutant" --ignore tests/mutants $(OTHER_SERVERS)
 
 test-all: setup  ## All other tests: Spark, kills, simulations, browser, Kafka
 	scripts/setup-browser
-	$(PYTEST) -m "slow and not mutant" $(OTHER_SERVERS)
+	$(PYTEST) -m "slow and not mutant" --ignore tests/mutants $(OTHER_SERVERS)
 	$(PY) -m tests.campaigns kafka
 
 mutants: setup  ## Break each rule, and check that a test notices
