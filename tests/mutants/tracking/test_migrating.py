@@ -18,11 +18,11 @@ from tracelake.tracking.migrations.copying import hold
     ("broken", "test"),
     [
         (
-            Mutation("all tables", migrating._create, rewrite("(_1, _2)", "(_2,)")),
+            Mutation("all tables", migrating.create, rewrite("(_1, _2)", "(_2,)")),
             test_migrating.test_new_tables_are_those_of_all_migrations,
         ),
         (
-            Mutation("their revision", migrating._create, rewrite("{_1: _2}", "{_1: '0007'}")),
+            Mutation("their revision", migrating.create, rewrite("{_1: _2}", "{_1: '0007'}")),
             lambda new_url: test_migrating.test_from_each_revision(new_url, None),
         ),
     ],
