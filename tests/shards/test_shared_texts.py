@@ -11,7 +11,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tracelake import DamageError, FormatError
@@ -204,6 +204,7 @@ def test_all_readers_restore_shared_texts(tmp_path: Path) -> None:
     check_readers(tmp_path, [[REPEATED, plain], [plain, REPEATED], [REPEATED], [plain]])
 
 
+@settings(max_examples=settings().max_examples // 4)  # each takes a second
 @given(st.lists(rows_of_part, min_size=1, max_size=4))
 def test_all_readers_of_odd_texts(rows: list[list[tuple[Any, Any, Any]]]) -> None:
     """See `check_readers`."""
