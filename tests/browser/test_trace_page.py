@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.browser.agent_trace import AGENT, ATTACK, agent_lake
+from tests.browser.agent_trace import AGENT, ATTACK, agent_lake, agent_trace
 from tests.browser.conftest import serving
 from tests.browser.lake_to_look_at import HOSTILE
 
@@ -131,7 +131,7 @@ def test_keyboard_and_filters(page: Page, agent_site: str) -> None:
 
 
 def test_copying(browser: Browser, agent_site: str) -> None:
-    """A user copies a link to the span, a message, and a curl command."""
+    """A user copies a link to the span, its JSON, a message, a curl command and the trace; a download is complete."""
     with browser.new_context(permissions=["clipboard-read", "clipboard-write"]) as context:
         page = context.new_page()
         open_trace(page, agent_site, rest=LAST_CALL)
@@ -143,12 +143,52 @@ def test_copying(browser: Browser, agent_site: str) -> None:
 
         page.click(".span-actions summary")
         assert copied(".span-actions .copy >> nth=0") == f"{agent_site}/traces/{AGENT}{LAST_CALL}"
+        assert json.loads(copied(".span-actions .copy >> nth=1"))["span_id"] == f"{8:016x}"
         assert copied(".output .message .copy").startswith("I found a train")
         page.click(".actions summary")
         curl = copied(".actions .copy >> nth=1")
         assert curl == f"curl -fsS '{agent_site}/api/v1/traces/{AGENT}?format=otlp'"
         (resource, *_) = json.loads(copied(".actions .copy >> nth=2"))["resourceSpans"]
         assert resource["scopeSpans"][0]["spans"][0]["name"] == "plan trip"
+        with page.expect_download() as saved:
+            page.click(".actions >> text=Download")
+        assert saved.value.suggested_filename == f"trace-{AGENT}.json"
+        assert json.loads(saved.value.path().read_text("utf-8"))["resourceSpans"][0] == resource
+
+
+@pytest.mark.parametrize(
+    "button",
+    [
+        ".actions .copy >> nth=2",
+        ".actions >> text=Download",
+        ".span-actions .copy >> nth=1",
+        ".output .message .copy",
+    ],
+    ids=["otlp", "download", "span", "message"],
+)
+def test_a_refusal_is_shown_and_not_copied(browser: Browser, button: str) -> None:
+    """If the server refuses, the page shows its reason, the clipboard stays as it was, and nothing is saved."""
+    lake = agent_lake()
+    with (
+        serving(lake) as site,
+        browser.new_context(permissions=["clipboard-read", "clipboard-write"]) as context,
+    ):
+        page = context.new_page()
+        page.on("download", lambda download: pytest.fail(f"saved {download.suggested_filename}"))
+        open_trace(page, site, rest=LAST_CALL)
+        lake.clear()
+        page.evaluate("navigator.clipboard.writeText('before')")
+        if "actions" in button:
+            page.click(f"{button.split(maxsplit=1)[0]} summary")
+        page.locator(button).first.click()
+        expect(page.locator("#action-problem")).to_contain_text(f"no trace {AGENT}")
+        assert page.evaluate("navigator.clipboard.readText()") == "before"
+        if "Download" in button:
+            return
+        lake.add(agent_trace())
+        page.locator(button).first.click()
+        expect(page.locator(button).first).to_have_text("Copied")
+        expect(page.locator("#action-problem")).to_have_count(0)
 
 
 def test_hostile_messages_are_inert(page: Page, agent_site: str) -> None:

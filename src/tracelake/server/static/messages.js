@@ -1,20 +1,21 @@
-// Messages on a page: copying them, whole texts, and embedded images. Texts from senders are set only as text.
+// Messages on a page: copying them, whole texts, downloads, and embedded images. Texts from senders are set only as text.
 
 const fetched = new Map();
 
-/** The response for a URL; an error if the server refused it. */
+/** The response for a URL; an error with the server's reason if it refused. */
 async function get(url) {
   const response = await fetch(url);
-  if (!response.ok) throw new Error(`The server answered with status ${response.status}.`);
-  return response;
+  if (response.ok) return response;
+  const { error } = await response.json().catch(() => ({}));
+  throw new Error(error ?? `The server answered with status ${response.status}.`);
 }
 
 /** The value at a path of a span's JSON, which is fetched once. A path may begin with the URL of the JSON and `#`. */
 async function valueAt(button, path) {
   const [place, url] = path.split("#").reverse();
   const address = url ?? button.closest("[data-json]").dataset.json;
-  if (!fetched.has(address)) fetched.set(address, get(address).then((response) => response.json()));
-  return place.split(".").reduce((value, key) => value?.[key], await fetched.get(address));
+  if (!fetched.has(address)) fetched.set(address, await (await get(address)).json());
+  return place.split(".").reduce((value, key) => value?.[key], fetched.get(address));
 }
 
 function textOf(value) {
@@ -49,15 +50,19 @@ async function copyText(button) {
 }
 
 async function copy(button) {
-  const label = button.textContent;
-  try {
-    await navigator.clipboard.writeText(await copyText(button));
-    button.textContent = "Copied";
-  } catch (error) {
-    button.textContent = "Not copied";
-    button.title = error.message;
-  }
-  setTimeout(() => (button.textContent = label), 1500);
+  const text = await copyText(button);
+  if (!navigator.clipboard) throw new Error("The browser copies only on pages that it reads over HTTPS.");
+  await navigator.clipboard.writeText(text);
+  button.dataset.label ??= button.textContent;
+  button.textContent = "Copied";
+  setTimeout(() => (button.textContent = button.dataset.label), 1500);
+}
+
+/** Save a response as a file. A browser that follows the link itself saves half a response, or the page of an error. */
+async function download(link) {
+  const address = URL.createObjectURL(await (await get(link.href)).blob());
+  Object.assign(document.createElement("a"), { href: address, download: link.download }).click();
+  setTimeout(() => URL.revokeObjectURL(address), 60_000);
 }
 
 function showImage(link) {
@@ -67,13 +72,20 @@ function showImage(link) {
   link.replaceWith(image);
 }
 
-document.addEventListener("click", (event) => {
-  const button = event.target.closest(".copy, .more, a.embedded");
-  if (!button) return;
-  if (button.matches(".copy")) copy(button);
-  else if (button.matches(".more")) showAll(button);
-  else {
-    event.preventDefault();
-    showImage(button);
+const ACTIONS = { ".copy": copy, ".more": showAll, "a.embedded": showImage, "a[download]": download };
+
+document.addEventListener("click", async (event) => {
+  const button = event.target.closest(Object.keys(ACTIONS).join());
+  if (!button || button.ariaBusy) return;
+  event.preventDefault();
+  document.getElementById("action-problem")?.remove();
+  button.ariaBusy = "true";
+  try {
+    await ACTIONS[Object.keys(ACTIONS).find((selector) => button.matches(selector))](button);
+  } catch (error) {
+    const problem = document.createElement("p");
+    Object.assign(problem, { id: "action-problem", className: "problem", role: "alert", textContent: error.message });
+    (button.closest(".menu") ? button : (button.closest("header") ?? button)).after(problem);
   }
+  button.ariaBusy = null;
 });
