@@ -6,6 +6,7 @@ import re
 import shutil
 from collections.abc import Iterator
 from contextlib import closing
+from html import escape
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -21,7 +22,7 @@ from tracelake._errors import NotFoundError, StorageError
 from tracelake.server import mlflow
 from tracelake.server.app import create_app
 from tracelake.server.http_policy import needed
-from tracelake.tracking.annotations import Annotations
+from tracelake.tracking.annotations import Annotations, ClientTraceInfo
 from tracelake.tracking.ingest_queue import Inbox, TrackingDoor
 from tracelake.tracking.schema import experiments, trace_info
 
@@ -134,6 +135,38 @@ def test_all_reads_have_the_session_that_a_client_sends(tmp_path: Path, spans_co
         assert lake.lake.verify().ok
 
 
+@pytest.mark.parametrize("spans_come_first", [True, False])
+def test_a_session_that_could_not_be_joined_is_joined_by_the_repeated_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spans_come_first: bool
+) -> None:
+    """If the store fails between a request and the join, the client gets 503 and repeats the request. Other requests of
+    the group are taken."""
+    lake = HotLake(tmp_path / "lake")
+    with closing(lake.tracking), closing(lake.lake), closing(TrackingDoor(lake.tracking)) as door:
+        client = Client(create_app(lake.lake, door))
+        headers = {"content-type": "application/x-protobuf", "x-mlflow-experiment-id": "7"}
+
+        def send(headers: dict[str, str] = headers) -> Any:
+            return client.post("/v1/traces", content=payload((1, 1), (1, 2)), headers=headers)
+
+        def start() -> Any:
+            return begun(client, 1, trace_metadata={"mlflow.trace.session": "chat-1"})
+
+        first, second = (send, start) if spans_come_first else (start, send)
+        assert first().status_code == 200
+        with monkeypatch.context() as patch:
+            patch.setattr(ClientTraceInfo, "join", Mock(side_effect=StorageError("database is locked")))
+            failed = second()
+            assert (failed.status_code, failed.headers.get("retry-after") is not None) == (503, True)
+            assert "database is locked" in failed.text
+            assert send({"content-type": "application/x-protobuf"}).status_code == 200
+        assert client.get("/api/v1/search?q=session:chat-1").json()["total"] == 0
+        assert second().status_code == 200
+        assert client.get("/api/v1/search?q=session:chat-1").json()["total"] == 2
+        (row,) = client.get("/api/v1/traces?session=chat-1").json()["traces"]
+        assert row["span_count"] == 2
+
+
 def test_a_start_that_failed_is_repeated_whole(client: Client) -> None:
     """If one assessment is refused, the whole request stores nothing. A corrected request stores all of them."""
     several = [{"assessment_name": name, "feedback": {"value": True}} for name in "abc"]
@@ -244,17 +277,20 @@ def test_experiments_are_searched(client: Client) -> None:
         assert client.post(path, json=wrong).status_code == 400
 
 
-def test_the_page_of_a_trace_names_its_experiment(
+def test_a_page_and_the_api_name_the_experiment_of_a_trace(
     hot: HotLake, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The page has the name of the experiment, in either tier; without an experiment of this name its id. It opens if
-    the tracking store cannot be read."""
+    """Both have the name of the experiment, in either tier; without an experiment of this name its id. They open if the
+    tracking store cannot be read."""
     headers = {"content-type": "application/x-protobuf"}
 
     def shown(number: int) -> list[str]:
         page = client.get(f"/traces/{trace_id(number)}")
         assert page.status_code == 200
-        return re.findall("<dt>Experiment</dt><dd>(.*?)</dd>", page.text)
+        names = re.findall("<dt>Experiment</dt><dd>(.*?)</dd>", page.text)
+        named = client.get(f"/api/v1/traces/{trace_id(number)}").json()["experiment"]
+        assert names == ([] if named is None else [escape(named)])
+        return names
 
     created = client.post("/api/2.0/mlflow/experiments/create", json={"name": "a <b>"}).json()
     headers |= {"x-mlflow-experiment-id": created["experiment_id"]}

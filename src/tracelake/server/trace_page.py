@@ -24,7 +24,7 @@ from tracelake.server.http_policy import RequestLake
 from tracelake.server.message_view import embedded_image, view_conversation, view_text
 from tracelake.server.render import cost, duration, span_query, tokens
 from tracelake.server.routes import TEMPLATES, Text, json_response, render_page
-from tracelake.server.traces import SCALE, Bar, Waterfall, find_span, lay_out
+from tracelake.server.traces import SCALE, Bar, Waterfall, experiment_of, find_span, lay_out
 from tracelake.tables.builtin import has_usage
 
 TYPE_LABELS: Final = {
@@ -374,14 +374,6 @@ def shown_tags(lake: Lake, trace_ids: Sequence[str]) -> dict[str, dict[str, str]
         return {}
 
 
-def _experiment(lake: Lake, trace_id: str) -> str | None:
-    """Return the experiment of a trace, if it can be read."""
-    try:
-        return lake.annotations.experiment_of(trace_id) if lake.hot.is_there else None
-    except StorageError:
-        return None
-
-
 pages = APIRouter(include_in_schema=False)
 """Page of a trace, the details of its spans, and their embedded images."""
 
@@ -415,7 +407,7 @@ def trace_page(
         f"/api/v1/traces/{trace.trace_id}",
         trace=trace,
         tags=shown_tags(lake, [trace.trace_id]).get(trace.trace_id, {}),
-        experiment=_experiment(lake, trace.trace_id),
+        experiment=experiment_of(lake, trace.trace_id),
         **assessment_context(lake, request, trace.trace_id),
         waterfall=waterfall,
         rows=shown,

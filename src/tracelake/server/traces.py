@@ -17,7 +17,7 @@ import numpy as np
 from fastapi import APIRouter, Depends, Query, Response
 
 from tracelake import limits
-from tracelake._errors import NotFoundError, QueryError, UsageError
+from tracelake._errors import NotFoundError, QueryError, StorageError, UsageError
 from tracelake.lake.lake import Lake
 from tracelake.lake.trace_list import TraceFilter, cut
 from tracelake.limits import QUERY_MAX_CHARS, SEARCH_HITS_DEFAULT, TRACE_API_SPANS_MAX
@@ -132,11 +132,20 @@ def trace_as_otlp(lake: Lake, trace_id: str) -> Iterator[bytes]:
     return document({}, "resourceSpans", rows, lambda some: resource_spans(encode(some)))
 
 
+def experiment_of(lake: Lake, trace_id: str) -> str | None:
+    """Return the name of a trace's experiment, if it can be read."""
+    try:
+        return lake.annotations.experiment_of(trace_id) if lake.hot.is_there else None
+    except StorageError:
+        return None
+
+
 def read_page(lake: Lake, trace_id: str, limit: int, page: str | None, *, tiers: bool) -> Iterator[bytes]:
     """Return the pieces of a page of a trace as JSON. Raises NotFoundError if no trace matches the id, and UsageError
     for an invalid page token."""
     part = lake.hot.page(trace_id, limit, page, tiers=tiers)
-    head = {"trace_id": part.trace_id, "summary": part.summary}
+    experiment = experiment_of(lake, part.trace_id)
+    head = {"trace_id": part.trace_id, "experiment": experiment, "summary": part.summary}
     return document(head, "spans", part.rows, part.spans_of, {"next_page": part.next_page})
 
 

@@ -44,7 +44,7 @@ from tracelake.tracking.store import RefusedSpans, TracedRequest, TrackingStore
 Answers: TypeAlias = Sequence[RefusedSpans | Exception | None]
 """For each request of a group, in order: its refused spans, or None if all were taken.
 
-An error means that this request was not stored and is itself to blame.
+An error means that this request is not acknowledged. Other requests of the group are not affected.
 """
 _log = logging.getLogger("tracelake.tracking")
 _PARENT: Final = COLUMNS.index("parent_span_id")
@@ -232,15 +232,18 @@ class TrackingDoor(RequestGroups):
             answers = [self._store_alone(request) for request in requests]
         # Only MLflow's client sends metadata of traces, and it names an experiment.
         roots = [
-            trace_id
-            for request in requests
+            {key for key, of in request.traces.items() if any(row[_PARENT] is None for row in of.rows)}
             if request.experiment_id
-            for trace_id, trace in request.traces.items()
-            if any(row[_PARENT] is None for row in trace.rows)
+            else set()
+            for request in requests
         ]
         try:
-            self._client_info.join(roots)
-        except Exception:  # noqa: BLE001  the requests are durable, so none of them fails
+            self._client_info.join(set().union(*roots))
+        except (StorageError, OSError) as error:
+            # The spans are durable. The client repeats these requests, which joins their metadata.
+            refusal = self.refusal(error)
+            return [refusal if ids else answer for ids, answer in zip(roots, answers, strict=True)]
+        except Exception:  # noqa: BLE001  the requests are durable, and a repeated request would fail again
             _log.exception("traces without their metadata")
         return answers
 

@@ -213,3 +213,23 @@ def test_all_reads_have_the_session_that_a_client_sends(
     folders = iter((tmp_path / "one", tmp_path / "two"))
     check = test_mlflow_traces.test_all_reads_have_the_session_that_a_client_sends
     assert_caught(broken, lambda: check(next(folders), spans_come_first))
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        Mutation(
+            "a failed join is no success",
+            TrackingDoor._store,
+            rewrite("[_1 if _2 else _3 for _4, _5 in _6]", "[_3 for _4, _5 in _6]"),
+        )
+    ],
+    ids=rule_of,
+)
+def test_a_session_that_could_not_be_joined_is_joined_by_the_repeated_request(
+    broken: Mutation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The check fails if the rule is broken."""
+    folders = iter((tmp_path / "one", tmp_path / "two"))
+    check = test_mlflow_traces.test_a_session_that_could_not_be_joined_is_joined_by_the_repeated_request
+    assert_caught(broken, lambda: check(next(folders), monkeypatch, False))
