@@ -106,6 +106,10 @@ def test_rows_encoded_at_once_are_the_same(
     several += [
         pa.table({"when": [datetime(2026, 1, 2, tzinfo=UTC)], "much": [Decimal("0.1")]}),
         pa.table({"none": pa.array([], texts)}),
+        pa.table(
+            {"'a\"": [1], "A": [2], "a": [{"refs": [b"\xff", None], "x": [math.inf]}], "n": pa.nulls(1)}
+        ),
+        pa.table({"s": pa.array([None, {"b": None}], pa.struct([("b", pa.binary())]))}),
         several[0].slice(1, 1),
         pa.concat_tables([several[0].slice(2), several[0].slice(0, 2)]),
     ]

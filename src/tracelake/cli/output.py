@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import date, datetime, time
 from decimal import Decimal
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TextIO
 
@@ -201,35 +200,69 @@ class EncodedJson(str):
 
 
 def json_rows(table: pa.Table) -> Iterator[dict[str, Any] | EncodedJson]:
-    """Yield the rows of an Arrow table for `print_json`. Rows of plain types are encoded many at once, which is
-    faster."""
-    from msgspec.json import encode
-
-    if not all(map(_is_plain, table.schema.types)) or _encoder(sys.stdout).ensure_ascii:
+    """Yield the rows of an Arrow table for `print_json`, many at once where DuckDB can encode them."""
+    texts = None if _encoder(sys.stdout).ensure_ascii else _encoded_rows(table)
+    if texts is None:
         yield from iter_rows(table)
-        return
-    rows = iter_rows(table)
-    while some := list(islice(rows, _ROWS_CONVERTED)):
-        yield EncodedJson(encode(some)[1:-1].decode())
+    else:
+        yield from (EncodedJson(", ".join(some)) for some in texts)
 
 
-def _is_plain(kind: pa.DataType) -> bool:
-    """Return whether msgspec encodes values of a type as `to_json` does."""
+def _encoded_rows(table: pa.Table) -> Iterator[list[str]] | None:
+    """Return lists of rows as JSON objects, equal to those of `to_json`, but about 10 times as fast. Return None if
+    only `to_json` can encode the table."""
+    if not _has_only_plain_maps(table):
+        return None
+    keys = [
+        json.dumps(name, ensure_ascii=False).replace("'", "''")
+        for name in with_unique_names(table).column_names
+    ]
+    names = [f"c{number}" for number in range(len(keys))]
+    try:
+        values = [_sql_value(name, kind) for name, kind in zip(names, table.schema.types, strict=True)]
+    except TypeError:
+        return None
+    pairs = zip(keys, values, strict=True)
+    members = ", ',', ".join(f"'{key}:', coalesce(to_json({value}), 'null')" for key, value in pairs)
+    return _select_texts(table.rename_columns(names), f"concat('{{', {members}, '}}')")
+
+
+def _select_texts(table: pa.Table, expression: str) -> Iterator[list[str]]:
+    """Yield lists of the values of an SQL expression over the rows of a table, in order."""
+    import duckdb
+
+    with duckdb.connect() as db:
+        rows = db.register("result", table).execute(f"SELECT {expression} FROM result")
+        while some := rows.fetchmany(_ROWS_CONVERTED):
+            yield [text for (text,) in some]
+
+
+def _sql_value(value: str, kind: pa.DataType) -> str:
+    """Return SQL for a value whose JSON in DuckDB is that of `to_json`. Raises TypeError for types without any."""
     from pyarrow import types
 
+    if types.is_float64(kind):
+        return f"CASE WHEN isfinite({value}) THEN {value} END"
+    if types.is_binary(kind):
+        return f"base64({value})"
+    if types.is_struct(kind):
+        fields = {each.name: _sql_value(f'{value}."{each.name}"', each.type) for each in kind}
+        if all(of == f'{value}."{name}"' for name, of in fields.items()):
+            return value
+        packed = ", ".join(f'"{name}" := {of}' for name, of in fields.items())
+        return f"CASE WHEN {value} IS NOT NULL THEN struct_pack({packed}) END"
+    if types.is_list(kind):
+        inner = _sql_value("x", kind.value_type)
+        return value if inner == "x" else f"list_transform({value}, lambda x: {inner})"
     if types.is_map(kind):
-        return types.is_string(kind.key_type) and _is_plain(kind.item_type)
-    if types.is_nested(kind):
-        return all(_is_plain(kind.field(number).type) for number in range(kind.num_fields))
-    checks = (
-        types.is_string,
-        types.is_integer,
-        types.is_boolean,
-        types.is_float64,
-        types.is_binary,
-        types.is_null,
-    )
-    return any(check(kind) for check in checks)
+        is_kept = types.is_string(kind.key_type) and _sql_value(value, kind.item_type) == value
+    else:
+        is_kept = any(
+            check(kind) for check in (types.is_string, types.is_integer, types.is_boolean, types.is_null)
+        )
+    if not is_kept:
+        raise TypeError(kind)
+    return value
 
 
 _ROWS_CONVERTED: Final = 2_000
@@ -318,7 +351,8 @@ def write_table(table: pa.Table, path: Path) -> None:
             case _:
                 with partial.open("w", encoding="utf-8") as lines:
                     encode = _encoder(lines).encode
-                    lines.writelines(encode(to_json(row)) + "\n" for row in iter_rows(table))
+                    rows = _encoded_rows(table) or ([encode(to_json(row))] for row in iter_rows(table))
+                    lines.writelines(text + "\n" for some in rows for text in some)
         partial.replace(path)
     except (pa.ArrowNotImplementedError, pa.ArrowInvalid, duckdb.Error) as error:
         raise UsageError(f"the result cannot be written to {path}: {error}") from error
