@@ -27,6 +27,8 @@ from tracelake.tracking.ingest_queue import TrackingDoor
 from tracelake.tracking.mlflow_search import _OF, ExperimentSearch, read_token
 from tracelake.tracking.store import TrackingStore
 
+_store_requests = TrackingDoor._store
+
 
 @pytest.mark.parametrize(
     "broken",
@@ -201,7 +203,7 @@ def test_half_a_character_is_refused_without_telling_where_the_database_is(
     ("broken", "spans_come_first"),
     [
         (Mutation("spans first", mlflow._start, drop("a._([_])")), True),
-        (Mutation("metadata first", TrackingDoor._store, drop("self._._(...)")), False),
+        (Mutation("metadata first", _store_requests, drop("self._._(...)")), False),
         (Mutation("roots with parents", with_attributes, rewrite("not _._(_)", "True")), True),
     ],
     ids=lambda each: rule_of(each) if isinstance(each, Mutation) else None,
@@ -220,7 +222,7 @@ def test_all_reads_have_the_session_that_a_client_sends(
     [
         Mutation(
             "a failed join is no success",
-            TrackingDoor._store,
+            _store_requests,
             rewrite("[_1 if _2 else _3 for _4, _5 in _6]", "[_3 for _4, _5 in _6]"),
         )
     ],
