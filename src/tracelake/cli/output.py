@@ -255,12 +255,12 @@ def _sql_value(value: str, kind: pa.DataType) -> str:
         inner = _sql_value("x", kind.value_type)
         return value if inner == "x" else f"list_transform({value}, lambda x: {inner})"
     if types.is_map(kind):
-        is_kept = types.is_string(kind.key_type) and _sql_value(value, kind.item_type) == value
+        is_unchanged = types.is_string(kind.key_type) and _sql_value(value, kind.item_type) == value
     else:
-        is_kept = any(
+        is_unchanged = any(
             check(kind) for check in (types.is_string, types.is_integer, types.is_boolean, types.is_null)
         )
-    if not is_kept:
+    if not is_unchanged:
         raise TypeError(kind)
     return value
 
