@@ -573,6 +573,7 @@ def test_what_is_not_divided_is_refused(walls: Walls) -> None:
         "audit",
         "completions",
         "hot",
+        "reads",
         "search",
         "select",
         "statistics",
@@ -594,6 +595,9 @@ def test_what_is_not_divided_is_refused(walls: Walls) -> None:
     check_refused(walls.lake, lake, of_lake | {"within"})
     check_refused(walls.lake.hot, lake.hot, of_hot)
     assert not hasattr(lake, "what_comes_later")
+    spans = lake.reads.spans_of([OF_B], ["trace_id", "workspace", "start_ns"])
+    assert spans is not None
+    assert len(spans) == 0
     with pytest.raises(NotFoundError):
         lake.trace(OF_B)
     with pytest.raises(LookupError):
