@@ -11,12 +11,15 @@ import re
 import subprocess
 from contextlib import closing
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+import httpx
 import pytest
 
+import tracelake
 from tests.archive.place import HotLake
 from tests.archive.test_default import age
+from tests.patience import HANG_S
 from tests.server.process import serving
 from tests.tracking.requests import trace_id
 
@@ -173,6 +176,80 @@ def test_the_client_creates_and_deletes_traces(tmp_path: Path) -> None:
         "rest": 1,
         "none": [],
     }
+
+
+JOINING: Final = """
+import sys
+import mlflow
+mlflow.set_tracking_uri(sys.argv[1])
+mlflow.set_experiment("shop")
+
+@mlflow.trace(name="answer")
+def answer(question):
+    mlflow.update_current_trace(
+        tags={"team": "billing"}, metadata={"mlflow.trace.session": "chat-1", "mlflow.trace.user": "ada"}
+    )
+    with mlflow.start_span("look up"):
+        return "forty-two"
+
+answer("why?")
+mlflow.flush_trace_async_logging()
+trace_id = mlflow.get_last_active_trace_id()
+mlflow.log_feedback(trace_id=trace_id, name="correct", value=False, rationale="off by one")
+mlflow.log_expectation(trace_id=trace_id, name="answer", value="forty-three")
+print(trace_id)
+"""
+
+
+def test_facts_of_the_client_are_joined_to_the_trace(tmp_path: Path) -> None:
+    """Session, user, experiment, tags, feedback and expectations of the client are in search, lists, the API, pages
+    and SQL."""
+    HotLake(tmp_path / "lake").lake.close()
+    with serving(tmp_path / "lake", hot=True) as server:
+
+        def get(path: str) -> Any:
+            return httpx.get(f"{server.url}{path}", timeout=HANG_S).raise_for_status()
+
+        answer = subprocess.run(
+            [str(PYTHON), "-c", JOINING, server.url],
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            check=True,
+            text=True,
+        )
+        trace = answer.stdout.split()[-1].removeprefix("tr-")
+        for clause in (
+            "session:chat-1",
+            "user:ada",
+            "feedback.correct:false",
+            "expectation.answer:forty-three",
+        ):
+            assert (clause, get(f"/api/v1/search?q={clause}").json()["total"]) == (clause, 2)
+            (row,) = get(f"/api/v1/traces?query={clause}&tag=team%3Dbilling").json()["traces"]
+            assert (row["session_id"], row["user_id"], row["span_count"]) == ("chat-1", "ada", 2)
+        assert get(f"/api/v1/traces/{trace}").json()["experiment"] == "shop"
+        assessments = get(f"/api/v1/traces/{trace}/assessments").json()["assessments"]
+        assert sorted(each["assessment_name"] for each in assessments) == ["answer", "correct"]
+        page = get(f"/traces/{trace}").text
+        texts = ("/session?session=chat-1", "ada", "<dd>shop</dd>", "billing", "off by one", "forty-three")
+        assert [text for text in texts if text not in page] == []
+    with tracelake.open(tmp_path / "lake") as lake:
+        found = [
+            lake.sql(query, uncommitted=True).to_pylist()
+            for query in (
+                "select distinct trace_session, trace_user from spans",
+                "select name, value, comment from assessments order by name",
+                "select name from experiments where name = 'shop'",
+            )
+        ]
+    assert found == [
+        [{"trace_session": "chat-1", "trace_user": "ada"}],
+        [
+            {"name": "answer", "value": "forty-three", "comment": None},
+            {"name": "correct", "value": "false", "comment": "off by one"},
+        ],
+        [{"name": "shop"}],
+    ]
 
 
 READING: Final = """

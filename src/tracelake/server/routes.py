@@ -307,7 +307,7 @@ def render_page(
     json_url = f"{twin}?{request.url.query}" if request.url.query else twin
     if error is not None:
         status = status_of(type(error))
-    text = None if error is None else str(error)
+    text = None if error is None else without_lake_path(request, str(error))
     return TEMPLATES.TemplateResponse(
         request, template, {"json_url": json_url, "error": text, **context}, status
     )
