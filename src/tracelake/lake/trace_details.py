@@ -47,9 +47,12 @@ def _bounds(traces: Sequence[Row]) -> tuple[int, int]:
     return first_ns, max(first_ns, *(row["end_ns"] for row in traces))
 
 
-def _here(traces: Sequence[Row]) -> str:
+def _select(lake: Lake, columns: str, traces: Sequence[Row]) -> list[pa.Table]:
+    """Return SQL aggregates of the spans of each trace."""
     first_ns, last_ns = _bounds(traces)
-    return f"{among([row['trace_id'] for row in traces])} AND start_ns BETWEEN {first_ns} AND {last_ns}"
+    ids = [row["trace_id"] for row in traces]
+    where = f"{among(ids)} AND start_ns BETWEEN {first_ns} AND {last_ns}"
+    return lake.select(f"SELECT trace_id, {columns} FROM spans WHERE {where} GROUP BY trace_id", traces=ids)
 
 
 def previews_of(
@@ -106,7 +109,7 @@ def _texts_by_statement(lake: Lake, traces: Sequence[Row], room: int) -> dict[st
         f"ROW({below_root}, {time}, span_id, workspace, kind)) FILTER ({name} <> '') AS {name}"
         for name, time in times.items()
     )
-    (table,) = lake.select(f"SELECT trace_id, {texts} FROM spans WHERE {_here(traces)} GROUP BY trace_id")
+    (table,) = _select(lake, texts, traces)
     return {row["trace_id"]: row for row in table.to_pylist()}
 
 
@@ -139,7 +142,7 @@ def _values_by_statement(lake: Lake, traces: Sequence[Row]) -> dict[str, dict[st
         f"[1:{_VALUES_SHOWN}] AS {column}s"
         for column in _VALUES
     )
-    (table,) = lake.select(f"SELECT trace_id, {values} FROM spans WHERE {_here(traces)} GROUP BY trace_id")
+    (table,) = _select(lake, values, traces)
     return {
         row.pop("trace_id"): {name: row[name] or [] for name in ("models", "types")}
         for row in table.to_pylist()
