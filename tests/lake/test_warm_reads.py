@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 import pytest
 
@@ -14,7 +14,7 @@ from tests.tracking.requests import request, trace_id
 from tracelake import limits
 from tracelake._errors import NotFoundError
 from tracelake.lake.reads import WorkspaceLake
-from tracelake.lake.trace_details import previews_of, span_values_of
+from tracelake.lake.trace_details import previews_of, read_spans, span_values_of
 from tracelake.lake.trace_list import (
     TraceFilter,
     column_values,
@@ -40,11 +40,13 @@ def fill(store: TrackingStore, pipeline: InboxPipeline) -> None:
 
 def traces_seen(lake: AnyLake) -> Iterator[set[str]]:
     """Yield the traces that each read of a server finds, for reads that keep columns or results in memory."""
-    listing = list_traces(lake, ALL, with_activity=True)  # type: ignore[arg-type]
+    whole = cast("tracelake.Lake", lake)
+    listing = list_traces(whole, ALL, with_activity=True)
     yield {row["trace_id"] for row in listing.traces}
     assert listing.activity is None or listing.activity.total["traces"] == len(listing.traces)
-    yield {*previews_of(lake, listing.traces), *span_values_of(lake, listing.traces)}  # type: ignore[arg-type]
-    ordered = list_traces(lake, replace(ALL, order="spans", last_ns=None, min_duration_ms=0.0))  # type: ignore[arg-type]
+    spans = read_spans(whole, listing.traces)
+    yield {*previews_of(whole, listing.traces, spans), *span_values_of(whole, listing.traces, spans)}
+    ordered = list_traces(whole, replace(ALL, order="spans", last_ns=None, min_duration_ms=0.0))
     yield {row["trace_id"] for row in ordered.traces}
     yield {hit.trace_id for hit in lake.search("*")}
     seen = set()
@@ -145,10 +147,16 @@ def test_few_traces_are_looked_up_with_the_same_result(
     fill(store, pipeline)
     for _ in range(2):
         traces = list_traces(lake, ALL).traces
-        looked_up = previews_of(lake, traces), span_values_of(lake, traces)
+        looked_up = (
+            previews_of(lake, traces, read_spans(lake, traces)),
+            span_values_of(lake, traces, read_spans(lake, traces)),
+        )
         with monkeypatch.context() as patch, closing(tracelake.open(lake.place)) as other:
             patch.setattr(table, "LOOKED_UP_TRACES_MAX", 0)
-            assert looked_up == (previews_of(other, traces), span_values_of(other, traces))
+            assert looked_up == (
+                previews_of(other, traces, read_spans(other, traces)),
+                span_values_of(other, traces, read_spans(other, traces)),
+            )
         assert looked_up[0].keys() == {row["trace_id"] for row in traces}
         store.write([request((3, 2), text="pending"), request((4, 1), text="pending")])
 

@@ -14,7 +14,7 @@ import pytest
 from tests.server.client import Client
 from tests.server.fake_lake import FakeLake, span_row
 from tracelake.lake import trace_list
-from tracelake.lake.trace_details import previews_of, span_values_of
+from tracelake.lake.trace_details import previews_of, read_spans, span_values_of
 from tracelake.lake.trace_list import TraceFilter, list_traces
 from tracelake.otlp.conventions import SpanType
 from tracelake.server.app import create_app
@@ -196,9 +196,9 @@ def test_models_and_types_are_bounded() -> None:
     """The list shows only a few models of a trace, and cuts their names."""
     lake = FakeLake([span_row(1, number, model=f"{number:03d}{'x' * 5_000}") for number in range(1, 50)])
     traces = list_traces(lake, TraceFilter()).traces
-    (values,) = span_values_of(lake, traces).values()
+    (values,) = span_values_of(lake, traces, read_spans(lake, traces)).values()
     lake.looks_up = False
-    assert [values] == [*span_values_of(lake, traces).values()]
+    assert [values] == [*span_values_of(lake, traces, read_spans(lake, traces)).values()]
     assert len(values["models"]) == 4
     assert max(map(len, values["models"])) <= 500
     assert values["types"] == []
@@ -270,9 +270,15 @@ def test_previews_come_from_the_first_span_that_has_them() -> None:
         ]
     )
     traces = list_traces(lake, TraceFilter()).traces
-    texts, values = previews_of(lake, traces), span_values_of(lake, traces)
+    texts, values = (
+        previews_of(lake, traces, read_spans(lake, traces)),
+        span_values_of(lake, traces, read_spans(lake, traces)),
+    )
     lake.looks_up = False
-    assert (texts, values) == (previews_of(lake, traces), span_values_of(lake, traces))
+    assert (texts, values) == (
+        previews_of(lake, traces, read_spans(lake, traces)),
+        span_values_of(lake, traces, read_spans(lake, traces)),
+    )
     assert {int(trace_id, 16): (each["input"], each["output"]) for trace_id, each in texts.items()} == {
         1: ("asked", "last answer"),
         2: ("prompt", "rows"),
@@ -285,7 +291,7 @@ def test_models_and_types_are_listed_on_request(client: Client, lake: FakeLake) 
     """The rows of the API have the models and types of spans only with `values`."""
     rows = client.get("/api/v1/traces?values=true").json()["traces"]
     assert rows
-    values = span_values_of(lake, rows)
+    values = span_values_of(lake, rows, read_spans(lake, rows))
     assert {row["trace_id"]: {"models": row["models"], "types": row["types"]} for row in rows} == values
     assert any(each["models"] for each in values.values())
     assert "models" not in client.get("/api/v1/traces").json()["traces"][0]

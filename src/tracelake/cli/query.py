@@ -352,7 +352,7 @@ def trace_list(
     """
     # They import pyarrow.
     from tracelake.lake import trace_list as lists  # noqa: PLC0415
-    from tracelake.lake.trace_details import span_values_of  # noqa: PLC0415
+    from tracelake.lake.trace_details import read_spans, span_values_of  # noqa: PLC0415
 
     wanted = lists.TraceFilter.parse(
         query=query,
@@ -374,7 +374,7 @@ def trace_list(
     )
     listed = lists.list_traces(lake, wanted)
     pages = {"next_page": listed.next_page, "previous_page": listed.previous_page}
-    of_spans = span_values_of(lake, listed.traces)
+    of_spans = span_values_of(lake, listed.traces, read_spans(lake, listed.traces))
     rows = [row | of_spans.get(row["trace_id"], {}) for row in listed.traces]
     return {"traces": rows, **pages, "not_listed": listed.not_listed}
 

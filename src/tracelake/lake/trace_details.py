@@ -56,18 +56,17 @@ def _select(lake: Lake, columns: str, traces: Sequence[Row]) -> list[pa.Table]:
 
 
 def previews_of(
-    lake: Lake, traces: Sequence[Row], spans: pa.Table | None = None
+    lake: Lake, traces: Sequence[Row], spans: pa.Table | None
 ) -> dict[str, dict[str, str | None]]:
     """Return the beginnings of input and output of traces, by trace id.
 
     They are those of the root. If it lacks one, the input is that of the first span that has one, and the output that
-    of the last; model calls, agents and chains come before other spans. `spans` are those of `read_spans`, if the
-    caller has them.
+    of the last; model calls, agents and chains come before other spans. `spans` is the result of `read_spans`.
     """
     if not traces:
         return {}
     room = _PREVIEW_BYTES // len(traces)
-    if (spans := read_spans(lake, traces) if spans is None else spans) is None:
+    if spans is None:
         texts = _texts_by_statement(lake, traces, room)
     else:
         texts = {str(trace_id): {} for trace_id in spans["trace_id"].unique().to_pylist()}
@@ -114,13 +113,13 @@ def _texts_by_statement(lake: Lake, traces: Sequence[Row], room: int) -> dict[st
 
 
 def span_values_of(
-    lake: Lake, traces: Sequence[Row], spans: pa.Table | None = None
+    lake: Lake, traces: Sequence[Row], spans: pa.Table | None
 ) -> dict[str, dict[str, list[str]]]:
     """Return the models and types of the spans of traces, by trace id: of each, the first few in alphabetical order.
-    `spans` are those of `read_spans`, if the caller has them."""
+    `spans` is the result of `read_spans`."""
     if not traces:
         return {}
-    if (spans := read_spans(lake, traces) if spans is None else spans) is None:
+    if spans is None:
         return _values_by_statement(lake, traces)
     values = {
         str(trace_id): {f"{name}s": list[str]() for name in _VALUES}
@@ -156,4 +155,5 @@ def first_inputs(lake: Lake, groups: Sequence[Row]) -> dict[str, str | None]:
         {"trace_id": row["first_trace_id"], "start_ns": row["first_ns"], "end_ns": row["first_ns"] + _HOUR_NS}
         for row in groups
     ]
-    return {trace_id: texts["input"] for trace_id, texts in previews_of(lake, firsts).items()}
+    previews = previews_of(lake, firsts, read_spans(lake, firsts))
+    return {trace_id: texts["input"] for trace_id, texts in previews.items()}

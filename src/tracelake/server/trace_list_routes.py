@@ -124,7 +124,7 @@ def traces(
     page = list_traces(lake, wanted)
     bounds = {"limit": wanted.limit, "offset": wanted.offset}
     pages = {"next_page": page.next_page, "previous_page": page.previous_page}
-    spans = read_spans(lake, page.traces) if previews and values else None
+    spans = read_spans(lake, page.traces) if previews or values else None
     texts = previews_of(lake, page.traces, spans) if previews else {}
     of_spans = span_values_of(lake, page.traces, spans) if values else {}
     rows = [
@@ -489,7 +489,7 @@ def _user_context(lake: Lake, request: Request, wanted: TraceFilter) -> dict[str
         "sessions": sessions,
         "inputs": first_inputs(lake, sessions.groups),
         "traces": traces,
-        "previews": previews_of(lake, traces.traces),
+        "previews": previews_of(lake, traces.traces, read_spans(lake, traces.traces)),
         "presets": presets_of(request),
         "wanted": wanted,
         "parameters": request.query_params,
