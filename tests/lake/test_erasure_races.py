@@ -32,6 +32,7 @@ from tracelake.storage.ports import KeyValueStore, ObjectStore
 from tracelake.storage.wrappers import DelegatingObjectStore
 from tracelake.tables.builtin import TABLE_SPANS
 from tracelake.tables.redaction import TableRedactor
+from tracelake.tasks.backoff import Throttle
 from tracelake.tasks.runners import InProcess, silent
 from tracelake.tracking.store import TrackingStore
 
@@ -256,12 +257,36 @@ def test_a_slow_eraser_does_not_restore_replaced_parts(
                 raise KeyboardInterrupt
             return is_replaced
 
-    def open_redactor(key_value: KeyValueStore, objects: ObjectStore, epoch: int, id: str) -> IndexRedactor:
-        return IndexRedactor(key_value, SlowStore(objects), epoch, id)
+    def open_redactor(key_value: KeyValueStore, objects: ObjectStore, *others: Any) -> IndexRedactor:
+        return IndexRedactor(key_value, SlowStore(objects), *others)
 
     with mock.patch.object(erasure, "IndexRedactor", open_redactor), pytest.raises(KeyboardInterrupt):
         lake.erase(trace=trace_id(1))
     assert states == ["open", "finished"]
     assert {hit.trace_id for hit in lake.search("*")} == {trace_id(2), trace_id(4)}
     assert {report.state for report in lake.erasures.run()} == {"finished"}
+    assert lake.verify().findings == ()
+
+
+def test_an_erasure_gives_way_to_ingestion(
+    pipeline: InboxPipeline, store: TrackingStore, lake: tracelake.Lake
+) -> None:
+    """It looks for commits of others after each part, and ends although one comes in each pause."""
+    fill(store, pipeline)
+    pauses: list[int] = []
+
+    def commit_meanwhile(throttle: Throttle) -> None:
+        if len(pauses) < 5:
+            store.write([request((10 + len(pauses), 1))])
+            pipeline.run_once()
+        pauses.append(throttle.commits())
+
+    with mock.patch.object(Throttle, "pause", commit_meanwhile):
+        assert lake.erase(trace=trace_id(1)).state == "finished"
+    assert len(pauses) > 5
+    assert pauses[:5] == list(range(pauses[0], pauses[0] + 5)), "each commit is seen"
+    assert objects_with(lake, SECRET.encode()) == []
+    assert {hit.trace_id for hit in lake.search("*")} == {
+        trace_id(number) for number in (2, 3, *range(10, 15))
+    }
     assert lake.verify().findings == ()

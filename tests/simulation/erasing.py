@@ -45,7 +45,7 @@ from tracelake.search.finalize import collect as collect_index
 from tracelake.search.model import Manifest, PartRef, Receipt, RowIds, part_path, staged_path
 from tracelake.shards.compaction import Collector
 from tracelake.shards.leases import Lease
-from tracelake.shards.model import Batch, Part, ShardState
+from tracelake.shards.model import Batch, Part
 from tracelake.shards.parts import Numbers
 from tracelake.shards.rows import RETRACTIONS, ROW_ID, first_row_id
 from tracelake.shards.shard import Shard
@@ -184,18 +184,19 @@ class JsonTableRedactor(TableRedactor):
         return Part(path, 0, len(rows), len(data), sha256, first_row_id=min(ids), last_row_id=max(ids))
 
     def _row_ids(
-        self, files: Any, state: ShardState, trace_ids: Collection[str], first: int = 0
+        self, files: Any, lease: Lease, trace_ids: Collection[str], first: int = 0
     ) -> Iterator[Numbers]:
         del files
-        for parts in self._stored(state):
+        for parts in self._stored(lease.state):
             rows = [row for part in parts for row in json.loads(self._objects.get(part.path))]
             ids = [row[0] for row in rows if row[1] in trace_ids and row[0] >= first]
             yield np.array(ids, np.int64)
+            self._continue(lease)
 
     @contextlib.contextmanager
-    def _leased(self) -> Iterator[tuple[ShardState, Any]]:
+    def _leased(self) -> Iterator[tuple[Lease, Any]]:
         with Lease(self._shard, self._key_value) as lease:
-            yield lease.state, None
+            yield lease, None
 
 
 class JsonIndexRedactor(IndexRedactor):

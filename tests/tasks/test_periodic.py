@@ -10,7 +10,7 @@ import pytest
 
 from tests.patience import HANG_S, wait_until
 from tracelake._errors import StorageError
-from tracelake.tasks.backoff import FailureLog, PeriodicThread, backoff_s
+from tracelake.tasks.backoff import FailureLog, PeriodicThread, Throttle, backoff_s
 
 
 def test_wake_and_stop_end_a_pause() -> None:
@@ -80,3 +80,39 @@ def test_failures_are_logged_once_and_retried(caplog: pytest.LogCaptureFixture) 
 def test_pauses_double_up_to_the_longest(failures: int, pause_s: float) -> None:
     """Each failure doubles the pause; no number of failures overflows."""
     assert backoff_s(0.5, failures, 5.0) == pause_s
+
+
+def throttled(pieces: list[tuple[float, int]]) -> list[float]:
+    """Return the pause after each piece of work: its seconds, and the commits of others meanwhile."""
+    now_s, commits, slept = [100.0], [0], list[float]()
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        now_s[0] += seconds
+
+    throttle = Throttle(lambda: commits[0], lambda: now_s[0], sleep)
+    pauses = list[float]()
+    for work_s, committed in pieces:
+        slept.clear()
+        now_s[0] += work_s
+        commits[0] += committed
+        throttle.pause()
+        pauses.append(round(sum(slept), 6))
+    return pauses
+
+
+def check_throttle() -> None:
+    """Work takes a quarter of the time while others commit, and does not pause for its own sake."""
+    assert throttled([(1.0, 5), (1.0, 0), (1.0, 0)]) == [0.0, 0.0, 0.0], (
+        "what was committed before is no activity"
+    )
+    assert throttled([(1.0, 0), (0.5, 1), (2.0, 0)]) == [0.0, 1.5, 6.0], "three times as long as it took"
+    assert throttled([(1.0, 0), (1.0, 1), (8.0, 0), (20.0, 0), (1.0, 0)]) == [0.0, 3.0, 10.0, 0.0, 0.0]
+    assert throttled([(1.0, 0), (0.03, 1), (0.03, 0)]) == [0.0, 0.0, 0.18], (
+        "short pieces are paused for together"
+    )
+
+
+def test_a_throttle_leaves_time_to_those_who_commit() -> None:
+    """See `check_throttle`."""
+    check_throttle()

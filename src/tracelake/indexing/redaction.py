@@ -8,9 +8,10 @@ replaced part stays after the erasure ends. Processes that publish a manifest la
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -26,7 +27,7 @@ from tracelake.search.build import merge_parts, no_index
 from tracelake.search.finalize import Redactions, clean_staging, published, read_list
 from tracelake.search.open_index import OpenIndex
 from tracelake.search.protocol import replacement
-from tracelake.storage import KeyValueStore, ObjectStore
+from tracelake.storage import KeyValueStore, ObjectStore, read_in_parallel
 from tracelake.tables.view import INDEX
 
 MANIFESTS = f"search/{INDEX}/manifests/"
@@ -49,7 +50,16 @@ class RedactedIndex:
 class IndexRedactor:
     """Removes traces from all index parts. Parts that it has found clean are not read again."""
 
-    def __init__(self, key_value: KeyValueStore, objects: ObjectStore, epoch: int, erasure: str = "") -> None:
+    def __init__(
+        self,
+        key_value: KeyValueStore,
+        objects: ObjectStore,
+        epoch: int,
+        erasure: str = "",
+        pause: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Prepare. `pause` is called after each part that was read or rewritten."""
+        self._pause = pause
         self._objects = objects
         self._epoch = epoch
         self._clean: set[str] = set()
@@ -101,18 +111,20 @@ class IndexRedactor:
 
     @contextmanager
     def _unless_collected(self, part: model.PartRef) -> Iterator[None]:
-        """Skip the rest of the block if the part no longer exists. Its commits expired, or `tracelake verify` reports
-        the damage."""
+        """Pause after the block, and skip its rest if the part no longer exists. Its commits expired, or `tracelake
+        verify` reports the damage."""
         try:
             yield
+            self._pause()
         except (DamageError, NotFoundError):
             if self._objects.head(part.path) is not None:
                 raise
 
     def _manifests(self) -> Iterator[tuple[str, model.Manifest]]:
-        for info in list(self._objects.list(MANIFESTS)):
-            if (manifest := published(self._objects, info.path)) is not None:
-                yield info.path, manifest
+        paths = [info.path for info in self._objects.list(MANIFESTS)]
+        for path, manifest in read_in_parallel(self._objects, partial(published, self._objects), paths):
+            if manifest is not None:
+                yield path, manifest
 
     def _parts(self) -> tuple[dict[str, tuple[model.PartRef, model.Manifest]], int]:
         """Return each part that some manifest names, with one of these manifests, and the number of names of replaced

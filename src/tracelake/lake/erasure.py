@@ -61,6 +61,7 @@ from tracelake.storage.local import FileObjectStore
 from tracelake.storage.ports import CopiedStore
 from tracelake.tables.builtin import BUILT_IN, TABLE_SPANS
 from tracelake.tables.redaction import TableRedactor
+from tracelake.tasks.backoff import Throttle
 from tracelake.tracking.erasure import ErasedTraces, erased_hash, scrub, scrub_sqlite
 from tracelake.tracking.ingest_queue import PREFIX as INBOX
 from tracelake.tracking.schema import metadata
@@ -276,9 +277,10 @@ class Erasures:
         self._hot = hot
         self._store = opened.erasures
         self._quarantine = QuarantineStore(opened.key_value, "main")
+        self._pause = Throttle(lambda: upper_of(opened.repository)).pause
+        places = opened.config.buckets, opened.key_value, opened.objects
         self._redactors = {
-            name: TableRedactor(table, opened.config.buckets, opened.key_value, opened.objects)
-            for name, table in BUILT_IN.items()
+            name: TableRedactor(table, *places, self._pause) for name, table in BUILT_IN.items()
         }
         self._spans = self._redactors[TABLE_SPANS.name]
         self._index: dict[str, IndexRedactor] = {}
@@ -575,8 +577,7 @@ class Erasures:
             return set()
         if selection.criterion in ("session", "user"):
             return self._tracking().traces_of(**{selection.criterion: selection.value})
-        newer = self._hot.newer().tables
-        if not newer:
+        if not (newer := self._hot.newer().tables):
             return set()
         query = f"select distinct trace_id from spans where ({_condition_of(selection)}\n)"
         table = self._opened.read(MAIN, lambda view: view.sql(query, newer=newer))
@@ -625,8 +626,7 @@ class Erasures:
 
     def _last_transaction(self) -> int:
         """Return the last transaction of which the journal has input, or the last committed one."""
-        journal, upper = Journal(self._opened.key_value, "main"), upper_of(self._opened.repository)
-        last = upper - 1
+        journal, last = Journal(self._opened.key_value, "main"), upper_of(self._opened.repository) - 1
         while journal.read(last + 1).step is not None:
             last += 1
         return last
@@ -649,7 +649,7 @@ class Erasures:
 
     def _redactor(self, id: str) -> IndexRedactor:
         epoch = self._opened.repository.epoch()
-        return IndexRedactor(self._opened.key_value, self._opened.objects, epoch, id)
+        return IndexRedactor(self._opened.key_value, self._opened.objects, epoch, id, self._pause)
 
     def _put(self, record: ErasureRecord, **changes: Any) -> ErasureRecord:
         """Change the record, and return it. Raises ContentionError if another process has changed it."""

@@ -27,6 +27,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from msgspec.structs import replace
@@ -56,7 +57,7 @@ from tracelake.storage.ports import (
     Version,
     settle,
 )
-from tracelake.storage.wrappers import delete_all, remove_folders
+from tracelake.storage.wrappers import delete_all, read_in_parallel, remove_folders
 
 
 def finalize(
@@ -381,19 +382,21 @@ class Redactions:
             if redactions == before:
                 return len(changed)
             lists: dict[str, model.ListRef | None] = {}
-            if all(self._apply(path, redactions, lists, changed) for path in paths):
+            manifests = read_in_parallel(self._objects, partial(_intact, self._objects), paths)
+            if all(self._apply(path, data, redactions, lists, changed) for path, data in manifests):
                 before = redactions
         raise ContentionError("index parts were replaced too many times by other erasures; try again.")
 
     def _apply(
         self,
         path: str,
+        data: bytes | None,
         redactions: Mapping[str, model.Redaction],
         lists: dict[str, model.ListRef | None],
         changed: set[str],
     ) -> bool:
-        """Replace redacted parts in one manifest. Return False if another process changes it, or one of its lists."""
-        data = _intact(self._objects, path)
+        """Replace redacted parts in one manifest. Return False if another process has changed it since it was read, or
+        changes one of its lists."""
         if data is None:
             return True
         manifest = model.Manifest.from_json(data, path)

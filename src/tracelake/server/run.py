@@ -188,6 +188,10 @@ def once_per_second() -> Iterator[None]:
 logger = logging.getLogger("tracelake.server")
 
 
+_ERASURE_STOP_MAX_S: Final = 30.0
+"""Time that a server which stops waits for its erasure. Another process continues it."""
+
+
 class ErasureRunner(PeriodicThread):
     """Background thread that continues open erasures, as a context manager."""
 
@@ -199,7 +203,9 @@ class ErasureRunner(PeriodicThread):
             "an erasure stopped, and will be retried; readers do not see its traces",
             limits.ERASURE_INTERVAL_S,
         )
-        super().__init__("tracelake-erasures", self._run_erasures, failures=failures)
+        super().__init__(
+            "tracelake-erasures", self._run_erasures, failures=failures, stop_max_s=_ERASURE_STOP_MAX_S
+        )
 
     def _run_erasures(self) -> float:
         self._erasures.run()

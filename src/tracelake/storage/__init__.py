@@ -29,6 +29,7 @@ from tracelake.storage.wrappers import (
     delete_all,
     for_each,
     put_temporary,
+    read_in_parallel,
     sweep_temporaries,
 )
 
@@ -61,6 +62,7 @@ __all__ = [
     "open_key_value",
     "open_objects",
     "put_temporary",
+    "read_in_parallel",
     "settle",
     "sweep_temporaries",
 ]

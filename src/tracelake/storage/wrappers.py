@@ -46,6 +46,8 @@ from tracelake.storage.local import OBJECTS_AT_ONCE, FileObjectStore
 from tracelake.storage.ports import DatabaseCheck, check_database
 
 _ResultT = TypeVar("_ResultT")
+_READ_AHEAD: Final = 256
+"""Small objects of a batch that are read in parallel."""
 
 
 class DelegatingObjectStore:
@@ -272,6 +274,16 @@ def for_each(
         with ThreadPoolExecutor(OBJECTS_AT_ONCE) as threads:
             return list(threads.map(ask, paths))
     return [ask(path) for path in paths]
+
+
+def read_in_parallel(
+    store: ports.ObjectStore, ask: Callable[[str], _ResultT], names: Collection[str]
+) -> Iterator[tuple[str, _ResultT]]:
+    """Yield each name with the result of `ask`, as `for_each` gets it. Few results are in memory."""
+    todo = list(names)
+    for start in range(0, len(todo), _READ_AHEAD):
+        some = todo[start : start + _READ_AHEAD]
+        yield from zip(some, for_each(store, ask, some), strict=True)
 
 
 def _inner(store: ports.ObjectStore) -> ports.ObjectStore:

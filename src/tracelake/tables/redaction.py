@@ -52,8 +52,15 @@ class TableRedactor:
     """Removes traces from one built-in table. Any number may run at once, beside writers and compactions."""
 
     def __init__(
-        self, table: BuiltInTable, buckets: int, key_value: KeyValueStore, objects: ObjectStore
+        self,
+        table: BuiltInTable,
+        buckets: int,
+        key_value: KeyValueStore,
+        objects: ObjectStore,
+        pause: Callable[[], None] = lambda: None,
     ) -> None:
+        """Prepare. `pause` is called after each batch that was read or rewritten."""
+        self._pause = pause
         self._table = table
         self._layout = table.layout(buckets)
         self._key_value = key_value
@@ -64,23 +71,23 @@ class TableRedactor:
         """Return the traces with a row, of any time, that matches a DuckDB condition. Raises QueryError if DuckDB
         refuses it."""
         matching: set[str] = set()
-        with self._leased() as (state, files):
+        with self._leased() as (lease, files):
             query = f"select distinct trace_id from {{}} where {condition(where)}"
-            for stored in self._stored(state):
+            for stored in self._stored(lease.state):
                 parts = self._layout.matching(stored, where)
                 matching.update(map(str, self._read(files, parts, query, where)["trace_id"].to_pylist()))
         return matching
 
     def count(self, trace_ids: Collection[str], since: int = 0) -> int:
         """Count the rows of traces in all parts, including replaced rows, from a transaction on."""
-        with self._leased() as (state, files):
-            return sum(len(ids) for ids in self._row_ids(files, state, trace_ids, first_row_id(since)))
+        with self._leased() as (lease, files):
+            return sum(len(ids) for ids in self._row_ids(files, lease, trace_ids, first_row_id(since)))
 
     def rows_by_transaction(self, trace_ids: Collection[str]) -> Counter[int]:
         """Count the rows of traces, as `count` does, by the transaction that inserted them."""
         counted = Counter[int]()
-        with self._leased() as (state, files):
-            for ids in self._row_ids(files, state, trace_ids):
+        with self._leased() as (lease, files):
+            for ids in self._row_ids(files, lease, trace_ids):
                 counted.update((ids // first_row_id(1)).tolist())
         return counted
 
@@ -90,20 +97,21 @@ class TableRedactor:
         Batches that a concurrent compaction replaced are left to the next call.
         """
         result = Redacted()
-        with self._leased() as (state, files):
-            row_ids = np.concatenate([*self._row_ids(files, state, trace_ids), np.array([], np.int64)])
+        with self._leased() as (lease, files):
+            row_ids = np.concatenate([*self._row_ids(files, lease, trace_ids), np.array([], np.int64)])
             if not len(row_ids):
                 return result
-            for ref in reversed(state.batches):
+            for ref in reversed(lease.state.batches):
                 if ref.upper > until:
                     continue  # its commit will be made from it
                 batch = self._shard.batch(ref)
-                rewritten = self._without(files, batch, trace_ids, row_ids, state.epoch)
+                rewritten = self._without(files, batch, trace_ids, row_ids, lease.state.epoch)
                 if rewritten is None:
                     continue
                 written = {part.path for part in rewritten.objects()} - {p.path for p in batch.objects()}
                 if self._shard.replace([ref], rewritten, written):
                     _count(result, batch, rewritten)
+                self._continue(lease)  # not within a batch, which a compaction may replace meanwhile
         return result
 
     def _without(
@@ -170,13 +178,18 @@ class TableRedactor:
         )
 
     def _row_ids(
-        self, files: LocalFiles, state: ShardState, trace_ids: Collection[str], first: int = 0
+        self, files: LocalFiles, lease: Lease, trace_ids: Collection[str], first: int = 0
     ) -> Iterator[Numbers]:
-        for stored in self._stored(state) if trace_ids else ():
+        for stored in self._stored(lease.state) if trace_ids else ():
             new = [part for part in stored if part.last_row_id >= first]
             parts = self._layout.with_keys(new, sorted(trace_ids))
             query = f"select {ROW_ID.name} from {{}} where {of_traces_sql(trace_ids)} and {ROW_ID.name} >= {first}"
             yield self._read(files, parts, query)[ROW_ID.name].to_numpy()
+            self._continue(lease)
+
+    def _continue(self, lease: Lease) -> None:
+        self._pause()
+        lease.renew()
 
     def _stored(self, state: ShardState) -> Iterator[Sequence[Part]]:
         """Yield the parts of each batch, and separately its history, which has a further column."""
@@ -197,10 +210,10 @@ class TableRedactor:
             return reader.read_all()
 
     @contextmanager
-    def _leased(self) -> Iterator[tuple[ShardState, LocalFiles]]:
+    def _leased(self) -> Iterator[tuple[Lease, LocalFiles]]:
         """Keep the parts of the current state until the block ends. Copies of remote parts are deleted with it."""
         with Lease(self._shard, self._key_value) as lease, scratch_directory("redaction") as folder:
-            yield lease.state, LocalFiles(self._objects, Path(folder))
+            yield lease, LocalFiles(self._objects, Path(folder))
 
 
 def _count(result: Redacted, before: Batch, after: Batch) -> None:

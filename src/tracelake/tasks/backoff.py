@@ -1,4 +1,5 @@
-"""Periodic threads, and backoff for failed work: each failure has a separate pause, and other work continues.
+"""Periodic threads, their throttle, and backoff for failed work: each failure has a separate pause, and other work
+continues.
 
 `RetrySchedule` is for background work such as compaction: failed items are skipped and retried later. An item that is
 damaged is skipped at once. Any other failure, such as a full disk, is not the item's fault: it ends the call, and the
@@ -24,6 +25,12 @@ from tracelake.limits import MAINTENANCE_TRIES, PIPELINE_PAUSE_MAX_S, PIPELINE_P
 
 MAINTENANCE_PAUSE_MAX_S: Final = 600.0
 """Longest backoff before failed compactions or merges are retried; the backoff doubles up to it."""
+
+_PIECE_MIN_S: Final = 0.05
+_BUSY_S: Final = 30.0
+"""Time after a commit of others for which a throttle expects the next one."""
+_THROTTLE_MAX_S: Final = 10.0
+"""Longest pause of a throttle. Pieces of the work are shorter, unless the process was suspended."""
 
 KeyT = TypeVar("KeyT", bound=Hashable)
 
@@ -143,6 +150,38 @@ class FailureLog:
     message: str
     """Consequence of a failure, such as `garbage was not collected`."""
     retry_s: float
+
+
+class Throttle:
+    """Pauses of background work: while others commit, it runs for a quarter of the time."""
+
+    def __init__(
+        self,
+        commits: Callable[[], int],
+        clock: Callable[[], float] = _steady_s,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """Prepare the throttle. `commits` returns a number that grows with each commit of others."""
+        self.commits = commits
+        self._clock = clock
+        self._sleep = sleep
+        self._seen: int | None = None
+        self._busy_until_s = -math.inf
+        self._resumed_s = clock()
+
+    def pause(self) -> None:
+        """Pause after a piece of the work, three times as long as it took, if others have committed lately."""
+        now_s = self._clock()
+        work_s = now_s - self._resumed_s
+        if work_s < _PIECE_MIN_S:
+            return  # not worth the look
+        commits, before = self.commits(), self._seen
+        self._seen = commits
+        if before is not None and commits != before:
+            self._busy_until_s = now_s + _BUSY_S
+        if now_s < self._busy_until_s:
+            self._sleep(min(_THROTTLE_MAX_S, 3 * work_s))
+        self._resumed_s = self._clock()
 
 
 class PeriodicThread:

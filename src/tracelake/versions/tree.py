@@ -36,7 +36,7 @@ from msgspec.structs import replace
 
 from tracelake._errors import DamageError, NotFoundError
 from tracelake.limits import MERGE_ANCESTORS_MAX
-from tracelake.storage import ObjectStore, copy_all, create_all, for_each
+from tracelake.storage import ObjectStore, copy_all, create_all, for_each, read_in_parallel
 from tracelake.versions import model
 from tracelake.versions.model import AFTER, TRANSACTION, Commit
 from tracelake.versions.protocol import UNCLEAR, Base, Theirs, agreed
@@ -51,8 +51,6 @@ RANGE_ENTRIES_MAX: Final = 8 * RANGE_ENTRIES_MEAN
 """Entries of a range without such a path; one in three thousand is so long."""
 CHANGES_INLINE_MAX: Final = 32
 """Changes stored inline."""
-_OBJECTS_READ_AHEAD: Final = 256
-"""Small objects that garbage collection prefetches."""
 
 PathEntry = tuple[str, model.Reference]
 RangeReader = Callable[[str], model.Range]
@@ -292,10 +290,7 @@ class ContentStore:
         self, kind: type[ContentT], ids: Collection[str]
     ) -> Iterator[tuple[str, ContentT | DamageError]]:
         """Yield ids with their records or errors. Reads run in parallel batches, so few records are in memory."""
-        todo = list(ids)
-        for start in range(0, len(todo), _OBJECTS_READ_AHEAD):
-            some = todo[start : start + _OBJECTS_READ_AHEAD]
-            yield from zip(some, for_each(self._objects, partial(self._try, kind), some), strict=True)
+        return read_in_parallel(self._objects, partial(self._try, kind), ids)
 
     def _try(self, kind: type[ContentT], record_id: str) -> ContentT | DamageError:
         try:
