@@ -1,4 +1,4 @@
-"""Erasures beside slow processes: what they read before the erasure does not come back."""
+"""Erasures beside slow processes: rows that they read before the erasure do not come back."""
 
 from __future__ import annotations
 

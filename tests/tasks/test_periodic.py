@@ -83,7 +83,7 @@ def test_pauses_double_up_to_the_longest(failures: int, pause_s: float) -> None:
 
 
 def throttled(pieces: list[tuple[float, int]]) -> list[float]:
-    """Return the pause after each piece of work: its seconds, and the commits of others meanwhile."""
+    """Return the pause after each piece of work, which has its seconds and the number of new commits."""
     now_s, commits, slept = [100.0], [0], list[float]()
 
     def sleep(seconds: float) -> None:
