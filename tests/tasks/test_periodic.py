@@ -107,7 +107,7 @@ def check_throttle() -> None:
         "what was committed before is no activity"
     )
     assert throttled([(1.0, 0), (0.5, 1), (2.0, 0)]) == [0.0, 1.5, 6.0], "three times as long as it took"
-    assert throttled([(1.0, 0), (1.0, 1), (8.0, 0), (20.0, 0), (1.0, 0)]) == [0.0, 3.0, 10.0, 0.0, 0.0]
+    assert throttled([(1.0, 0), (1.0, 1), (25.0, 0), (20.0, 0), (1.0, 0)]) == [0.0, 3.0, 60.0, 0.0, 0.0]
     assert throttled([(1.0, 0), (0.03, 1), (0.03, 0)]) == [0.0, 0.0, 0.18], (
         "short pieces are paused for together"
     )

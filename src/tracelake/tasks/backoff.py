@@ -29,7 +29,7 @@ MAINTENANCE_PAUSE_MAX_S: Final = 600.0
 _PIECE_MIN_S: Final = 0.05
 _BUSY_S: Final = 30.0
 """Time after a commit of others for which a throttle expects the next one."""
-_THROTTLE_MAX_S: Final = 10.0
+_THROTTLE_MAX_S: Final = 60.0
 """Longest pause of a throttle. Pieces of the work are shorter, unless the process was suspended."""
 
 KeyT = TypeVar("KeyT", bound=Hashable)
