@@ -105,18 +105,43 @@ SLOWEST_FIRST: Final = (
 SLOW: Final = (
     *ON_SPARK,
     *("browser/", "demo/", "erasure/test_kills", "faults/", "integration/", "places/", "simulation/"),
-    *("archive/test_kills.py", "cli/test_process.py", "doctor/test_machine.py", "storage/test_processes.py"),
-    *("lake/test_lake_concurrency.py", "lake/test_lake_maintenance.py", "lake/test_lake_windows.py"),
-    *("lake/test_bad_inputs.py", "lake/test_read_only.py", "lake/test_verify_database.py"),
-    *("pipeline/test_bounded.py", "pipeline/test_crashes.py", "pipeline/test_deletions.py"),
-    *("pipeline/test_setting_aside_crashes.py", "shards/test_memory.py"),
-    *("server/test_connections.py", "server/test_early_answers.py", "server/test_memory.py"),
-    *("server/test_pipeline_process.py", "server/test_run.py", "server/test_start.py"),
-    *("server/test_walls.py", "storage/test_descriptors.py", "storage/test_doctor.py"),
-    "storage/test_key_value_model.py",
+    *("archive/test_archive.py", "archive/test_kills.py", "cli/test_process.py", "doctor/test_machine.py"),
+    *("lake/test_bad_inputs.py", "lake/test_erasure.py", "lake/test_forgotten_rows.py"),
+    *("lake/test_lake_concurrency.py", "lake/test_lake_history.py", "lake/test_lake_maintenance.py"),
+    *("lake/test_lake_merges.py", "lake/test_lake_mixed_parts.py", "lake/test_lake_vectors.py"),
+    *(
+        "lake/test_lake_windows.py",
+        "lake/test_read_only.py",
+        "lake/test_repriced.py",
+        "lake/test_retention.py",
+    ),
+    *("lake/test_verify_database.py", "lake/test_verify_everything.py"),
+    *("pipeline/test_bounded.py", "pipeline/test_crashes.py", "pipeline/test_deaths.py"),
+    *(
+        "pipeline/test_deletions.py",
+        "pipeline/test_setting_aside.py",
+        "pipeline/test_setting_aside_crashes.py",
+    ),
+    *("search/test_finalize.py", "search/test_merging.py", "shards/test_memory.py"),
+    *("server/test_archive_api.py", "server/test_connections.py", "server/test_early_answers.py"),
+    *(
+        "server/test_guard.py",
+        "server/test_memory.py",
+        "server/test_pipeline_process.py",
+        "server/test_run.py",
+    ),
+    *(
+        "server/test_shared_span_ids.py",
+        "server/test_start.py",
+        "server/test_taking.py",
+        "server/test_walls.py",
+    ),
+    *("shards/test_parts_of_all.py", "storage/test_contract.py", "storage/test_descriptors.py"),
+    *("storage/test_doctor.py", "storage/test_files.py", "storage/test_key_value_model.py"),
+    *("storage/test_local_copies.py", "storage/test_processes.py", "tables/test_conditions.py"),
 )
 """Directories and files that only `make test-all` runs, not `make test`: Spark, killed processes, servers, measured
-memory, a browser, and each route with each key."""
+memory, a browser, each route with each key, and scenarios of a lake that take more than about ten seconds."""
 
 IN_MEMORY: Final = Path("/dev/shm")
 IN_MEMORY_MIN_BYTES: Final = 6 << 30
