@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import getpass
+import json
+import os
 import re
 import tomllib
 from collections.abc import Sequence
-from typing import Final, Literal
+from pathlib import Path
+from typing import Any, Final, Literal, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
-from pydantic_settings import (
-    BaseSettings,
-    PydanticBaseSettingsSource,
-    SettingsConfigDict,
-    TomlConfigSettingsSource,
-)
 
 from tracelake import limits
 from tracelake._errors import UsageError
@@ -36,12 +33,10 @@ class Admit(BaseModel):
     workspace: str = Field(min_length=1)
 
 
-class Settings(BaseSettings):
+class Settings(BaseModel):
     """Settings other than command-line options. Environment variables have the prefix TRACELAKE_."""
 
-    model_config = SettingsConfigDict(
-        env_prefix="TRACELAKE_", env_ignore_empty=True, toml_file=SETTINGS_FILE, extra="forbid"
-    )
+    model_config = ConfigDict(extra="forbid")
 
     lake: str | None = None
     """Directory or URL of the lake; a relative path is relative to the current directory."""
@@ -137,23 +132,18 @@ class Settings(BaseSettings):
     watch: tuple[str, ...] = ()
     """Sources that pipelines watch besides the server's input: file patterns, buckets, Kafka topics."""
 
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003  the signature is pydantic's
-        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Read arguments, then the environment, then the file; the first value wins."""
-        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls)
-
 
 def load_settings() -> Settings:
-    """Read the settings. Raises UsageError if `tracelake.toml` is not TOML or has an unknown key."""
+    """Read the settings; the environment wins over the file. Raises UsageError if `tracelake.toml` is not TOML or has
+    an unknown key, or if a value is invalid."""
+    file = Path(SETTINGS_FILE)
     try:
-        return Settings()
+        values = tomllib.loads(file.read_text("utf-8")) if file.is_file() else {}
+        for name, value in _environment().items():
+            ours = values.get(name)
+            is_object = isinstance(ours, dict) and isinstance(value, dict)
+            values[name] = dict[str, Any](ours or {}, **value) if is_object else value
+        return Settings(**values)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{SETTINGS_FILE} is not TOML: {error}. Correct it or remove it.") from error
     except ValidationError as error:
@@ -161,6 +151,20 @@ def load_settings() -> Settings:
         raise UsageError(
             f"Settings cannot be used: {wrong}. Correct {SETTINGS_FILE} or the TRACELAKE_* variable."
         ) from error
+
+
+def _environment() -> dict[str, Any]:
+    """Return the settings in the environment. Lists and objects are JSON; an empty variable counts as unset."""
+    values = dict[str, Any]()
+    variables = {name.upper(): text for name, text in os.environ.items() if text}
+    for name, field in Settings.model_fields.items():
+        if (text := variables.get(variable := f"TRACELAKE_{name.upper()}")) is None:
+            continue
+        try:
+            values[name] = json.loads(text) if get_origin(field.annotation) in (tuple, dict) else text
+        except ValueError as error:
+            raise UsageError(f"{variable} is not JSON: {error}. Correct it.") from error
+    return values
 
 
 def find_lake(explicit: str | None = None) -> str:

@@ -20,6 +20,7 @@ COMMAND = [sys.executable, "-m", "tracelake"]
 UNUSED_BY_LOG = (
     *(
         "alembic",
+        "asyncio",
         "cryptography",
         "duckdb",
         "fastapi",
@@ -29,10 +30,10 @@ UNUSED_BY_LOG = (
         "numpy",
         "pandas",
     ),
-    *("polars", "pyarrow", "pyspark", "sqlalchemy", "tantivy", "uvicorn"),
+    *("polars", "pyarrow", "pydantic_settings", "pyspark", "sqlalchemy", "tantivy", "uvicorn"),
 )
 """Slow modules that a command on commits does not import."""
-UNUSED_BY_HELP = (*UNUSED_BY_LOG, "asyncio", "pydantic_settings", "sqlite3")
+UNUSED_BY_HELP = (*UNUSED_BY_LOG, "sqlite3")
 
 
 @pytest.fixture
@@ -90,12 +91,13 @@ def test_commands_on_commits_load_no_engine(
 @pytest.mark.parametrize(
     ("words", "unneeded"),
     [
-        (["trace", "list", "--last", "1h"], ()),
-        (["search", "error"], ()),
+        (["trace", "list", "--last", "1h"], ("tracelake.pipeline",)),
+        (["search", "error"], ("tracelake.pipeline",)),
+        (["sql", "select count(*) from spans"], ("tracelake.pipeline",)),
         (["tables"], ()),
         (["pipeline", "status"], ()),
         (["source", "list"], ()),
-        (["dataset", "list"], ("sqlalchemy", "tracelake.hot")),
+        (["dataset", "list"], ("asyncio", "tracelake.hot", "tracelake.pipeline")),
     ],
 )
 def test_commands_without_spark_start_quickly(
@@ -105,7 +107,7 @@ def test_commands_without_spark_start_quickly(
     words: list[str],
     unneeded: tuple[str, ...],
 ) -> None:
-    """A command that reads rows imports neither pandas nor the libraries of the server."""
+    """A command that reads rows imports neither pandas nor the libraries of the server and of its tracking store."""
     unneeded = (
         *unneeded,
         "alembic",
@@ -113,7 +115,9 @@ def test_commands_without_spark_start_quickly(
         "grpc",
         "joserfc",
         "pandas",
+        "pydantic_settings",
         "pyspark",
+        "sqlalchemy",
         "starlette",
         "uvicorn",
     )

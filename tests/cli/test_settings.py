@@ -67,3 +67,15 @@ def test_segments_of_the_inbox_are_bounded_by_settings(monkeypatch: pytest.Monke
         monkeypatch.setenv("TRACELAKE_SEGMENT_WAIT_S", unusable)
         with pytest.raises(UsageError, match="segment_wait_s"):
             load_settings()
+
+
+def test_lists_and_objects_of_the_environment_are_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A list in a variable replaces that of the file, an object adds to it, and other text is a usage error."""
+    Path("tracelake.toml").write_text('watch = ["a"]\nspark_conf = { x = "1", y = "1" }\n')
+    monkeypatch.setenv("tracelake_watch", '["b", "c"]')
+    monkeypatch.setenv("TRACELAKE_SPARK_CONF", '{"y": "2"}')
+    assert load_settings().watch == ("b", "c")
+    assert load_settings().spark_conf == {"x": "1", "y": "2"}
+    monkeypatch.setenv("TRACELAKE_ALLOWED_HOSTS", "traces.example")
+    with pytest.raises(UsageError, match="TRACELAKE_ALLOWED_HOSTS is not JSON"):
+        load_settings()

@@ -5,7 +5,6 @@ The error of one example or scorer does not stop the others.
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import json
 import math
@@ -67,7 +66,11 @@ class _Bound:
             *(values[name] for name in self._positional),
             **{name: values[value] for name, value in self._named.items()},
         )
-        return asyncio.run(_result_of(result)) if inspect.isawaitable(result) else result
+        if not inspect.isawaitable(result):
+            return result
+        import asyncio  # noqa: PLC0415  most functions need no loop
+
+        return asyncio.run(_result_of(result))
 
 
 async def _result_of(result: Awaitable[Any]) -> Any:

@@ -19,13 +19,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from threading import Lock
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tracelake import limits
+from tracelake import limits, tracking
 from tracelake.batching import batches
 from tracelake.context import LakeContext
 from tracelake.hot.rows import PART, are_large, cannot_be_read, decoded
@@ -37,7 +37,9 @@ from tracelake.search.documents import written
 from tracelake.search.prefilter import Prefilter
 from tracelake.search.tokenization import normalized
 from tracelake.shards.rows import ROW_ID
-from tracelake.tracking.outbox import ListedPart, Uncommitted, listed, runs_of
+
+if TYPE_CHECKING:
+    from tracelake.tracking.outbox import ListedPart, Uncommitted
 
 UNCOMMITTED_SEARCH_MAX_BYTES: Final = 64 * MIB
 """OTLP of uncommitted spans that searches cover, the newest."""
@@ -171,7 +173,7 @@ class _Pending:
         """Return the rows that a query covers, of the `waiting` rows that it may cover."""
         covered = frozenset(row for row, parts in self.wanted(rows, passing).items() if not parts)
         # Only the newest rows that a page token can name.
-        runs = runs_of(covered, limits.UNCOMMITTED_RUN_GAP_MAX, frozenset(waiting) - covered)
+        runs = tracking.outbox.runs_of(covered, limits.UNCOMMITTED_RUN_GAP_MAX, frozenset(waiting) - covered)
         oldest = min((first for first, _ in runs[: limits.UNCOMMITTED_RUNS_MAX]), default=0)
         covered = frozenset(row for row in covered if row >= oldest)
         traces = {trace_id for row in rows for trace_id, _, _ in self.rows[row]}
@@ -276,8 +278,8 @@ class HotIndex:
             self._pending = replace(
                 pending,
                 texts={**pending.texts, **texts},
-                unread=pending.unread.union(map(listed, read.unread)),
-                large=pending.large.union(map(listed, read.large)),
+                unread=pending.unread.union(map(tracking.outbox.listed, read.unread)),
+                large=pending.large.union(map(tracking.outbox.listed, read.large)),
             )
             if time.monotonic() > until_s:
                 break
@@ -326,8 +328,8 @@ class HotIndex:
         read = decoded(stored, limits.UNCOMMITTED_ROWS_MAX_BYTES - kept_bytes, pending.prices)
         self._pending = replace(
             pending,
-            unread=pending.unread.union(map(listed, read.unread)),
-            large=pending.large.union(map(listed, read.large)),
+            unread=pending.unread.union(map(tracking.outbox.listed, read.unread)),
+            large=pending.large.union(map(tracking.outbox.listed, read.large)),
         )
         of_parts = np.array([part.sequence for part in stored], np.int64)
         sequences = of_parts[read.rows[PART.name].to_numpy()]

@@ -17,14 +17,14 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import Lock
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tracelake import limits
+from tracelake import limits, tracking
 from tracelake._errors import BackPressureError, DamageError, InputError, LimitError
 from tracelake.batching import batches
 from tracelake.context import LakeContext
@@ -38,9 +38,10 @@ from tracelake.tables.builtin import SPAN_COLUMNS, TABLE_TRACES, aggregate_sql, 
 from tracelake.tables.scan import connection
 from tracelake.tables.table import span_counts, too_large
 from tracelake.tables.view import CommitView
-from tracelake.tracking.outbox import ListedPart, StoredPart, Uncommitted, listed
-from tracelake.tracking.store import unpacked
 from tracelake.versions.branch_store import MAIN
+
+if TYPE_CHECKING:
+    from tracelake.tracking.outbox import ListedPart, StoredPart, Uncommitted
 
 _UNCOMMITTED_PART_GROWTH_MAX: Final = 8
 """Ratio of such rows to their OTLP; text takes two to three times."""
@@ -72,7 +73,8 @@ class DecodedParts:
 def decoded(parts: Sequence[StoredPart], room_bytes: float, prices: PriceTable = SHIPPED) -> DecodedParts:
     """Return the spans of parts, up to `room_bytes` of rows. An unreadable part does not affect the others."""
     columns, of_rows, read = SpanColumns(prices), list[int](), list[int]()
-    unread, large = list[StoredPart](), list[StoredPart]()
+    unread: list[StoredPart] = []
+    large: list[StoredPart] = []
     for place, part in enumerate(parts):
         try:
             add_part(part, columns, room_bytes, spread=False)
@@ -102,7 +104,7 @@ def add_part(
     Raises LimitError if the part's rows do not fit into `room_bytes`, or if `spread` is false and they are much larger
     than the part. Raises DamageError if the part is unreadable. Some rows may have been added before an error.
     """
-    data = unpacked(part.trace_id, part.payload, part.size_bytes)
+    data = tracking.store.unpacked(part.trace_id, part.payload, part.size_bytes)
     takes = rows_bytes(data)
     if workspace is not None and columns.approx_bytes + takes > limits.LARGE_TRACE_ROWS_BYTES:
         data = of_workspace(data, workspace)
@@ -120,7 +122,7 @@ def add_part(
 def holds_span(part: StoredPart, span_id: str) -> bool:
     """Return whether a part may contain a span: its bytes contain the id, perhaps only as a parent or link. Raises
     DamageError if the part is unreadable."""
-    return bytes.fromhex(span_id) in unpacked(part.trace_id, part.payload, part.size_bytes)
+    return bytes.fromhex(span_id) in tracking.store.unpacked(part.trace_id, part.payload, part.size_bytes)
 
 
 def grows_much(rows_bytes: int, data: bytes) -> bool:
@@ -295,9 +297,9 @@ class UncommittedTraces:
         read = decoded(stored, room_bytes, self._prices)
         unread.update(part.trace_id for part in read.unread)
         large.update(part.trace_id for part in read.large)
-        omitted = {listed(part) for part in (*read.unread, *read.large)}
+        omitted = {tracking.outbox.listed(part) for part in (*read.unread, *read.large)}
         first, self._next = self._next, self._next + len(stored)
-        parts = [(listed(part), first + place) for place, part in enumerate(stored)]
+        parts = [(tracking.outbox.listed(part), first + place) for place, part in enumerate(stored)]
         numbers = {part: number for part, number in parts if part not in omitted}
         of_rows = pc.add(read.rows[PART.name], pa.scalar(first, PART.type))
         return numbers, read.rows.set_column(read.rows.num_columns - 1, PART, of_rows)

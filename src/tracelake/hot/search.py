@@ -10,13 +10,13 @@ import math
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from threading import Lock
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tracelake import limits
+from tracelake import limits, tracking
 from tracelake._errors import QueryError, StorageError
 from tracelake.context import NO_COMMIT, LakeContext
 from tracelake.hot.index import SEQUENCE, Coverage, HotIndex
@@ -29,9 +29,11 @@ from tracelake.shards.rows import ROW_ID
 from tracelake.tables.page_tokens import PageToken
 from tracelake.tables.uncommitted import UncommittedRows
 from tracelake.tables.view import CommitView
-from tracelake.tracking.outbox import Uncommitted, named_runs, read_runs, runs_of
-from tracelake.tracking.store import TrackingStore
 from tracelake.versions.branch_store import MAIN
+
+if TYPE_CHECKING:
+    from tracelake.tracking.outbox import Uncommitted
+    from tracelake.tracking.store import TrackingStore
 
 _UNCOMMITTED_SEARCH_TRIES_MAX: Final = 3
 """Restarts of a search because its index was rebuilt with other settings."""
@@ -116,7 +118,7 @@ class HotSearch:
         """Return the function that covers the rows that are in the outbox now, or the rows of a page."""
         if (token is not None and not token.newer) or (store := self._store()) is None:
             return lambda _also: Coverage()
-        uncommitted = Uncommitted(store)
+        uncommitted = tracking.outbox.Uncommitted(store)
         if token is not None:
             return self._covered_by_page(uncommitted, token, analyzer, sieve)
         waiting = uncommitted.newest(limits.UNCOMMITTED_SEARCH_ROWS_MAX + 1)
@@ -128,7 +130,7 @@ class HotSearch:
         """Return the same for the rows of a search's first page. They are indexed again if they are no longer
         cached."""
         run_names, _, _ = token.newer.rpartition("_")
-        runs = read_runs(run_names)
+        runs = tracking.outbox.read_runs(run_names)
         # Verify the token first, because rebuilding a page may take seconds.
         if runs is None or token.newer != self._signed(token.commit, run_names, token.search):
             raise QueryError(f"{str(token)!r} is not a page; use `next_page` of a result unchanged.")
@@ -188,7 +190,8 @@ class HotSearch:
         # Committed versions come first: among equal ones the first wins.
         every = pa.concat_tables([indexed.select(claims.schema.names).cast(claims.schema), claims])
         hidden = np.delete(every[ROW_ID.name].to_numpy(), latest_version_rows(every.select(SPANS.names)))
-        run_names = named_runs(runs_of(coverage.rows, limits.UNCOMMITTED_RUN_GAP_MAX, coverage.apart))
+        runs = tracking.outbox.runs_of(coverage.rows, limits.UNCOMMITTED_RUN_GAP_MAX, coverage.apart)
+        run_names = tracking.outbox.named_runs(runs)
         # Later pages keep the rows of the first, even if some have left the outbox.
         page = page or self._signed(view.commit_id, run_names, name)
         newer = UncommittedRows(coverage.parts, np.concatenate([hidden, omitted]), page)

@@ -24,14 +24,14 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from threading import Lock
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tracelake import limits
+from tracelake import limits, tracking
 from tracelake._errors import DamageError, UsageError
 from tracelake.context import LakeContext
 from tracelake.hot.rows import HotList, HotLists, add_part, holds_span, latest_versions, steps, summaries
@@ -49,12 +49,13 @@ from tracelake.tables.builtin import IN_ORDER, SPAN_COLUMNS, in_workspace, summe
 from tracelake.tables.page_tokens import PageToken
 from tracelake.tables.table import ReadGate, acquire_read, no_trace, to_rows, too_large
 from tracelake.tables.view import CommitView
-from tracelake.tracking.annotations import ClientTraceInfo
 from tracelake.tracking.location import find_tracking, has_place, set_up
-from tracelake.tracking.mlflow_search import FoundTraces, TraceSearch
-from tracelake.tracking.outbox import ListedPart, Outbox, Uncommitted
-from tracelake.tracking.store import TrackingStore
 from tracelake.versions.branch_store import MAIN
+
+if TYPE_CHECKING:
+    from tracelake.tracking.mlflow_search import FoundTraces
+    from tracelake.tracking.outbox import ListedPart, Uncommitted
+    from tracelake.tracking.store import TrackingStore
 
 OUTLINE_COLUMNS: Final = tuple(dict.fromkeys((*SPAN_COLUMNS, "duration_ns", "type", "model")))
 KEY_COLUMNS: Final = ("trace_id", "span_id", "workspace", "kind", "start_ns")
@@ -351,7 +352,7 @@ class HotTier:
         store = self.store
         if store is None:
             return None
-        rows, size_bytes, oldest_ns = Outbox(store).totals()
+        rows, size_bytes, oldest_ns = tracking.outbox.Outbox(store).totals()
         oldest_s = None if oldest_ns is None else max(0.0, time.time() - oldest_ns / 1e9)
         return InboxInfo(rows, size_bytes, oldest_s)
 
@@ -444,12 +445,12 @@ class HotTier:
         self, trace_ids: Sequence[str], workspace: str | None = None
     ) -> dict[str, tuple[dict[str, str], dict[str, str]]]:
         """Return the metadata and fields that clients sent for traces, by id. A workspace sees only its own."""
-        return ClientTraceInfo(self.required_store()).of_traces(trace_ids, workspace)
+        return tracking.annotations.ClientTraceInfo(self.required_store()).of_traces(trace_ids, workspace)
 
     def deleted(self, trace_ids: Sequence[str]) -> set[str]:
         """Return the given traces that were deleted from the tracking store. The tables may still have them."""
         store = self.store
-        return set() if store is None else ClientTraceInfo(store).deleted(trace_ids)
+        return set() if store is None else tracking.annotations.ClientTraceInfo(store).deleted(trace_ids)
 
     def find_traces(
         self,
@@ -463,7 +464,7 @@ class HotTier:
     ) -> FoundTraces:
         """Return traces of experiments that match an MLflow filter. Raises QueryError if the filter or order does not
         parse, and UsageError if the lake has no tracking store."""
-        return TraceSearch(self.required_store(), workspace).search(
+        return tracking.mlflow_search.TraceSearch(self.required_store(), workspace).search(
             experiment_ids, filter, max_results, order_by, page_token
         )
 
@@ -649,7 +650,7 @@ class HotTier:
         """Return the cached reader of single traces for this store."""
         with self._lock:
             if self._traces is None or self._traces[0] is not store:
-                self._traces = store, HotTraces(Uncommitted(store), self._opened.prices.table)
+                self._traces = store, HotTraces(tracking.outbox.Uncommitted(store), self._opened.prices.table)
             return self._traces[1]
 
     def _lists_of(self, store: TrackingStore) -> HotLists:
@@ -658,7 +659,11 @@ class HotTier:
         prices = self._opened.prices.table()
         with self._lock:
             if self._lists is None or self._lists[0] is not store or self._lists[1] != prices:
-                self._lists = store, prices, HotLists(self._opened, Uncommitted(store), prices)
+                self._lists = (
+                    store,
+                    prices,
+                    HotLists(self._opened, tracking.outbox.Uncommitted(store), prices),
+                )
             return self._lists[2]
 
 

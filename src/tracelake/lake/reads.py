@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from hashlib import sha256
-from typing import Any, Final, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,7 +22,6 @@ from tracelake.context import LakeContext
 from tracelake.hot.rows import HotList
 from tracelake.hot.search import BothTiersSearch
 from tracelake.hot.tier import HotTier, SpanPage
-from tracelake.lake.annotations import LakeAnnotations, annotations_of
 from tracelake.limits import SEARCH_HITS_DEFAULT
 from tracelake.otlp.schema import SPANS
 from tracelake.results import Trace, public_names
@@ -43,8 +42,11 @@ from tracelake.tables.page_tokens import name_of_search, read_token
 from tracelake.tables.table import LOOKED_UP_ROWS_MAX_BYTES, LOOKED_UP_TRACES_MAX, span_counts
 from tracelake.tables.uncommitted import FirstRows, UncommittedRows
 from tracelake.tables.view import CommitView
-from tracelake.tracking.mlflow_search import FoundTraces
 from tracelake.versions.branch_store import MAIN
+
+if TYPE_CHECKING:
+    from tracelake.lake.annotations import LakeAnnotations
+    from tracelake.tracking.mlflow_search import FoundTraces
 
 NOT_LISTED: Final = b"tracelake.not_listed"
 """Key of a table's metadata that describes uncommitted spans missing from the table."""
@@ -291,6 +293,8 @@ class WorkspaceLake:
     @property
     def annotations(self) -> LakeAnnotations:
         """Tags, experiments and assessments. Raises UsageError for a lake without a tracking store."""
+        from tracelake.lake.annotations import annotations_of  # noqa: PLC0415  it imports SQLAlchemy
+
         return annotations_of(self._opened, self._all_hot.store, self.workspace)
 
     def search(

@@ -29,19 +29,20 @@ from dataclasses import dataclass, field
 from itertools import count
 from threading import Lock
 from types import MappingProxyType
-from typing import ClassVar, Final, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, Final, TypeAlias
 
-from tracelake import limits
+from tracelake import limits, tracking
 from tracelake._errors import BackPressureError, StorageError
 from tracelake.otlp.framing import Format, write_segment
 from tracelake.otlp.partition import COLUMNS, TraceSpans
 from tracelake.results import InboxInfo
 from tracelake.storage.ports import ObjectInfo, ObjectStore
 from tracelake.storage.wrappers import delete_all
-from tracelake.tracking.annotations import ClientTraceInfo
-from tracelake.tracking.store import RefusedSpans, TracedRequest, TrackingStore
 
-Answers: TypeAlias = Sequence[RefusedSpans | Exception | None]
+if TYPE_CHECKING:
+    from tracelake.tracking.store import RefusedSpans, TracedRequest, TrackingStore
+
+Answers: TypeAlias = "Sequence[RefusedSpans | Exception | None]"
 """For each request of a group, in order: its refused spans, or None if all were taken.
 
 An error means that this request is not acknowledged. Other requests of the group are not affected.
@@ -123,7 +124,7 @@ class RequestGroups(ABC):
         Returns the group, and the request's position in it. A caller that receives a new group must `release` it.
         Raises BackPressureError if the queue is full.
         """
-        request = TracedRequest(format, payload, traces, experiment_id, refused)
+        request = tracking.store.TracedRequest(format, payload, traces, experiment_id, refused)
         size_bytes = request.size_bytes
         with self._lock:
             self._check_queue(size_bytes)
@@ -209,7 +210,7 @@ class TrackingDoor(RequestGroups):
         """Start the queue of a store; `group_max_bytes` limits the requests of one transaction."""
         super().__init__(limits.INBOX_ACK_TIMEOUT_S, group_max_bytes)
         self._tracking = store
-        self._client_info = ClientTraceInfo(store)
+        self._client_info = tracking.annotations.ClientTraceInfo(store)
 
     def check(self) -> None:
         """See `RequestGroups`."""

@@ -12,8 +12,9 @@ from collections.abc import Collection, Iterable, Sequence, Set
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
+from tracelake import tracking
 from tracelake._errors import NotFoundError, StorageError, TracelakeError
 from tracelake.journal.model import RecordedInput
 from tracelake.journal.store import IngestedFiles
@@ -25,7 +26,9 @@ from tracelake.storage import ObjectStore, copy_all, delete_all
 from tracelake.storage.wrappers import for_each
 from tracelake.tracking.ingest_queue import PREFIX
 from tracelake.tracking.location import find_tracking
-from tracelake.tracking.outbox import Outbox, OutboxRow
+
+if TYPE_CHECKING:
+    from tracelake.tracking.outbox import Outbox, OutboxRow
 
 INBOX: Final = "inbox"
 
@@ -238,7 +241,7 @@ class OutboxWatch:
         if self._outbox is None and (not continuous or time.monotonic() >= self._next_s):
             self._next_s = time.monotonic() + TRACKING_LOOK_S
             store = find_tracking(self._objects)
-            self._outbox = None if store is None else Outbox(store)
+            self._outbox = None if store is None else tracking.outbox.Outbox(store)
         return self._outbox
 
 
@@ -250,7 +253,7 @@ def _outbox(objects: ObjectStore) -> Outbox:
             f"{objects.url} has no tracking.json, but its journal references rows of a tracking store; "
             "restore it"
         )
-    return Outbox(store)
+    return tracking.outbox.Outbox(store)
 
 
 def _sequence(path: str) -> int:
