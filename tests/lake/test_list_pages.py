@@ -11,7 +11,7 @@ import tracelake
 from tests.lake.test_usage import hot, used
 from tests.pipeline.spans import a_span
 from tracelake._errors import QueryError, UsageError
-from tracelake.lake.trace_list import Order, TraceFilter, TracePage, list_traces
+from tracelake.lake.trace_list import Order, TraceFilter, TracePage, list_traces, range_of
 from tracelake.pipeline.continuous import InboxPipeline
 from tracelake.search import prefilter
 from tracelake.tracking.store import TrackingStore
@@ -148,3 +148,17 @@ def test_a_trace_of_the_far_future_is_the_last_of_the_newest(
     check_far_future_is_last(lake)
     assert pipeline.run_once() is not None
     check_far_future_is_last(lake)
+
+
+@pytest.mark.parametrize(("length_ns", "step_ns"), [(HOUR_NS, HOUR_NS // 60), (HOUR_NS // 4, HOUR_NS // 240)])
+def test_the_same_minute_has_the_same_range(length_ns: int, step_ns: int) -> None:
+    """A length of time begins up to a minute early, never late, so that lists of the minute share cached results."""
+    wanted = TraceFilter(last_ns=length_ns)
+    moments = range(1_000 * HOUR_NS, 1_001 * HOUR_NS, 7 * 10**9)
+    starts = [range_of(wanted, now_ns)[0] for now_ns in moments]
+    assert all(
+        0 <= now_ns - length_ns - (start or 0) < step_ns
+        for now_ns, start in zip(moments, starts, strict=True)
+    )
+    assert len(set(starts)) == HOUR_NS // step_ns
+    assert range_of(TraceFilter(last_ns=length_ns, start_ns=moments[0]), moments[0])[0] == moments[0]

@@ -356,7 +356,9 @@ def check_between(lake: Lake, folder: Path) -> None:
     lake.prices.set("mine*", input=1)
     ingest(lake, folder, "a", *(call(trace) for trace in range(6)))
     lake.prices.remove("mine*")
+    assert lake.prices.is_due(), "the version is that of the last correction, but spans have other costs"
     assert (when_due(lake), set(costs(lake).values())) == (6, {None})
+    assert not lake.prices.is_due()
     lake.prices.set("mine*", input=1)
 
     def early(*args: Any) -> RunResult:

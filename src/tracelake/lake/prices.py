@@ -146,6 +146,12 @@ class LakePrices(Prices):
             self.set_applied(state)
         return checked, report
 
+    def is_due(self) -> bool:
+        """Return whether own prices changed after the last correction, or a later transaction used other ones."""
+        prices, state = self.table(), self.applied()
+        later = range(state.upper, upper_of(self._opened.repository) if self.is_changed() else 0)
+        return prices.version != state.version or self._has_other_prices(later, prices.version)
+
     def _correct(
         self,
         *,

@@ -48,6 +48,7 @@ BUCKETS: Final = 60
 """Intervals of a chart."""
 _INT64_MAX: Final = (1 << 63) - 1
 _SHOWN_AGE_NS: Final = 3_000_000_000
+_ROUNDED_MAX_NS: Final = 60_000_000_000
 """Age from which on a page names the time of its statistics."""
 
 
@@ -254,10 +255,16 @@ def not_listed(table: pa.Table) -> list[str]:
 
 
 def range_of(wanted: TraceFilter, now_ns: int) -> tuple[int | None, int | None]:
-    """Return the first and last nanosecond of a filter's time range; None for an open end."""
+    """Return the first and last nanosecond of a filter's time range; None for an open end.
+
+    A length of time begins up to a minute, and a sixtieth of it, early, so that lists of the same minute share cached
+    results.
+    """
     start_ns, end_ns = wanted.start_ns, wanted.end_ns
     if wanted.last_ns is not None:
-        start_ns = max(now_ns - wanted.last_ns, start_ns or 0)
+        first_ns = now_ns - wanted.last_ns
+        early_ns = first_ns % max(1, min(wanted.last_ns // 60, _ROUNDED_MAX_NS))
+        start_ns = max(first_ns - early_ns, start_ns or 0)
     return start_ns, end_ns
 
 

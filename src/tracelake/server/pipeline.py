@@ -201,8 +201,7 @@ class NewPrice(routes.RequestModel):
 def _corrections(lake: Lake) -> dict[str, object]:
     """Return whether the costs of stored spans are still those of earlier prices, and the last correction."""
     state = lake.prices.applied()
-    is_pending = state.version != lake.prices.table().version
-    return {"pending": is_pending, "applied_at": state.applied_at or None, "spans": state.spans}
+    return {"pending": lake.prices.is_due(), "applied_at": state.applied_at or None, "spans": state.spans}
 
 
 @api.get("/prices")

@@ -264,10 +264,10 @@ _EQUAL_MIN_CHARS: Final = 8
 
 
 def diff_text(base: str, other: str) -> list[DiffPiece]:
-    """Return the pieces of two texts: what both have, what only the base has, and what only the other has.
+    """Return the pieces of two texts: common pieces, pieces of the base only, and pieces of the other text only.
 
-    The run time can grow with the cube of the input. So the diff is by words, by lines, or of the whole text, whichever
-    has few enough pieces.
+    The run time can grow with the cube of the input. Therefore, the diff is by words, by lines, or of the whole text:
+    the first that has few enough pieces.
     """
     for pattern in (r"\w+|\s+|[^\w\s]", r"[^\n]*\n|[^\n]+"):
         ours, theirs = re.findall(pattern, base), re.findall(pattern, other)

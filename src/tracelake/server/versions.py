@@ -370,7 +370,7 @@ def _merge_page(
     return render_page(
         request, "version_change.html", "/api/v1/branches",
         action="merge", ref=source, branch=into, changes=changes[: limits.PAGE_ROWS_MAX], total=len(changes),
-        summary=summary_of(changes)[: limits.PAGE_ROWS_DEFAULT], conflicts=conflicts[: limits.PAGE_ROWS_MAX],
+        summary=summary_of(changes), conflicts=conflicts[: limits.PAGE_ROWS_MAX],
         error=error, commit=None, can_edit=_may_change(request),
     )  # fmt: skip
 
@@ -424,7 +424,7 @@ def _commit_page(
     return render_page(
         request, "version_change.html", "/api/v1/branches",
         action=action, ref=ref, branch=branch, changes=changes, total=len(changes), conflicts=[],
-        summary=summary_of(changes)[: limits.PAGE_ROWS_DEFAULT], error=error, commit=next(iter(lake.log(ref, 1)), None),
+        summary=summary_of(changes), error=error, commit=next(iter(lake.log(ref, 1)), None),
         can_edit=_may_change(request),
     )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""The tracking store: requests of servers until a commit has them, and what clients of MLflow add to traces.
+"""Tracking store: requests of servers until a commit has them, and annotations of MLflow's clients.
 
 Reads of a lake without a tracking store import none of its modules, because SQLAlchemy takes as long as DuckDB.
 """

@@ -91,6 +91,13 @@ OF_LAKE: list[tuple[str, object, str, object, Check]] = [
         test_repriced.check_between,
     ),
     (
+        "prices that are gone are not pending",
+        LakePrices,
+        "is_due",
+        lambda of: of.applied().version != of.table().version,
+        test_repriced.check_between,
+    ),
+    (
         "a lake without own prices never had any",
         Prices,
         "is_changed",
