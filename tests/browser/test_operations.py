@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from playwright.sync_api import Browser
@@ -39,7 +40,8 @@ PATHS = {
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Return the address of a server over a lake with commits, a tag, a branch, own prices, a rule and an erasure."""
     folder = tmp_path_factory.mktemp("shop")
-    with tracelake.init(folder / "lake") as lake:
+    # The page of a transaction names its pipeline by the machine.
+    with mock.patch("socket.gethostname", return_value="shop"), tracelake.init(folder / "lake") as lake:
         store = lake.hot.set_up()
         write_batch(folder / "all.otlp.jsonl.gz", SPANS, time.time_ns())
         with gzip.open(folder / "all.otlp.jsonl.gz", "rb") as lines:
