@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import re
+from base64 import b64encode
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,18 +22,29 @@ from tests.lake.test_hot_search import (
     some_query,
     some_request,
 )
+from tests.search.test_payload_sieve import CASES, payload_of
 from tests.tracking.requests import request, trace_id
 from tracelake import limits
 from tracelake.hot import index, search
-from tracelake.otlp.partition import take_apart
+from tracelake.otlp.partition import rows_of, take_apart
 from tracelake.pipeline.continuous import InboxPipeline
+from tracelake.search import prefilter
 from tracelake.search.analyzers import Analyzer
 from tracelake.search.build import UnpublishedPart, write_unpublished
+from tracelake.search.documents import written
 from tracelake.search.results import SearchResults
 from tracelake.search.tokenization import normalized
-from tracelake.tracking.outbox import StoredPart, Uncommitted
+from tracelake.tracking.outbox import ListedPart, StoredPart, Uncommitted
 from tracelake.tracking.schema import outbox, trace_parts
 from tracelake.tracking.store import TracedRequest, TrackingStore
+
+NUMBERS = (
+    "attributes.x:1e3",
+    "attributes.x:1000",
+    'attributes.x:"1000"',
+    "attributes.x:true",
+    "kind:internal",
+)
 
 
 def scanned(store: TrackingStore, pipeline: InboxPipeline, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -39,6 +52,11 @@ def scanned(store: TrackingStore, pipeline: InboxPipeline, monkeypatch: pytest.M
     store.write([request((900, 1), text="pear")])
     assert pipeline.run_once() is not None
     monkeypatch.setattr(index, "UNCOMMITTED_SEARCH_WHOLE_BYTES", -1)
+
+
+def pending_of(lake: tracelake.Lake) -> index._Pending:
+    """Return what searches of a lake have read."""
+    return lake.hot._search._index._pending
 
 
 @contextmanager
@@ -89,14 +107,48 @@ def test_each_text_is_read_once(
             store.write([request((number, 1), text="apple")])
         assert (lake.search("apple").total, lake.search("apple").not_searched) == (7, None)
         assert sorted(read) == list(range(2, 9))
-    assert sorted(lake.hot._search._index._pending.texts) == list(range(2, 9))
+    assert sorted(row for _, row, _ in pending_of(lake).texts) == list(range(2, 9))
     assert pipeline.run_once() is not None
     store.write([request((8, 1), text="apple")])
     assert lake.search("apple").total == 8
-    assert list(lake.hot._search._index._pending.texts) == [9]
+    assert [row for _, row, _ in pending_of(lake).texts] == [9]
     assert pipeline.run_once() is not None
     assert lake.search("apple").total == 8
-    assert lake.hot._search._index._pending.texts == {}
+    assert pending_of(lake).texts == {}
+
+
+def test_texts_are_read_of_what_may_match(
+    lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A payload without the words of a query is not decoded, and each payload is read once."""
+    scanned(store, pipeline, monkeypatch)
+    for number in range(1, 9):
+        store.write(
+            [request((number, 1), text=f"word{number} \u212aelvin" if number == 8 else f"word{number}")]
+        )
+    with counted(monkeypatch) as read:
+        for word, rows in (
+            ("word3", {4, 9}),
+            ("nothing", {4, 9}),
+            ("word5", {4, 6, 9}),
+            ("kelvin", {4, 6, 9}),
+        ):
+            assert lake.search(word).total == (word != "nothing"), word
+            pending = pending_of(lake)
+            assert {row for _, row, _ in pending.texts} == rows, word
+            assert {row for _, row, _ in pending.payloads} == set(range(2, 10)) - rows, word
+        tested: list[ListedPart] = []
+        may_match = index._Pending.may_match
+
+        def noted(pending: index._Pending, part: ListedPart, sieve: prefilter.Prefilter) -> bool:
+            tested.append(part)
+            return may_match(pending, part, sieve)
+
+        monkeypatch.setattr(index._Pending, "may_match", noted)
+        assert lake.search("word7 nothing").total == 0
+        assert len(tested) == 8, "each part is tested once"
+    assert sorted(read) == list(range(2, 10))
+    assert lake.search("status:unset OR word1").total == 9, "without a condition all are indexed"
 
 
 def test_words_in_any_case_and_form_are_found(
@@ -125,6 +177,32 @@ def test_words_in_any_case_and_form_are_found(
     assert lake.search("apple").total == len(words)
     assert pipeline.run_once() is not None
     assert {query: lake.search(query).total for query in queries} == before
+
+
+def test_any_form_of_a_text_is_found(
+    lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A test of payloads passes each span that the index finds after the commit, in whatever form its text was sent."""
+    scanned(store, pipeline, monkeypatch)
+    queries = {*NUMBERS, "trace:" + trace_id(1), trace_id(2), "refund", f"{b64encode(b'refund').decode()}*"}
+    for number, case in enumerate(CASES.values(), 1):
+        body = payload_of(*case, trace_id=bytes.fromhex(trace_id(number)))  # type: ignore[misc]
+        store.write([TracedRequest("protobuf", body, take_apart("protobuf", body))])
+        words = re.findall(r"[\w@-]+", "\n".join(written(rows_of(body).take()).to_pylist()))
+        for word in {word[:40] for word in words if not word.isdigit()}:
+            queries |= {word.upper(), f"{word[: len(word) // 2 + 1]}*", f'attributes.x:"{word}"'}
+    chosen = [*random.Random(31).sample(sorted(queries), 60), *NUMBERS]
+    assert lake.search("nothing").total == 0
+    unread = pending_of(lake)
+    assert len(unread.texts) < len(unread.payloads), "some payloads hide their text"
+    before = {}
+    for query in chosen:
+        monkeypatch.setattr(lake.hot._search._index, "_pending", unread)
+        before[query] = [hit.trace_id for hit in lake.search(query, limit=100, sort="newest")]
+    assert pipeline.run_once() is not None
+    for query, found in before.items():
+        assert [hit.trace_id for hit in lake.search(query, limit=100, sort="newest")] == found, query
+    assert sum(map(bool, before.values())) > 20
 
 
 def test_only_what_may_match_is_indexed(
@@ -188,7 +266,7 @@ def test_the_newest_that_pass_are_found_and_the_rest_is_said(
     for number in range(1, 11):
         store.write([request((number, 1), text=f"apple word{number}")])
     of_one = sum(part[2] for part in Uncommitted(store).listed_in([11])[11])
-    assert lake.search("nothing").not_searched is None, "all texts are read"
+    assert lake.search("apple workspace:other").not_searched is None, "all texts are read"
     monkeypatch.setattr(index, "UNCOMMITTED_SEARCH_BUILD_S", -1.0)
     monkeypatch.setattr(limits, "UNCOMMITTED_SEARCH_STEP_BYTES", 3 * of_one)
     results = lake.search("apple", limit=2)
@@ -345,7 +423,7 @@ def test_pages_have_no_rows_that_the_first_did_not_have(
     for number in range(1, 11):
         store.write([request((number, 1), text="apple")])
     of_one = sum(part[2] for part in Uncommitted(store).listed_in([12])[12])
-    assert lake.search("nothing").not_searched is None, "all texts are read"
+    assert lake.search("apple workspace:other").not_searched is None, "all texts are read"
     monkeypatch.setattr(index, "UNCOMMITTED_SEARCH_BUILD_S", -1.0)
     monkeypatch.setattr(limits, "UNCOMMITTED_SEARCH_STEP_BYTES", 3 * of_one)
     first = lake.search("apple", limit=1)
@@ -411,8 +489,8 @@ def test_what_is_kept_is_not_much_more_than_what_came(
     body = data.SerializeToString()
     store.write([TracedRequest("protobuf", body, take_apart("protobuf", body))])
     assert lake.search("apple").total == 200
-    (texts,) = lake.hot._search._index._pending.texts.values()
-    assert len(texts[trace_id(1)]) < len(body)
+    (text,) = pending_of(lake).texts.values()
+    assert len(text) < len(body)
 
 
 Check = Callable[[tracelake.Lake, TrackingStore, InboxPipeline, pytest.MonkeyPatch], object]

@@ -1,9 +1,9 @@
-"""Texts and index parts of outbox rows in one process, for searches of uncommitted spans.
+"""Payloads, texts and index parts of outbox rows in one process, for searches of uncommitted spans.
 
-The pipeline indexes each span. A search therefore indexes few of them again: it scans the texts of the pending rows
-with the prefilter of its query (`search/prefilter.py`), and indexes only traces that may match. Scanning costs a
-fraction of indexing, and an outbox row never changes, so both texts and index parts are kept for later searches until
-the row leaves the outbox.
+The pipeline indexes each span. A search therefore indexes few of them again: it scans the payloads of the pending rows
+with the prefilter of its query (`search/prefilter.py`), decodes those that may match to scan their texts, and indexes
+only traces that may match. Scanning costs a fraction of decoding and indexing, and an outbox row never changes, so all
+three are kept for later searches until the row leaves the outbox.
 
 Each index part covers a range of outbox rows, and the ranges of two parts do not overlap. If a later query needs more
 traces of a range, its part is built again. The documents of all parts are therefore in the order of their rows, which
@@ -26,20 +26,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tracelake import limits, tracking
+from tracelake._errors import DamageError
 from tracelake.batching import batches
 from tracelake.context import LakeContext
-from tracelake.hot.rows import PART, are_large, cannot_be_read, decoded
+from tracelake.hot.rows import PART, are_large, cannot_be_read, decoded, steps
 from tracelake.limits.input import MIB
 from tracelake.otlp.prices import SHIPPED, PriceTable
 from tracelake.search.analyzers import Analyzer
 from tracelake.search.build import FIRST_UNPUBLISHED, UnpublishedPart, write_unpublished
 from tracelake.search.documents import written
-from tracelake.search.prefilter import Prefilter
+from tracelake.search.prefilter import Prefilter, payload_text
 from tracelake.search.tokenization import normalized
 from tracelake.shards.rows import ROW_ID
 
 if TYPE_CHECKING:
-    from tracelake.tracking.outbox import ListedPart, Uncommitted
+    from tracelake.tracking.outbox import ListedPart, StoredPart, Uncommitted
 
 UNCOMMITTED_SEARCH_MAX_BYTES: Final = 64 * MIB
 """OTLP of uncommitted spans that searches cover, the newest."""
@@ -126,8 +127,10 @@ class _Pending:
     """Pending outbox rows, as far as this process has read them."""
 
     rows: Mapping[int, Sequence[ListedPart]] = field(default_factory=dict)
-    texts: Mapping[int, Mapping[str, bytes]] = field(default_factory=dict)
-    """Lowercase texts by outbox row and trace."""
+    texts: Mapping[ListedPart, bytes] = field(default_factory=dict)
+    """Lowercase texts of trace parts."""
+    payloads: Mapping[ListedPart, bytes | None] = field(default_factory=dict)
+    """Lowercase payloads of parts without text; None if a payload may hide its text."""
     unread: frozenset[ListedPart] = frozenset()
     """Unreadable trace parts."""
     large: frozenset[ListedPart] = frozenset()
@@ -139,32 +142,30 @@ class _Pending:
 
     def missing(self, rows: Iterable[int]) -> dict[int, list[ListedPart]]:
         """Return the parts of each row that are not indexed."""
-        finished = self.unread.union(self.large, *(part.parts for part in self.parts))
+        finished = self._finished()
         return {row: [part for part in self.rows[row] if part not in finished] for row in rows}
 
-    def passing(self, rows: Iterable[int], sieve: Prefilter) -> set[str]:
-        """Return the traces that may match: those of which any text passes, and those of indexed rows without texts.
+    def _finished(self) -> frozenset[ListedPart]:
+        return self.unread.union(self.large, *(part.parts for part in self.parts))
 
-        All of these traces must be indexed, because the winning version of a span depends on all versions.
-        """
-        passing = set[str]()
-        for row, parts in self.missing(rows).items():
-            if row in self.texts:
-                passing.update(trace_id for trace_id, text in self.texts[row].items() if sieve(text))
-            elif not parts:
-                passing.update(trace_id for trace_id, _, _ in self.rows[row])
-        return passing
+    def without_text(self, parts: Sequence[ListedPart]) -> list[ListedPart]:
+        """Return those of these parts that have no text yet. Indexed parts need none."""
+        finished = self._finished()
+        return [part for part in parts if part not in self.texts and part not in finished]
+
+    def may_match(self, part: ListedPart, sieve: Prefilter) -> bool:
+        """Return whether a part may match. An unread part may."""
+        if (text := self.texts.get(part)) is not None:
+            return sieve(text)
+        payload = self.payloads.get(part)
+        return payload is None or sieve.payload_passes is None or sieve.payload_passes(payload)
 
     def wanted(self, rows: Iterable[int], passing: Collection[str] | None) -> dict[int, list[ListedPart]]:
         """Return the parts to index for a query, by the rows that it can cover. If `passing` is None, any trace may
         match."""
-        missing = self.missing(rows)
-        if passing is None:
-            return missing
         return {
-            row: [part for part in parts if part[0] in passing]
-            for row, parts in missing.items()
-            if row in self.texts or not parts
+            row: [part for part in parts if passing is None or part[0] in passing]
+            for row, parts in self.missing(rows).items()
         }
 
     def coverage(
@@ -228,10 +229,19 @@ class HotIndex:
             new = [part for parts in pending.missing(rows).values() for part in parts]
             if _bytes_of(new) <= UNCOMMITTED_SEARCH_WHOLE_BYTES:
                 sieve = None
-            if is_mine and sieve is not None:
-                self._read_texts(uncommitted, rows, until_s)
-                pending = self._pending
-            passing = None if sieve is None else pending.passing(rows, sieve).union(also)
+            passing = None
+            if sieve is not None:
+                matching = [
+                    part for row in rows for part in pending.rows[row] if pending.may_match(part, sieve)
+                ]
+                if is_mine:
+                    matching = self._read(uncommitted, matching, sieve, until_s)
+                    pending = self._pending
+                unread = {row for _, row, _ in pending.without_text(matching)}
+                rows = [row for row in rows if row not in unread]
+                # All parts of these traces must be indexed, because the winning version of a span depends on
+                # all versions.
+                passing = {trace_id for trace_id, row, _ in matching if row not in unread}.union(also)
             if is_mine:
                 self._index(uncommitted, rows, passing, until_s)
                 pending = self._pending
@@ -251,7 +261,8 @@ class HotIndex:
         parts = before.parts if is_same else ()
         self._pending = _Pending(
             rows,
-            {row: texts for row, texts in before.texts.items() if row in rows},
+            {part: text for part, text in before.texts.items() if part[1] in rows},
+            {part: payload for part, payload in before.payloads.items() if part[1] in rows},
             frozenset(part for part in before.unread if part[1] in rows),
             frozenset(part for part in before.large if part[1] in rows),
             tuple(part for part in parts if part.is_there and any(each[1] in rows for each in part.parts)),
@@ -259,30 +270,59 @@ class HotIndex:
             prices,
         )
 
-    def _read_texts(self, uncommitted: Uncommitted, rows: Iterable[int], until_s: float) -> None:
-        """Read missing texts of rows, given the newest first. Indexed rows need none."""
-        missing = self._pending.missing(rows).items()
-        new = [row for row, parts in missing if parts and row not in self._pending.texts]
-        listing = self._pending.rows
-        for step in batches(new, lambda row: _bytes_of(listing[row]), limits.UNCOMMITTED_SEARCH_STEP_BYTES):
-            stored = uncommitted.parts(step)
-            read = decoded(stored, limits.UNCOMMITTED_ROWS_MAX_BYTES)
-            lines: dict[int, list[str]] = defaultdict(list)
-            for batch in read.rows.to_batches():
-                for place, text in zip(batch[PART.name].to_numpy(), written(batch).to_pylist(), strict=True):
-                    lines[int(place)].append(text)
-            texts: dict[int, dict[str, bytes]] = {row: {} for row in step}
-            for place, some in lines.items():
-                texts[stored[place].sequence][stored[place].trace_id] = _searchable(some)
-            pending = self._pending
-            self._pending = replace(
-                pending,
-                texts={**pending.texts, **texts},
-                unread=pending.unread.union(map(tracking.outbox.listed, read.unread)),
-                large=pending.large.union(map(tracking.outbox.listed, read.large)),
-            )
+    def _read(
+        self, uncommitted: Uncommitted, matching: Sequence[ListedPart], sieve: Prefilter, until_s: float
+    ) -> list[ListedPart]:
+        """Read parts that may match, given the newest first, and return those that still may. A part whose payload
+        excludes a match needs no text."""
+        excluded: set[ListedPart] = set()
+        for step in steps(self._pending.without_text(matching)):
+            unseen = frozenset(part for part in step if part not in self._pending.payloads)
+            stored = uncommitted.parts({sequence for _, sequence, _ in unseen}) if unseen else []
+            if sieve.payload_passes is not None:
+                self.add_payloads(unseen, stored)
+            if parts := {part for part in step if self._pending.may_match(part, sieve)}:
+                stored += uncommitted.of_traces(parts - unseen) if parts - unseen else []
+                self.add_texts(parts, [part for part in stored if tracking.outbox.listed(part) in parts])
+            excluded.update(part for part in step if not self._pending.may_match(part, sieve))
             if time.monotonic() > until_s:
                 break
+        return [part for part in matching if part not in excluded]
+
+    def add_payloads(self, new: Collection[ListedPart], stored: Iterable[StoredPart]) -> None:
+        """Add the payloads of stored parts; those that are gone have none."""
+        payloads: dict[ListedPart, bytes | None] = dict.fromkeys(new, b"")
+        unread: set[ListedPart] = set()
+        for part in stored:
+            if (key := tracking.outbox.listed(part)) in payloads:
+                try:
+                    payloads[key] = payload_text(
+                        tracking.store.unpacked(part.trace_id, part.payload, part.size_bytes)
+                    )
+                except DamageError:
+                    unread.add(key)
+        pending = self._pending
+        self._pending = replace(
+            pending, payloads={**pending.payloads, **payloads}, unread=pending.unread.union(unread)
+        )
+
+    def add_texts(self, parts: Collection[ListedPart], stored: Sequence[StoredPart]) -> None:
+        """Add the texts of stored parts."""
+        read = decoded(stored, limits.UNCOMMITTED_ROWS_MAX_BYTES)
+        lines: dict[int, list[str]] = defaultdict(list)
+        for batch in read.rows.to_batches():
+            for place, text in zip(batch[PART.name].to_numpy(), written(batch).to_pylist(), strict=True):
+                lines[int(place)].append(text)
+        texts = dict.fromkeys(parts, b"")
+        texts |= {tracking.outbox.listed(stored[place]): _searchable(some) for place, some in lines.items()}
+        pending = self._pending
+        self._pending = replace(
+            pending,
+            texts={**pending.texts, **texts},
+            payloads={part: payload for part, payload in pending.payloads.items() if part not in texts},
+            unread=pending.unread.union(map(tracking.outbox.listed, read.unread)),
+            large=pending.large.union(map(tracking.outbox.listed, read.large)),
+        )
 
     def _index(
         self, uncommitted: Uncommitted, rows: Sequence[int], passing: Collection[str] | None, until_s: float

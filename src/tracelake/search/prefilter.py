@@ -1,4 +1,4 @@
-"""Prefilter for queries: a test on the text of a span, without an index.
+"""Prefilter for queries: tests on the payload and on the text of a span, without an index.
 
 A prefilter passes all spans that the query finds, and perhaps more. Only these spans need to be indexed for the query.
 The prefilter searches for words and whole values. If a span may match without containing them, such as by a number in
@@ -9,14 +9,18 @@ The module also prunes index parts by their contents: a search skips a part if i
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 import tantivy
+from google.protobuf.message import DecodeError
+from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
 from tracelake._errors import QueryError
+from tracelake.otlp.wire import has_old_names
 from tracelake.search import analyzers, query_values
 from tracelake.search.analyzers import Analyzer, Word
 from tracelake.search.lookups import is_inherited
@@ -31,8 +35,21 @@ SIEVE_TEXTS_MAX: Final = 16
 """Strings that a search's prefilter looks for in input left to a pipeline."""
 
 _ESCAPED_IN_JSON: Final = '"\\'
-Prefilter: TypeAlias = Callable[[bytes], bool]
-"""Function that returns whether a text may match the query. The text is `documents.written`, lower case, in UTF-8."""
+Sieve: TypeAlias = Callable[[bytes], bool]
+"""Function that returns whether a text may match the query."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prefilter:
+    """Tests of a query on the texts of spans, as `documents.written` in lower case and UTF-8, and on their payloads."""
+
+    text_passes: Sieve
+    payload_passes: Sieve | None
+    """For the result of `payload_text`; None if any may match."""
+
+    def __call__(self, text: bytes) -> bool:
+        """Return whether a text may match the query."""
+        return self.text_passes(text)
 
 
 def prefilter_of(
@@ -53,29 +70,35 @@ def prefilter_of(
         for field, value in (("service", service), ("workspace", workspace))
         if value is not None
     ]
-    needed = _of_node(AllOf((node, *whole_values)), analyzer)
-    return None if needed is None else needed.sieve
+    every = AllOf((node, *whole_values))
+    needed, of_payload = (_of_node(every, analyzer, find) for find in (_needles, texts_of_payload))
+    return (
+        None if needed is None else Prefilter(needed.sieve, None if of_payload is None else of_payload.sieve)
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class _Needed:
-    """A prefilter, and the number of texts that it searches for."""
+    """A sieve, and the number of texts that it searches for."""
 
-    sieve: Prefilter
+    sieve: Sieve
     texts: int
 
 
-def _of_node(node: Node, analyzer: Analyzer) -> _Needed | None:
+_FindNeedles: TypeAlias = Callable[[Text, Analyzer], Iterable[str]]
+
+
+def _of_node(node: Node, analyzer: Analyzer, find: _FindNeedles) -> _Needed | None:
     match node:
         case Boost(inner, _):
-            return _of_node(inner, analyzer)
+            return _of_node(inner, analyzer, find)
         case AllOf(nodes):
-            return _all([needed for each in nodes if (needed := _of_node(each, analyzer)) is not None])
+            return _all([needed for each in nodes if (needed := _of_node(each, analyzer, find)) is not None])
         case AnyOf(nodes):
-            several = [needed for each in nodes if (needed := _of_node(each, analyzer)) is not None]
+            several = [needed for each in nodes if (needed := _of_node(each, analyzer, find)) is not None]
             return _any(several) if len(several) == len(nodes) else None
         case Text():
-            return _all([_has(needle) for needle in _needles(node, analyzer) if needle])
+            return _all([_has(needle) for needle in find(node, analyzer) if needle])
         case _:
             return None
 
@@ -95,6 +118,69 @@ def _needles(node: Text, analyzer: Analyzer) -> Iterable[str]:
         value = analyzers.lowered(normalized(node.text))
         return [_sure_of_value(value, may_be_json=node.field.startswith(OWNERS))]
     return []
+
+
+_DERIVED: Final = ("kind", "status", "workspace", "trace", "span")
+"""Fields whose values a payload has in another form, or not at all."""
+_RUN: Final = re.compile(r"[a-z0-9]+")
+_ESCAPE: Final = re.compile(r"^(?:u[0-9a-f]{0,4}|[bfnrt])")
+"""The beginning of a run that may be the end of a JSON escape, because arrays and maps become JSON."""
+_NUMBER: Final = re.compile(r"[0-9]*e?[0-9]*")
+_GENERATED: Final = "true false null nan infinity role content system user assistant tool"
+"""Words of texts that are not strings of the payload: other values, and names in messages of events."""
+
+
+def texts_of_payload(node: Text, analyzer: Analyzer) -> Iterable[str]:
+    """Return texts that the payload of each matching span contains; "" if no text is certain.
+
+    Letters and digits without anything between them come from one string of a payload that has a `payload_text`.
+    """
+    if node.field in _DERIVED or ids_in(node) is not None:
+        return []
+    return [run_of_payload(needle) for needle in _needles(node, analyzer)]
+
+
+def run_of_payload(needle: str) -> str:
+    """Return the longest run of ASCII letters and digits that can only come from a string of the payload."""
+    runs = [_ESCAPE.sub("", run) for run in _RUN.findall(needle)]
+    return max(
+        (run for run in runs if not _NUMBER.fullmatch(run) and run not in _GENERATED), key=len, default=""
+    )
+
+
+ENCODED_TEXT: Final = tuple(
+    (begin, re.compile(re.escape(begin) + end, re.DOTALL))
+    for begin, end in (  # A literal is found many times faster than a choice of several.
+        # Characters that become ASCII letters or digits: dotted I, Kelvin, ligatures and full-width forms.
+        (b"\xc4\xb0", b""),
+        (b"\xe2\x84\xaa", b""),
+        (b"\xef", rb"(?:\xac[\x80-\x86]|\xbc[\x90-\x99\xa1-\xba]|\xbd[\x81-\x9a])"),
+        # JSON escapes of these, and of letters, digits and the backslash.
+        (b"\\u", rb"(?i:0130|212a|fb0[0-6]|ff[1-5]|00(?:3[0-9]|[46][1-9a-f]|[57][0-9a]|5c))"),
+        # An AnyValue with at least 127 bytes, which become base64: a KeyValue has it, or an ArrayValue.
+        (b"\x12", rb"[\x80-\xff]{1,4}[\x00-\x7f]:"),
+        (b"\n", rb"[\x80-\xff]{1,4}[\x00-\x7f]:"),
+    )
+)
+_FEWER_BYTES: Final = tuple(re.compile(tag + rb"(?=(.):(.))", re.DOTALL) for tag in (b"\x12", b"\n"))
+
+
+def payload_text(payload: bytes) -> bytes | None:
+    """Return the input of a payload sieve: a `TracesData` with ASCII in lower case. Return None if the payload may have
+    letters or digits of texts in another form."""
+    try:
+        traces = TracesData.FromString(payload)
+    except DecodeError:
+        return None
+    traces.DiscardUnknownFields()
+    # Senders may write a message in several forms. In this one, the bytes of an AnyValue follow its length at once.
+    text = traces.SerializeToString()
+    is_encoded = (
+        has_old_names(payload)
+        or any(begin in text and pattern.search(text) for begin, pattern in ENCODED_TEXT)
+        or any(ord(size) == ord(inner) + 2 for tag in _FEWER_BYTES for size, inner in tag.findall(text))
+    )
+    return None if is_encoded else text.lower()
 
 
 def _of_word(word: Word, analyzer: Analyzer) -> str:
@@ -143,7 +229,7 @@ def _has(needle: str) -> _Needed:
 def _all(several: Sequence[_Needed]) -> _Needed | None:
     """Return a prefilter that requires all of these, within the limit of texts. Omitting the others only passes more
     spans."""
-    sieves, texts = list[Prefilter](), 0
+    sieves, texts = list[Sieve](), 0
     for each in several:
         if texts + each.texts <= SIEVE_TEXTS_MAX:
             sieves.append(each.sieve)

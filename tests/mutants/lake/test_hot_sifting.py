@@ -24,19 +24,59 @@ PageCheck = Callable[[tracelake.Lake, TrackingStore, InboxPipeline, pytest.Monke
 
 MUTANTS: Sequence[tuple[Mutation, test_hot_sifting.Check]] = [
     (
-        Mutation("what is read is kept", HotIndex._read_texts, rewrite("_1 and _ not in _", "_1")),
-        test_hot_sifting.test_each_text_is_read_once,
+        Mutation("what is read is kept", HotIndex.add_payloads, rewrite("{**_, **_1}", "{**_1}")),
+        test_hot_sifting.test_texts_are_read_of_what_may_match,
+    ),
+    (
+        Mutation(
+            "only what may match is read", HotIndex._read, rewrite("{a for a in _1 if _}", "{a for a in _1}")
+        ),
+        test_hot_sifting.test_texts_are_read_of_what_may_match,
+    ),
+    (
+        Mutation(
+            "payloads are read once", HotIndex._read, rewrite("(a for a in _1 if _)", "(a for a in _1)", 1)
+        ),
+        test_hot_sifting.test_texts_are_read_of_what_may_match,
+    ),
+    (
+        Mutation(
+            "payloads with texts are forgotten",
+            HotIndex.add_texts,
+            rewrite("{a: b for a, b in _1 if _}", "{a: b for a, b in _1}"),
+        ),
+        test_hot_sifting.test_texts_are_read_of_what_may_match,
     ),
     (
         Mutation(
             "what has left is forgotten",
             HotIndex._refresh,
-            rewrite("{a: b for a, b in _1 if _}", "{a: b for a, b in _1}", 1),
+            rewrite("{a: b for a, b in _1 if _}", "{a: b for a, b in _1}", 2),
         ),
         test_hot_sifting.test_each_text_is_read_once,
     ),
     (
-        Mutation("time ends a scan", HotIndex._read_texts, drop("if _: ...")),
+        Mutation(
+            "texts are read once",
+            _Pending.without_text,
+            rewrite("_1 and _2", "_2"),
+        ),
+        test_hot_sifting.test_texts_are_read_of_what_may_match,
+    ),
+    (
+        Mutation("what is not read is said", HotIndex.cover, rewrite("[a for a in _1 if a not in _]", "_1")),
+        test_hot_sifting.test_the_newest_that_pass_are_found_and_the_rest_is_said,
+    ),
+    (
+        Mutation(
+            "what is excluded is read",
+            HotIndex._read,
+            rewrite("[a for a in _1 if a not in _]", "[*_1]"),
+        ),
+        test_hot_sifting.test_the_newest_that_pass_are_found_and_the_rest_is_said,
+    ),
+    (
+        Mutation("time ends a scan", HotIndex._read, drop("if _: break")),
         test_hot_sifting.test_the_newest_that_pass_are_found_and_the_rest_is_said,
     ),
     (
@@ -58,7 +98,11 @@ MUTANTS: Sequence[tuple[Mutation, test_hot_sifting.Check]] = [
         test_hot_sifting.test_the_newest_that_pass_are_found_and_the_rest_is_said,
     ),
     (
-        Mutation("indexed rows without texts pass", _Pending.passing, rewrite("self._[_]", "()", 2)),
+        Mutation(
+            "indexed rows without texts pass",
+            _Pending.may_match,
+            rewrite("_ is None or _1 or _2", "_1 or _2"),
+        ),
         test_hot_sifting.test_the_claim_that_stands_is_found,
     ),
     (

@@ -83,7 +83,7 @@ from tracelake.tracking.store import TrackingStore
         (
             Mutation(
                 "it is said of what is looked through",
-                HotIndex._read_texts,
+                HotIndex.add_texts,
                 rewrite("_1._(map(a, _))", "_1", 2),
             ),
             test_large_resources.check_sifted,
