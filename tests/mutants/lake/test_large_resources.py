@@ -84,7 +84,7 @@ from tracelake.tracking.store import TrackingStore
             Mutation(
                 "it is said of what is looked through",
                 HotIndex.add_texts,
-                rewrite("_1._(map(a, _))", "_1", 2),
+                rewrite("_1._(map(_2, _))", "_1", 2),
             ),
             test_large_resources.check_sifted,
         ),
