@@ -60,7 +60,7 @@ def test_the_record_says_what_the_account_says() -> None:
     assert (record.waiting_inputs, record.waiting_bytes, record.oldest_waiting_s) == (2, 30, 5.0)
     assert (record.batches_won, record.batches_of_peers, record.rows_dropped) == (1, 3, 7)
     assert (record.failing, record.failures, record.last_error) == (True, 1, "no space left")
-    own.went_well()
+    own.succeeded()
     assert own.record().failing is False
     assert own.record().last_error == "no space left", "kept, to be looked at later"
 

@@ -56,7 +56,7 @@ def check_steps() -> None:
     account.failed(ValueError())
     account.begin("looking")
     account.reach(1, 0, 1, "reading, 1 of 2")
-    account.went_well()
+    account.succeeded()
     assert account.steps == steps + 5
 
 

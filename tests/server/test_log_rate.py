@@ -33,4 +33,4 @@ def test_what_is_remembered_is_bounded() -> None:
     """The memory for a flood of different texts is cleared periodically."""
     rate = OncePerSecond(lambda: 0.0)
     assert all(rate.filter(a_record(f"{number} is new")) for number in range(3 * LOG_THINGS_MAX))
-    assert len(rate._said) <= LOG_THINGS_MAX
+    assert len(rate._logged) <= LOG_THINGS_MAX

@@ -11,7 +11,7 @@ import pytest
 from tests.patience import HANG_S, wait_until
 from tracelake import limits
 from tracelake._errors import BackPressureError, InternalError, NotFoundError, StorageError
-from tracelake.server.archive import Operations, Result, Tell
+from tracelake.server.archive import Operations, ReportProgress, Result
 
 
 def test_the_oldest_that_are_over_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -19,13 +19,13 @@ def test_the_oldest_that_are_over_are_forgotten(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(limits, "OPERATIONS_KEPT", 3)
     operations, over = Operations(), Event()
 
-    def wait(tell: Tell) -> Result:
-        tell({"so far": 1})
+    def wait(report_progress: ReportProgress) -> Result:
+        report_progress({"so far": 1})
         assert over.wait(HANG_S)
         return {"at last": 2}
 
     first = operations.begin("pass", "request", wait)
-    others = [operations.carry_out("sweep", "interval", lambda _tell: {}) for _ in range(5)]
+    others = [operations.carry_out("sweep", "interval", lambda _report_progress: {}) for _ in range(5)]
     assert operations.newest() == [others[4], others[3], first]
     with pytest.raises(NotFoundError, match="last 3"):
         operations.get(others[0].id)
@@ -43,13 +43,16 @@ def test_only_so_many_run_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another operation is refused until one of them ends; the server's own operations do not count."""
     monkeypatch.setattr(limits, "OPERATIONS_AT_ONCE", 1)
     operations, over = Operations(), Event()
-    operations.begin("pass", "request", lambda _tell: {"waited": over.wait(HANG_S)})
+    operations.begin("pass", "request", lambda _report_progress: {"waited": over.wait(HANG_S)})
     with pytest.raises(BackPressureError, match="1 operations"):
-        operations.begin("pass", "request", lambda _tell: {})
-    assert operations.carry_out("pass", "interval", lambda _tell: {}).state == "done"
+        operations.begin("pass", "request", lambda _report_progress: {})
+    assert operations.carry_out("pass", "interval", lambda _report_progress: {}).state == "done"
     over.set()
     assert operations.join(HANG_S)
-    assert operations.wait(operations.begin("pass", "request", lambda _tell: {}), HANG_S).state == "done"
+    assert (
+        operations.wait(operations.begin("pass", "request", lambda _report_progress: {}), HANG_S).state
+        == "done"
+    )
 
 
 def test_passes_that_wait_leave_room_for_a_restore(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,10 +60,10 @@ def test_passes_that_wait_leave_room_for_a_restore(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(limits, "OPERATIONS_AT_ONCE", 3)
     operations, over = Operations(), Event()
     for _ in range(2):
-        operations.begin("pass", "request", lambda _tell: {"waited": over.wait(HANG_S)})
+        operations.begin("pass", "request", lambda _report_progress: {"waited": over.wait(HANG_S)})
     with pytest.raises(BackPressureError, match="2 operations"):
-        operations.begin("pass", "request", lambda _tell: {})
-    restore = operations.begin("restore", "request", lambda _tell: {})
+        operations.begin("pass", "request", lambda _report_progress: {})
+    restore = operations.begin("restore", "request", lambda _report_progress: {})
     assert operations.wait(restore, HANG_S).state == "done"
     over.set()
     assert operations.join(HANG_S)
@@ -72,8 +75,8 @@ def test_passes_that_wait_leave_room_for_a_restore(monkeypatch: pytest.MonkeyPat
 def test_what_it_failed_with_is_raised_to_who_waits(raised: Exception, told: type[Exception]) -> None:
     """The error is kept for later callers, with the earlier outcomes."""
 
-    def fail(tell: Tell) -> Result:
-        tell({"done": 1})
+    def fail(report_progress: ReportProgress) -> Result:
+        report_progress({"done": 1})
         raise raised
 
     operations = Operations()
@@ -87,7 +90,7 @@ def test_what_it_failed_with_is_raised_to_who_waits(raised: Exception, told: typ
 def test_a_fault_is_logged_and_not_told(caplog: pytest.LogCaptureFixture) -> None:
     """Its message is only in the log."""
     operations = Operations()
-    operation = operations.carry_out("pass", "interval", lambda _tell: {"secret": 1 // 0})
+    operation = operations.carry_out("pass", "interval", lambda _report_progress: {"secret": 1 // 0})
     assert operation.state == "failed"
     assert isinstance(operation.error, InternalError)
     assert "division" in caplog.text
@@ -101,7 +104,7 @@ def test_what_failed_keeps_nothing_of_what_it_worked_on() -> None:
     """An operation stays listed long after its end, without the batch of traces that it worked on."""
     batches: list[weakref.ref[_Batch]] = []
 
-    def fail(_tell: Tell) -> Result:
+    def fail(_report_progress: ReportProgress) -> Result:
         batch = _Batch()
         batches.append(weakref.ref(batch))
         try:
@@ -128,6 +131,9 @@ def test_no_thread_to_be_had_is_back_pressure(monkeypatch: pytest.MonkeyPatch) -
     with monkeypatch.context() as patched:
         patched.setattr(Thread, "start", refuse)
         with pytest.raises(BackPressureError, match="no thread"):
-            operations.begin("pass", "request", lambda _tell: {})
+            operations.begin("pass", "request", lambda _report_progress: {})
     assert operations.newest() == []
-    assert operations.wait(operations.begin("pass", "request", lambda _tell: {}), HANG_S).state == "done"
+    assert (
+        operations.wait(operations.begin("pass", "request", lambda _report_progress: {}), HANG_S).state
+        == "done"
+    )

@@ -55,7 +55,7 @@ def test_decide_over_all_small_cases() -> None:
             if t < upper
             else CommitDecision.BUILD
             if t == upper
-            else CommitDecision.AHEAD
+            else CommitDecision.TOO_EARLY
         )
         assert decide(t, head) is expected
 

@@ -53,10 +53,10 @@ def claim_batches(sizes_bytes: Mapping[str, int], end: Place) -> Iterator[TraceB
         yield TraceBatch(tuple(ids), sum(map(sizes_bytes.__getitem__, ids)), end)
 
 
-Said: TypeAlias = tuple[str | None, dict[str, str]]
+ExperimentTags: TypeAlias = tuple[str | None, dict[str, str]]
 """The workspace of an experiment, None if all share it, and its archive tags."""
 _SEEN_NS: Final = _ARCHIVE_NOW_SEEN_S * 10**9
-_SILENT: Final[Said] = (None, {})
+_SILENT: Final[ExperimentTags] = (None, {})
 
 
 class Candidates:
@@ -223,7 +223,7 @@ class Candidates:
         with self._database.reading() as connection:
             return list(connection.execute(query))
 
-    def _tags(self, experiment_ids: Sequence[str] | None = None) -> dict[str, Said]:
+    def _tags(self, experiment_ids: Sequence[str] | None = None) -> dict[str, ExperimentTags]:
         """Return the archive tags of all or some experiments, with each experiment's workspace."""
         tags, of = schema.experiment_tags.c, schema.experiments.c
         is_its = (of.lake == tags.lake) & (of.experiment_id == tags.experiment_id)
@@ -240,7 +240,7 @@ class Candidates:
         )
         if experiment_ids is not None:
             query = query.where(tags.experiment_id.in_(experiment_ids))
-        tags_of: dict[str, Said] = {}
+        tags_of: dict[str, ExperimentTags] = {}
         with self._database.reading() as connection:
             for row in connection.execute(query):
                 tags_of.setdefault(row.experiment_id, (row.workspace, {}))[1][row.key] = row.value

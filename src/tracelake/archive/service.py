@@ -347,8 +347,8 @@ class LakeArchive:
         """
         now_ns = time.time_ns()
         hot = self._candidates.hot(self.settings(), now_ns, limit if experiment is None else None)
-        meant = self._meant(hot, experiment, older_than, now_ns)
-        return meant if older_than is not None else self._candidates.counted(meant)
+        selected = self._selected(hot, experiment, older_than, now_ns)
+        return selected if older_than is not None else self._candidates.counted(selected)
 
     def traces(
         self, state: ArchiveState = "archived", limit: int = limits.PAGE_ROWS_DEFAULT
@@ -395,7 +395,7 @@ class LakeArchive:
         if not dry_run:
             self._candidates.done_where_nothing_is_hot(due, marks)
         due = [each for each in due if each.is_now or not only_marked]
-        due = _in_turn(self._meant(due, experiment, older_than, now_ns))
+        due = _in_turn(self._selected(due, experiment, older_than, now_ns))
         report = model.ArchiveReport(settings.layout, dry_run, due)
         if not dry_run:
             places = {} if traces_max is None else self._places
@@ -413,14 +413,14 @@ class LakeArchive:
             _log.log(logging.WARNING if report.problem else logging.INFO, "%s", report.line)
         return report
 
-    def _meant(
+    def _selected(
         self, due: Sequence[model.ArchiveDue], experiment: str | None, older_than: str | None, now_ns: int
     ) -> list[model.ArchiveDue]:
         """Return the selected experiments with hot traces; `older_than` replaces their retention."""
-        meant = [each for each in due if each.hot_traces and experiment in (None, each.experiment_id)]
+        selected = [each for each in due if each.hot_traces and experiment in (None, each.experiment_id)]
         if older_than is None:
-            return meant
-        return self._candidates.older(meant, cutoff_ns(older_than, None, now_ns) or 0)
+            return selected
+        return self._candidates.older(selected, cutoff_ns(older_than, None, now_ns) or 0)
 
     def _here(self, settings: model.ArchiveSettings) -> archive_pass.Archive:
         """Return a function that archives batches in this process."""

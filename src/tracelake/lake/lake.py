@@ -492,7 +492,7 @@ class Lake:
 
         log = self._opened.change_log(name)
         start = log.newest() if since is None else since
-        retractions = Retractions.LEAVE_OUT if insertions_only else Retractions.TELL
+        retractions = Retractions.LEAVE_OUT if insertions_only else Retractions.MARK
         return log.listen(start, timeout_s, stop, retractions)
 
     def create_table(

@@ -390,6 +390,6 @@ class WorkspaceHot:
         """Return the given traces that were deleted. See `HotTier.deleted`."""
         return self._hot.deleted(trace_ids)
 
-    def find_traces(self, *asked: Any) -> FoundTraces:
+    def find_traces(self, *criteria: Any) -> FoundTraces:
         """Search the tracking store as MLflow does; see `HotTier.find_traces`."""
-        return self._hot.find_traces(*asked, workspace=self.workspace)
+        return self._hot.find_traces(*criteria, workspace=self.workspace)

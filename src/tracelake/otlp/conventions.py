@@ -258,7 +258,7 @@ COST_AND_USAGE: Final = frozenset(COST_NAMES).union(*TOKEN_COLUMNS.values())
 """Names with the cost of a span, or the tokens from which it is computed."""
 NAMES: Final = messages.FIRST_KEYS.union(*_SOURCES.values())
 """All names that fill a column, and those that begin numbered messages."""
-_WHOLE: Final = re.compile(r"\s*([0-9]{1,19})(?:\.0*)?\s*")
+_INTEGER: Final = re.compile(r"\s*([0-9]{1,19})(?:\.0*)?\s*")
 """An integer as text: digits, optionally followed by a fraction of zeros."""
 _NUMBER: Final = re.compile(r"-?[0-9]{1,20}(?:\.[0-9]{0,40})?(?:[eE][-+]?[0-9]{1,3})?|\.[0-9]{1,40}")
 _OBJECTS_MAX: Final = 4
@@ -401,7 +401,7 @@ def _tokens(column: str, name: str, text: str, letter: str) -> int | None:
 def _count(number: Any) -> int | None:
     """Return an integer from 0 to 2**63 - 1, given as an integer, a double or text. Otherwise return None."""
     if isinstance(number, str):
-        number = int(match[1]) if (match := _WHOLE.fullmatch(number)) else None
+        number = int(match[1]) if (match := _INTEGER.fullmatch(number)) else None
     elif isinstance(number, float) and number.is_integer():
         number = int(number)
     return number if type(number) is int and 0 <= number < 2**63 else None

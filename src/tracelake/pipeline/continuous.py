@@ -277,7 +277,7 @@ class InboxPipeline:
             self._account.failed(error)
             self._heartbeat.soon()
             raise
-        if self._account.went_well():
+        if self._account.succeeded():
             self._heartbeat.soon()
 
     def _poll(

@@ -380,7 +380,7 @@ class InputQueue:
                     self._context.acker.discard(suspect)  # again, after a crash
                 case base.QuarantinedPaths(suspect):
                     self._result.add_quarantined(replace(suspect, path=item.path))
-                case base.Known(before) if (item.path, before.sha256) not in read_now:
+                case base.AlreadyRead(before) if (item.path, before.sha256) not in read_now:
                     self._result.already_ingested.append(replace(before, path=item.path))
         return new_inputs
 

@@ -148,7 +148,7 @@ class ReplicaProgress:
         with self._lock:
             self._left = waiting
 
-    def went_well(self) -> bool:
+    def succeeded(self) -> bool:
         """Record a successful run: all inputs of the last poll are ingested, or left to the next poll.
 
         Return whether to write the record soon, because the run took input or ended a failure.

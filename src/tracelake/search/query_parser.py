@@ -133,7 +133,7 @@ QUOTED_PATH: Final = rf"""{_OWNER}\."(?:\\.|[^"\\])*\""""
 """Regular expression for a path with quotes around its key."""
 _PATH: Final = re.compile(rf"({QUOTED_PATH})(\*?)", re.DOTALL)
 _FIELD: Final = re.compile(rf"({QUOTED_PATH}|[A-Za-z_][\w./-]*+)(:?>=|:?<=|:?>|:?<|:)", re.DOTALL)
-_APART: Final = re.compile(
+_SPACED_COMPARISON: Final = re.compile(
     rf"({QUOTED_PATH}|{_OWNER}\.[\w./-]+|{'|'.join(ORDERED)})\s+([<>]=?)\s*[\d.+-]",
     re.DOTALL,
 )
@@ -239,10 +239,10 @@ class _Parser:
         start = self.place
         if field is None and (last := self._take(_LAST)) is not None:
             return Last(last.group(1), start)
-        if field is None and (apart := _APART.match(self._text, start)) is not None:
+        if field is None and (spaced := _SPACED_COMPARISON.match(self._text, start)) is not None:
             raise QuerySyntaxError(
-                apart.start(2),
-                f"a comparison has no spaces: write {apart.group(1)}{apart.group(2)} directly followed by the "
+                spaced.start(2),
+                f"a comparison has no spaces: write {spaced.group(1)}{spaced.group(2)} directly followed by the "
                 "value; quote the words to search for them",
             )
         match = self._take(_FIELD)

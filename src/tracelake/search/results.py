@@ -241,7 +241,7 @@ _ELLIPSIS: Final = "…"
 class _Match(NamedTuple):
     start: int
     end: int
-    term: _Wanted
+    term: _Term
 
 
 class _Window(NamedTuple):
@@ -268,7 +268,7 @@ def highlight(texts: Sequence[str], query: str, analyzer: Analyzer = ENGLISH) ->
     return _render(next((text for text in texts if text.strip()), ""), [])
 
 
-class _Wanted(NamedTuple):
+class _Term(NamedTuple):
     """Word or phrase that a query searches for."""
 
     analyzer: Analyzer
@@ -337,21 +337,21 @@ class _Wanted(NamedTuple):
 
 
 @lru_cache(QUERIES_KEPT)
-def _terms(query: str, analyzer: Analyzer) -> tuple[_Wanted, ...]:
+def _terms(query: str, analyzer: Analyzer) -> tuple[_Term, ...]:
     """Return the first distinct words and phrases of a query. Their number is bounded because a text is searched for
     each."""
     wanted = (each for text in texts_wanted(query) for each in _wanted_of(text, analyzer))
     return tuple(islice(dict.fromkeys(wanted), HIGHLIGHT_TERMS_MAX))
 
 
-def _wanted_of(text: Text, analyzer: Analyzer) -> Iterator[_Wanted]:
+def _wanted_of(text: Text, analyzer: Analyzer) -> Iterator[_Term]:
     """Yield the words or phrase of a clause. For a phrase with slop, also yield each word."""
     words = analyzer.words_wanted(text.text)
     if words:
-        yield _Wanted(analyzer, tuple(words), text.prefix, 0 if text.quoted else text.distance)
+        yield _Term(analyzer, tuple(words), text.prefix, 0 if text.quoted else text.distance)
     if text.quoted and text.distance and len(words) > 1:
         for word in words:
-            yield _Wanted(analyzer, (word,), text.prefix and word is words[-1])
+            yield _Term(analyzer, (word,), text.prefix and word is words[-1])
 
 
 def _written(text: str) -> str:
@@ -359,19 +359,19 @@ def _written(text: str) -> str:
     return re.escape(text).replace("i\u0307", "(?:i\u0307|\u0130)")
 
 
-def _spelled(text: str, wanted: Sequence[_Wanted], analyzer: Analyzer) -> list[_Wanted]:
+def _spelled(text: str, wanted: Sequence[_Term], analyzer: Analyzer) -> list[_Term]:
     """Return the first words of a text that match in another spelling. The text is searched for each of them too."""
     is_alike_wanted = any(one.distance for one in wanted)
     has_spelling = _spelling_test(tuple(wanted), analyzer)
     words = filter(has_spelling, words_in(text, identifiers_only=not is_alike_wanted, letter=analyzer.letter))
     return [
-        _Wanted(analyzer, tuple(analyzer.words_wanted(word)), prefix=False)
+        _Term(analyzer, tuple(analyzer.words_wanted(word)), prefix=False)
         for word in islice(words, HIGHLIGHT_TERMS_MAX)
     ]
 
 
 @lru_cache(_HIGHLIGHTED_KEPT)
-def _spelling_test(wanted: tuple[_Wanted, ...], analyzer: Analyzer) -> Callable[[str], bool]:
+def _spelling_test(wanted: tuple[_Term, ...], analyzer: Analyzer) -> Callable[[str], bool]:
     """Return a test for words that match in another spelling. It caches its results, because words repeat in the hits
     of a search."""
     alike = [one for one in wanted if one.distance]
@@ -391,30 +391,30 @@ def _spelling_test(wanted: tuple[_Wanted, ...], analyzer: Analyzer) -> Callable[
 
 
 @lru_cache(_HIGHLIGHTED_KEPT)
-def _matcher(wanted: tuple[_Wanted, ...]) -> tuple[re.Pattern[str], Callable[[str], _Wanted | None]]:
+def _matcher(wanted: tuple[_Term, ...]) -> tuple[re.Pattern[str], Callable[[str], _Term | None]]:
     """Return a regular expression for candidate matches, and the function that returns the term of a match, if it is
     one."""
 
     @lru_cache(_HIGHLIGHTED_WORDS_KEPT)
-    def term_of(occurrence: str) -> _Wanted | None:
+    def term_of(occurrence: str) -> _Term | None:
         return next((one for one in wanted if one.holds(occurrence)), None)
 
     return _pattern(wanted), term_of
 
 
 @lru_cache(_HIGHLIGHTED_KEPT)
-def _beginnings(wanted: tuple[_Wanted, ...]) -> re.Pattern[str]:
+def _beginnings(wanted: tuple[_Term, ...]) -> re.Pattern[str]:
     """Return a regular expression that rules out most texts without a match, faster than the search for matches."""
     return re.compile("|".join(one.beginning_pattern() for one in wanted), re.IGNORECASE)
 
 
-def _pattern(wanted: Sequence[_Wanted]) -> re.Pattern[str]:
+def _pattern(wanted: Sequence[_Term]) -> re.Pattern[str]:
     """Return a regular expression for the phrases, longer ones first."""
     longest_first = sorted(wanted, key=lambda one: -sum(len(word.written) for word in one.words))
     return re.compile("|".join(one.pattern() for one in longest_first), re.IGNORECASE)
 
 
-def _windows(text: str, wanted: Sequence[_Wanted], analyzer: Analyzer) -> list[_Window]:
+def _windows(text: str, wanted: Sequence[_Term], analyzer: Analyzer) -> list[_Window]:
     """Return one excerpt for each match, beginning at the match. Its score prefers more distinct terms, then more
     matches."""
     if not wanted:

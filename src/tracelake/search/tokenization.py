@@ -463,9 +463,9 @@ def _together(entries: Any, codes: npt.NDArray[Any], firsts: npt.NDArray[Any]) -
     having = codes[places]
     lists = (np.searchsorted(firsts, places, side="right") - 1).repeat(lengths[having])
     numbers = entries.take(pa.array(having)).flatten().to_numpy()
-    many = int(numbers.max(initial=0)) + 1
-    both = np.unique(lists * many + numbers)
-    return _lists(np.searchsorted(both, np.arange(len(firsts)) * many), pa.array(both % many))
+    stride = int(numbers.max(initial=0)) + 1
+    both = np.unique(lists * stride + numbers)
+    return _lists(np.searchsorted(both, np.arange(len(firsts)) * stride), pa.array(both % stride))
 
 
 def _sizes(texts: Any) -> npt.NDArray[Any]:

@@ -30,8 +30,8 @@ from tracelake.server import routes
 from tracelake.server.http_policy import RequestLake, status_of
 
 Result: TypeAlias = dict[str, Any]
-Tell: TypeAlias = Callable[[Result], None]
-Body: TypeAlias = Callable[[Tell], Result]
+ReportProgress: TypeAlias = Callable[[Result], None]
+Body: TypeAlias = Callable[[ReportProgress], Result]
 """Work of an operation. It returns a result, and may report intermediate results."""
 _log: Final = logging.getLogger("tracelake.server")
 
@@ -143,11 +143,11 @@ class Operations:
     def _carry_out(self, operation: ServerOperation, body: Body) -> None:
         began_s = time.monotonic()
 
-        def tell(result: Result) -> None:
+        def report_progress(result: Result) -> None:
             operation.result = result
 
         try:
-            operation.result = body(tell)
+            operation.result = body(report_progress)
         except (_errors.TracelakeError, OSError) as error:
             operation.error = _alone(error)
         except Exception:  # noqa: BLE001  the client gets the error with the operation
@@ -248,7 +248,11 @@ class ArchiveService:
         covers_all = (experiment, older_than, traces_max) == (None, None, None)
         wanted = {"experiment": experiment, "older_than": older_than, "traces_max": traces_max}
         return self.operations.begin(
-            PASS, BY_REQUEST, lambda tell: _result(tell, self._pass(tell, covers_all, **wanted))
+            PASS,
+            BY_REQUEST,
+            lambda report_progress: _result(
+                report_progress, self._pass(report_progress, covers_all, **wanted)
+            ),
         )
 
     def begin_restore(self, trace_ids: Sequence[str]) -> ServerOperation:
@@ -256,7 +260,7 @@ class ArchiveService:
         traces, and BackPressureError if too many operations run."""
         archive, ids = self._lake.archive, _ids(trace_ids)
 
-        def restore(tell: Tell) -> Result:
+        def restore(report_progress: ReportProgress) -> Result:
             restored: dict[str, bool] = {}
             failed: dict[str, str] = {}
             for trace_id in ids:
@@ -267,7 +271,7 @@ class ArchiveService:
                     restored[trace_id] = archive.restore(trace_id)
                 except _errors.TracelakeError as error:
                     failed[trace_id] = str(error)
-                tell({"restored": dict(restored), "failed": dict(failed)})
+                report_progress({"restored": dict(restored), "failed": dict(failed)})
             return {"restored": restored, "failed": failed}
 
         return self.operations.begin("restore", BY_REQUEST, restore)
@@ -277,7 +281,7 @@ class ArchiveService:
         BackPressureError if too many operations run."""
         archive, ids = self._lake.archive, _ids(trace_ids)
 
-        def delete(_tell: Tell) -> Result:
+        def delete(_report_progress: ReportProgress) -> Result:
             failed: dict[str, str] = {}
             deleted = archive.delete(ids, lambda trace_id, error: failed.update({trace_id: str(error)}))
             return {
@@ -295,7 +299,7 @@ class ArchiveService:
         run."""
         archive = self._lake.archive
         return self.operations.begin(
-            SWEEP, BY_REQUEST, lambda _tell: {"deleted_objects": archive.sweep(grace_s)}
+            SWEEP, BY_REQUEST, lambda _report_progress: {"deleted_objects": archive.sweep(grace_s)}
         )
 
     def _turn(self, only_marked: bool) -> bool:
@@ -310,9 +314,9 @@ class ArchiveService:
         asked_by = BY_MARK if only_marked else BY_INTERVAL
         reports: list[ArchiveReport] = []
 
-        def one(tell: Tell) -> Result:
-            reports.append(self._pass(tell, not only_marked, **wanted))
-            return _result(tell, reports[0])
+        def one(report_progress: ReportProgress) -> Result:
+            reports.append(self._pass(report_progress, not only_marked, **wanted))
+            return _result(report_progress, reports[0])
 
         self.operations.carry_out(PASS, asked_by, one)
         return any(report.goes_on and ArchiveOutcome.ARCHIVED.value in report.fates for report in reports)
@@ -322,7 +326,7 @@ class ArchiveService:
         if not self._has_hot_tier():
             return
 
-        def body(_tell: Tell) -> Result:
+        def body(_report_progress: ReportProgress) -> Result:
             return {"deleted_objects": self._lake.archive.sweep(stopping=self._stopping.is_set)}
 
         operation = self.operations.carry_out(SWEEP, BY_INTERVAL, body)
@@ -343,13 +347,13 @@ class ArchiveService:
         except Exception:  # noqa: BLE001  an error of the database's driver, too, must not end the scheduler
             return frozenset()  # the next pass reports the error
 
-    def _pass(self, tell: Tell, covers_all: bool, **wanted: Any) -> ArchiveReport:
+    def _pass(self, report_progress: ReportProgress, covers_all: bool, **wanted: Any) -> ArchiveReport:
         """Run one pass. `covers_all` says whether it covers all due traces."""
         with self._passing:
             try:
                 report = self._lake.archive.run(
                     stopping=self._stopping.is_set,
-                    on_progress=lambda so_far: tell(report_json(so_far)),
+                    on_progress=lambda so_far: report_progress(report_json(so_far)),
                     **wanted,
                 )
             except Exception as error:
@@ -384,10 +388,10 @@ class ArchiveService:
             totals.problem = None
 
 
-def _result(tell: Tell, report: ArchiveReport) -> Result:
+def _result(report_progress: ReportProgress, report: ArchiveReport) -> Result:
     """Return the result of a pass. Raises StorageError, after reporting it, if the pass had a failure."""
     if report.problem:
-        tell(report_json(report))
+        report_progress(report_json(report))
         raise _errors.StorageError(report.problem)
     return report_json(report)
 

@@ -89,14 +89,14 @@ class CallGraph:
 def graph_of(trace: Trace, rows: Sequence[TraceRow]) -> CallGraph:
     """Return the call graph of a trace, given the rows of its tree."""
     keys = [(row.facts.type, str(row.bar.span["name"])) for row in rows]
-    kept = {key for key, _ in Counter(keys).most_common(_NODES_MAX)}
+    frequent = {key for key, _ in Counter(keys).most_common(_NODES_MAX)}
     places: dict[tuple[str | None, str], int] = {}
     operations: list[GraphNode] = []
     edges: dict[tuple[int, int], GraphEdge] = {}
     roots: dict[int, None] = {}
     of_row: list[int] = []
     for key, row, parent in zip(keys, rows, parents_of([row.bar for row in rows]), strict=True):
-        node = key if key in kept else (None, _OTHERS)
+        node = key if key in frequent else (None, _OTHERS)
         if (place := places.setdefault(node, len(operations))) == len(operations):
             bar = row.bar
             url = span_url(trace.trace_id, bar.span["span_id"], bar.workspace, bar.kind)

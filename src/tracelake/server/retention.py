@@ -22,7 +22,7 @@ from tracelake.access.keys import ALL_WORKSPACES
 from tracelake.erasure.protocol import Criterion
 from tracelake.lake.lake import Lake
 from tracelake.server import routes
-from tracelake.server.archive import BY_REQUEST, Archiving, Result, Tell, answer_operation
+from tracelake.server.archive import BY_REQUEST, Archiving, ReportProgress, Result, answer_operation
 from tracelake.server.audit import tell_object
 from tracelake.server.http_policy import RequestLake
 
@@ -99,7 +99,7 @@ def apply(
     """Apply the rules now: delete the traces that they do not keep."""
     author = routes.author_of(request)
 
-    def run(_tell: Tell) -> Result:
+    def run(_report_progress: ReportProgress) -> Result:
         return lake.retention.apply(by=author).to_dict()
 
     return answer_operation(archiving, archiving.operations.begin("retention", BY_REQUEST, run))

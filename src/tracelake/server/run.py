@@ -149,7 +149,7 @@ class OncePerSecond(logging.Filter):
         super().__init__()
         self._clock = clock
         self._lock = threading.Lock()
-        self._said: dict[tuple[str, int, str], tuple[float, int]] = {}
+        self._logged: dict[tuple[str, int, str], tuple[float, int]] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Return whether to log a record. The next logged one reports how many were dropped."""
@@ -158,13 +158,13 @@ class OncePerSecond(logging.Filter):
         thing = (record.name, record.levelno, str(record.msg)[:_LOG_THING_CHARS])
         now = self._clock()
         with self._lock:
-            said_s, left_out = self._said.get(thing, (float("-inf"), 0))
-            if now - said_s < _LOG_REPEAT_S:
-                self._said[thing] = (said_s, left_out + 1)
+            logged_s, left_out = self._logged.get(thing, (float("-inf"), 0))
+            if now - logged_s < _LOG_REPEAT_S:
+                self._logged[thing] = (logged_s, left_out + 1)
                 return False
-            if len(self._said) >= LOG_THINGS_MAX:
-                self._said.clear()
-            self._said[thing] = (now, 0)
+            if len(self._logged) >= LOG_THINGS_MAX:
+                self._logged.clear()
+            self._logged[thing] = (now, 0)
         if left_out:
             record.msg = f"{record.getMessage()} (and {left_out} more like it)"
             record.args = ()

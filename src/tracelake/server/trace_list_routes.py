@@ -96,7 +96,7 @@ def _trace_filter(parameters: Annotated[_TraceQuery, Query()]) -> TraceFilter:
     return TraceFilter.parse(**dict(parameters))
 
 
-Wanted = Annotated[TraceFilter, Depends(_trace_filter)]
+Filter = Annotated[TraceFilter, Depends(_trace_filter)]
 
 
 def _group_filter(parameters: Annotated[_GroupQuery, Query()]) -> TraceFilter:
@@ -114,7 +114,7 @@ pages = APIRouter(include_in_schema=False, dependencies=[Depends(refuse_unknown)
 @api.get("/traces")
 def traces(
     lake: RequestLake,
-    wanted: Wanted,
+    wanted: Filter,
     previews: Annotated[bool, Query(description="whether each trace has its input and output")] = False,
     values: Annotated[
         bool, Query(description="whether each trace has the models and types of spans")
@@ -156,7 +156,7 @@ Split = Annotated[
 
 
 @api.get("/overview")
-def overview(lake: RequestLake, wanted: Wanted, split: Split = None) -> Response:
+def overview(lake: RequestLake, wanted: Filter, split: Split = None) -> Response:
     """Traffic, errors, latency, tokens and cost of traces, with the filters of the list."""
     return json_response(asdict(read_overview(lake, wanted, split)))
 
@@ -194,7 +194,7 @@ def _columns(
 def list_page(
     lake: RequestLake,
     request: Request,
-    wanted: Wanted,
+    wanted: Filter,
     columns: Annotated[tuple[str, ...], Depends(_columns)],
     compare: Text = None,
 ) -> Response:
@@ -334,7 +334,7 @@ def _previous_url(request: Request, wanted: TraceFilter, listing: TracePage) -> 
 def start_page(
     lake: RequestLake,
     request: Request,
-    wanted: Wanted,
+    wanted: Filter,
     columns: Annotated[tuple[str, ...], Depends(_columns)],
     compare: Text = None,
     split: Split = None,
@@ -346,7 +346,7 @@ def start_page(
 
 
 @pages.get("/overview")
-def overview_page(lake: RequestLake, request: Request, wanted: Wanted, split: Split = None) -> Response:
+def overview_page(lake: RequestLake, request: Request, wanted: Filter, split: Split = None) -> Response:
     """Show the overview of the traces of a filter."""
     shown = read_overview(lake, wanted, split)
 

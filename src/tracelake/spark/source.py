@@ -61,7 +61,7 @@ from tracelake.tables.spec import TableSpec, check_name, create_spec, make_spec,
 from tracelake.user_tables.staging import Pieces, RowOrder, stage
 from tracelake.user_tables.write import WriteId, check_first, publish
 
-_CHANGES: Final = {None: Retractions.REFUSE, "all": Retractions.TELL, "insertions": Retractions.LEAVE_OUT}
+_CHANGES: Final = {None: Retractions.REFUSE, "all": Retractions.MARK, "insertions": Retractions.LEAVE_OUT}
 
 
 @dataclass(frozen=True, slots=True)

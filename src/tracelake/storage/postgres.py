@@ -95,8 +95,8 @@ _PAGE = (
 _CHECK_INDEX = "SELECT bt_index_check('tracelake_records_pkey'::regclass, true)"
 _KEYS = "SELECT key FROM tracelake_records WHERE partition = %s"
 _GET = f"{_COLUMNS} AND key = %s"
-_INTO = "INSERT INTO tracelake_records (partition, key, value, version)"
-_INSERT = f"{_INTO} VALUES (%s, %s, %s, %s)"
+_INSERT_INTO = "INSERT INTO tracelake_records (partition, key, value, version)"
+_INSERT = f"{_INSERT_INTO} VALUES (%s, %s, %s, %s)"
 _OR_REPLACE = (
     " ON CONFLICT (partition, key)"
     " DO UPDATE SET value = excluded.value, version = excluded.version RETURNING version"
@@ -104,7 +104,7 @@ _OR_REPLACE = (
 _PUT = f"{_INSERT}{_OR_REPLACE}"
 # The reply is one row, because a long reply would begin to arrive before the commit.
 _PUT_ALL = (
-    f"WITH written AS ({_INTO} SELECT %s, * FROM unnest(%s::bytea[], %s::bytea[], %s::text[]){_OR_REPLACE})"
+    f"WITH written AS ({_INSERT_INTO} SELECT %s, * FROM unnest(%s::bytea[], %s::bytea[], %s::text[]){_OR_REPLACE})"
     " SELECT count(*) FROM written"
 )
 _CREATE = f"{_INSERT} ON CONFLICT DO NOTHING RETURNING version"

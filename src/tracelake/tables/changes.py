@@ -26,7 +26,7 @@ _LISTEN_POLL_S: Final = 0.5
 class Retractions(Enum):
     """Whether a change feed includes, omits or refuses retracted rows."""
 
-    TELL = "columns tell what was inserted and what was retracted"
+    MARK = "columns tell what was inserted and what was retracted"
     LEAVE_OUT = "only rows that were inserted, without further columns"
     REFUSE = "only rows that were inserted; a row that was retracted is an error"
 
@@ -78,7 +78,7 @@ class ChangeLog:
         refs = up_to(state, until)
         batches = [self._shard.batch(ref) for ref in later_than(refs, after)]
         changed = changed_parts(batches, range(first_row_id(after + 1), first_row_id(until + 1)))
-        has_change_columns = retractions is Retractions.TELL
+        has_change_columns = retractions is Retractions.MARK
         scans = []
         if changed.has_insertions:
             snapshot = Snapshot(until, changed.inserted, (), changed.inserted_history)

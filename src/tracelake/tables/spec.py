@@ -19,7 +19,7 @@ from tracelake.tables.builtin import BUILT_IN
 from tracelake.tables.predicates import Layout
 
 FORMAT_VERSION: Final = 1
-_TAKEN: Final = ("", "file_index", "file_row_number")
+_RESERVED: Final = ("", "file_index", "file_row_number")
 _FOLDER: Final = "tables/"
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,62}")
 
@@ -59,7 +59,7 @@ def check_name(name: str) -> None:
 def check_columns(table: str, schema: pa.Schema) -> None:
     """Raise UsageError if a column has a name that DuckDB or Tracelake reserves."""
     for column in schema.names:
-        if column.startswith("_") or column.lower() in _TAKEN:
+        if column.startswith("_") or column.lower() in _RESERVED:
             raise UsageError(
                 f"table {table}: a column cannot be {column!r}: file_index, file_row_number and names that begin "
                 "with _ are reserved. Rename it."

@@ -463,12 +463,12 @@ def read_token(text: str, query_name: str, kind: type) -> tuple[Any, str]:
     return value, trace_id
 
 
-_OF: Final = schema.experiments.c
+_EXPERIMENTS: Final = schema.experiments.c
 _EXPERIMENT_ORDERS: Final[dict[str, tuple[ColumnElement[Any], type]]] = {
-    "creation_time": (_OF.created_ns, int),
-    "last_update_time": (_OF.created_ns, int),  # only an experiment's tags ever change
-    "name": (_OF.name, str),
-    "experiment_id": (_OF.experiment_id, str),
+    "creation_time": (_EXPERIMENTS.created_ns, int),
+    "last_update_time": (_EXPERIMENTS.created_ns, int),  # only an experiment's tags ever change
+    "name": (_EXPERIMENTS.name, str),
+    "experiment_id": (_EXPERIMENTS.experiment_id, str),
 }
 
 
@@ -479,9 +479,9 @@ class ExperimentSearch:
         """Search in one workspace, or in all if `workspace` is None."""
         self._store, self._lake = store, store.lake
         self._workspace = workspace
-        self._here = [_OF.lake == self._lake]
+        self._here = [_EXPERIMENTS.lake == self._lake]
         if workspace is not None:
-            self._here.append(_OF.workspace == workspace)
+            self._here.append(_EXPERIMENTS.workspace == workspace)
 
     def search(
         self,
@@ -498,14 +498,14 @@ class ExperimentSearch:
         conditions = parse_filter(filter)
         column, kind, is_ascending = _experiment_order(order_by)
         query_name = requested_name("experiments", conditions, str(column), is_ascending)
-        query = select(_OF.experiment_id, column.label("ordered_by")).where(
+        query = select(_EXPERIMENTS.experiment_id, column.label("ordered_by")).where(
             *self._here, *map(self._holds, conditions)
         )
         if page_token:
             value, behind = read_token(page_token, query_name, kind)
             is_behind = column > value if is_ascending else column < value
-            query = query.where(or_(is_behind, and_(column == value, _OF.experiment_id > behind)))
-        query = query.order_by(column.asc() if is_ascending else column.desc(), _OF.experiment_id)
+            query = query.where(or_(is_behind, and_(column == value, _EXPERIMENTS.experiment_id > behind)))
+        query = query.order_by(column.asc() if is_ascending else column.desc(), _EXPERIMENTS.experiment_id)
         size = min(max_results, limits.EXPERIMENTS_SHOWN_MAX)
         with self._store.database.searching() as connection:
             rows = list(connection.execute(query.limit(size + 1)))
@@ -520,11 +520,15 @@ class ExperimentSearch:
         """Return a condition as SQL. Raises QueryError for a condition that experiments do not have."""
         is_sqlite = self._store.database.is_sqlite
         if condition.kind == "attribute" and condition.key == "name":
-            return compared(_OF.name, condition, is_sqlite)
+            return compared(_EXPERIMENTS.name, condition, is_sqlite)
         if condition.kind != "tag":
             raise QueryError("experiments can be filtered by name and tags.<key>, with AND between.")
         tags = schema.experiment_tags.c
-        of = [tags.lake == _OF.lake, tags.experiment_id == _OF.experiment_id, tags.key == condition.key]
+        of = [
+            tags.lake == _EXPERIMENTS.lake,
+            tags.experiment_id == _EXPERIMENTS.experiment_id,
+            tags.key == condition.key,
+        ]
         if self._workspace is not None:
             of.append(tags.experiment_id != schema.DEFAULT_EXPERIMENT)
         if condition.comparator == "IS NULL":

@@ -58,7 +58,7 @@ SMALL_PARTS_MAX_BYTES: Final = 8 * MIB
 _UPPER_MISMATCHES_MAX: Final = 100
 """Consecutive races that a write may lose to other writers."""
 
-Together: TypeAlias = list[Part]
+PartGroup: TypeAlias = list[Part]
 """Pieces of one bucket that become one part."""
 
 
@@ -115,11 +115,11 @@ class TableMerge:
             return staging.Outcome()
         return staging.compare(self._files, self._spec, self._order, self._blocks, stored)
 
-    def _groups(self) -> Iterator[Together]:
+    def _groups(self) -> Iterator[PartGroup]:
         """Yield groups of pieces: large ones alone, small ones of one bucket together."""
         by_bucket = sorted(self._rows, key=lambda part: part.bucket)
         for _, pieces in groupby(by_bucket, key=lambda part: part.bucket):
-            group: Together = []
+            group: PartGroup = []
             for piece in pieces:
                 if piece.size_bytes > SMALL_PART_MAX_BYTES:
                     yield [piece]
@@ -131,7 +131,7 @@ class TableMerge:
             if group:
                 yield group
 
-    def _write_winners(self, pieces: Together, outcome: staging.Outcome, epoch: int) -> Part | None:
+    def _write_winners(self, pieces: PartGroup, outcome: staging.Outcome, epoch: int) -> Part | None:
         """Return a part with the winning rows of the pieces, None if there are none."""
         with_winners = [piece for piece in pieces if len(outcome.lost.get(piece.path, ())) < piece.rows]
         if not with_winners:

@@ -248,7 +248,7 @@ class CommitDecision(Enum):
 
     BUILD = "T is next"
     THERE = "T is in the history of the head already"
-    AHEAD = "an earlier transaction has no commit yet: a mistake of the caller"
+    TOO_EARLY = "an earlier transaction has no commit yet: a mistake of the caller"
 
 
 def decide(transaction: int, head_transaction: int | None) -> CommitDecision:
@@ -256,7 +256,7 @@ def decide(transaction: int, head_transaction: int | None) -> CommitDecision:
     upper = 0 if head_transaction is None else head_transaction + 1
     if transaction < upper:
         return CommitDecision.THERE
-    return CommitDecision.BUILD if transaction == upper else CommitDecision.AHEAD
+    return CommitDecision.BUILD if transaction == upper else CommitDecision.TOO_EARLY
 
 
 def transaction_of(request: model.Request) -> int | None:

@@ -472,7 +472,7 @@ class Repository(Commits):
         for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
             at = self._records.read(branch)
             try:
-                while at.record.sealed and self._decide(transaction, at) is protocol.CommitDecision.AHEAD:
+                while at.record.sealed and self._decide(transaction, at) is protocol.CommitDecision.TOO_EARLY:
                     at = self._committer.finish(branch, at)
                 return at, self._decide(transaction, at)
             except _errors.CommitExpiredError:

@@ -8,7 +8,7 @@ from unittest import mock
 import pytest
 
 from tests.search import test_highlight
-from tracelake.search.results import _beginnings, _Wanted
+from tracelake.search.results import _beginnings, _Term
 
 
 @pytest.mark.parametrize(
@@ -24,9 +24,9 @@ from tracelake.search.results import _beginnings, _Wanted
         "a similar word may begin otherwise",
     ],
 )
-def test_skipped_texts(broken: Callable[[_Wanted], str]) -> None:
+def test_skipped_texts(broken: Callable[[_Term], str]) -> None:
     """The check fails if a text with a match is skipped."""
     _beginnings.cache_clear()
-    with mock.patch.object(_Wanted, "beginning_pattern", broken), pytest.raises(AssertionError):
+    with mock.patch.object(_Term, "beginning_pattern", broken), pytest.raises(AssertionError):
         test_highlight.check_spellings()
     _beginnings.cache_clear()

@@ -24,7 +24,7 @@ from tracelake.tracking.annotations import (
 )
 from tracelake.tracking.database import TrackingDatabase
 from tracelake.tracking.ingest_queue import TrackingDoor
-from tracelake.tracking.mlflow_search import _OF, ExperimentSearch, read_token
+from tracelake.tracking.mlflow_search import _EXPERIMENTS, ExperimentSearch, read_token
 from tracelake.tracking.store import TrackingStore
 
 _store_requests = TrackingDoor._store
@@ -120,7 +120,9 @@ def test_assessments_of_a_start_are_kept_all_or_none(
     "broken",
     [
         Mutation(
-            "experiments of this lake", ExperimentSearch.__init__, rewrite("[_]", "[lake > 0]", lake=_OF.lake)
+            "experiments of this lake",
+            ExperimentSearch.__init__,
+            rewrite("[_]", "[lake > 0]", lake=_EXPERIMENTS.lake),
         ),
         Mutation("tags of the experiment", ExperimentSearch._holds, rewrite("[_1, _, _2]", "[_1, _2]")),
         Mutation("a page goes on behind the one before", ExperimentSearch.search, rewrite("a > b", "a >= b")),

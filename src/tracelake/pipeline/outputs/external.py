@@ -185,7 +185,7 @@ class TableChanges:
         with scratch_directory("output") as folder:
             log = ChangeLog(self._table.name, _no_view, self.shard)
             like = Scan(self._url, str(folder), self._table.layout(self._buckets), EMPTY)
-            scans = log.scans_like(like, batch.lower - 1, batch.upper - 1, Retractions.TELL)
+            scans = log.scans_like(like, batch.lower - 1, batch.upper - 1, Retractions.MARK)
             for scan in reversed(scans):
                 for rows in scan.batches():
                     yield pa.Table.from_batches([rows])

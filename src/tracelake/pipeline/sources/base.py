@@ -53,7 +53,7 @@ class NewInputs:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class AlreadyRead:
     """Verdict: a transaction has these bytes. `before` is their recorded range."""
 
     before: ReadRange
@@ -71,7 +71,7 @@ class GoneInput:
     """Verdict: the input does not exist, because a peer has taken it or it was discarded."""
 
 
-Verdict: TypeAlias = NewInputs | Known | QuarantinedPaths | GoneInput
+Verdict: TypeAlias = NewInputs | AlreadyRead | QuarantinedPaths | GoneInput
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,14 +284,14 @@ class ContentDedup:
 
     def judge(
         self, item: Input, quarantined: QuarantinedIndex
-    ) -> NewInputs | Known | QuarantinedPaths | GoneInput:
+    ) -> NewInputs | AlreadyRead | QuarantinedPaths | GoneInput:
         """See `Source`."""
         if item.size_bytes in quarantined.sizes:
             suspect = quarantined.by_content.get((item.size_bytes, self._sha256_of(item)))
             if suspect is not None:
                 return QuarantinedPaths(suspect)
         before = self._ingested.find(item.size_bytes, lambda: self._sha256_of(item))
-        return NewInputs() if before is None else Known(before)
+        return NewInputs() if before is None else AlreadyRead(before)
 
     def judge_all(self, items: Sequence[Input], quarantined: QuarantinedIndex) -> Iterator[Verdict]:
         """See `Source`."""

@@ -365,7 +365,7 @@ class KafkaSource:
 
     def judge(
         self, item: base.Input, quarantined: base.QuarantinedIndex
-    ) -> base.NewInputs | base.Known | base.QuarantinedPaths | base.GoneInput:
+    ) -> base.NewInputs | base.AlreadyRead | base.QuarantinedPaths | base.GoneInput:
         """See `Source`. If offsets of a range were taken or quarantined after the poll, the next poll cuts the range
         anew."""
         suspect = quarantined.by_path.get((item.source, item.path))
