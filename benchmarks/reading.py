@@ -3,10 +3,12 @@
     python benchmarks/reading.py --data traces.otlp.jsonl.gz                    # 200,000 spans
     python benchmarks/reading.py --data *.otlp.jsonl.gz --spans 1000000 --rounds 200 --out reading.json
     python benchmarks/reading.py --data traces.otlp.jsonl.gz --ingest 500      # spans a second meanwhile
+    python benchmarks/reading.py --data traces.otlp.jsonl.gz --leaf 100000     # somebody reads a trace of so many spans
 
 The spans of the files are repeated with new trace ids until there are enough. Then a server is started. *Cold* is the
 first request of a kind to a new server process; all files are in the page cache of the machine. *Warm* are the
-requests after it, one at a time, each to the next of several addresses. Client and server share the machine.
+requests after it, one at a time, each to the next of several addresses. With `--leaf`, a second client meanwhile gets
+page after page of one trace, and opens a span of each. Client and server share the machine.
 """
 
 from __future__ import annotations
@@ -36,6 +38,10 @@ ROUNDS = 100
 LONGEST_S = 120.0
 INGEST_SPANS = 10
 """Spans of one request of `--ingest`."""
+LEAF_TRACE = f"{7:032x}"
+LEAF_PAGE_SPANS = 500
+LEAF_PAUSE_S = 0.25
+"""Pause between two requests of somebody who leafs through a trace."""
 _TRACE_ID = re.compile(r'"traceId": ?"([0-9a-fA-F]{32})"')
 
 
@@ -103,6 +109,60 @@ def serving(lake: Path, *options: str) -> Iterator[str]:
             yield found[0]
         finally:
             server.terminate()
+
+
+def write_large_trace(spans: int, target: Path) -> None:
+    """Append one trace of many spans: a root, and calls below it, a thousand of them in a line."""
+    with target.open("a", encoding="utf-8") as out:
+        for first in range(0, spans, 1_000):
+            of_line = range(first, min(first + 1_000, spans))
+            resource = {"attributes": [{"key": "service.name", "value": {"stringValue": "large"}}]}
+            scopes = [{"spans": [_span_of_large(number) for number in of_line]}]
+            out.write(json.dumps({"resourceSpans": [{"resource": resource, "scopeSpans": scopes}]}) + "\n")
+
+
+def _span_of_large(number: int) -> dict[str, object]:
+    begun_ns = 1_750_000_000_000_000_000 + number * 10**6
+    parent = {"parentSpanId": f"{number - number % 100 or 1:016x}"} if number else {}
+    return {
+        "traceId": LEAF_TRACE,
+        "spanId": f"{number + 1:016x}",
+        **parent,
+        "name": f"step {number}",
+        "startTimeUnixNano": str(begun_ns),
+        "endTimeUnixNano": str(begun_ns + 10**6),
+        "attributes": [{"key": "input.value", "value": {"stringValue": f"input {number} " * 20}}],
+    }
+
+
+@contextmanager
+def leafing(address: str, spans: int) -> Iterator[list[int]]:
+    """Leaf through the large trace meanwhile; yield the number of answers as the only item of a list."""
+    stop, answers = Event(), [0]
+
+    def leaf() -> None:
+        with httpx.Client(base_url=address, timeout=LONGEST_S) as client:
+            page = ""
+            while not stop.is_set():
+                place = f"/api/v1/traces/{LEAF_TRACE}?limit={LEAF_PAGE_SPANS}{page and f'&page={page}'}"
+                document = client.get(place).raise_for_status().json()
+                page = document["next_page"] or ""
+                stop.wait(LEAF_PAUSE_S)
+                span = document["spans"][0]
+                details = f"/traces/{LEAF_TRACE}/details?span={span['span_id']}&kind={span['kind']}"
+                client.get(details, headers={"accept": "text/html"}).raise_for_status()
+                answers[0] += 2
+                stop.wait(LEAF_PAUSE_S)
+
+    thread = Thread(target=leaf)
+    if spans:
+        thread.start()
+    try:
+        yield answers
+    finally:
+        stop.set()
+        if spans:
+            thread.join()
 
 
 @contextmanager
@@ -216,11 +276,16 @@ def main() -> None:
     parser.add_argument("--spans", type=int, default=SPANS, help="size of the lake")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="warm requests of each kind")
     parser.add_argument("--ingest", type=int, default=0, metavar="SPANS_PER_S", help="ingest meanwhile")
+    parser.add_argument(
+        "--leaf", type=int, default=0, metavar="SPANS", help="leaf through such a trace meanwhile"
+    )
     parser.add_argument("--out", type=Path, help="file for the figures as JSON")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="reading-") as folder:
         lake, spans = Path(folder, "lake"), Path(folder, "spans.jsonl")
         written = write_spans(options.data, options.spans, spans)
+        if options.leaf:
+            write_large_trace(options.leaf, spans)
         for command in (["init", str(lake)], ["ingest", "--lake", str(lake), str(spans)]):
             subprocess.run(
                 [sys.executable, "-m", "tracelake", *command],
@@ -236,9 +301,12 @@ def main() -> None:
             serving(lake) as address,
             httpx.Client(base_url=address, timeout=LONGEST_S, headers={"accept": "text/html"}) as client,
             ingesting(address, options.ingest),
+            leafing(address, options.leaf) as answers,
         ):
             figures = [measure(client, case, each, options.rounds) for case, each in urls.items()]
     print_figures(figures)
+    if options.leaf:
+        print(f"{answers[0]} pages and spans of the large trace were read meanwhile")
     if options.out is not None:
         machine = {"cores": os.cpu_count(), "load": os.getloadavg()[0]}
         head = {"spans": written, "ingest_spans_per_s": options.ingest, **machine}
