@@ -116,3 +116,17 @@ def check_throttle() -> None:
 def test_a_throttle_leaves_time_to_those_who_commit() -> None:
     """See `check_throttle`."""
     check_throttle()
+
+
+def test_a_throttle_counts_no_idle_time() -> None:
+    """The time between two runs is not work, and commits in it are no activity."""
+    now_s, commits, slept = [0.0], [0], list[float]()
+    throttle = Throttle(lambda: commits[0], lambda: now_s[0], slept.append)
+    now_s[0] += 1.0
+    throttle.pause()
+    now_s[0] += 10_000.0
+    commits[0] += 500
+    throttle.start()
+    now_s[0] += 1.0
+    throttle.pause()
+    assert slept == []

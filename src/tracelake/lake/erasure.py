@@ -277,11 +277,9 @@ class Erasures:
         self._hot = hot
         self._store = opened.erasures
         self._quarantine = QuarantineStore(opened.key_value, "main")
-        self._pause = Throttle(lambda: upper_of(opened.repository)).pause
-        places = opened.config.buckets, opened.key_value, opened.objects
-        self._redactors = {
-            name: TableRedactor(table, *places, self._pause) for name, table in BUILT_IN.items()
-        }
+        self._throttle = Throttle(lambda: upper_of(opened.repository))
+        places = opened.config.buckets, opened.key_value, opened.objects, self._throttle.pause
+        self._redactors = {name: TableRedactor(table, *places) for name, table in BUILT_IN.items()}
         self._spans = self._redactors[TABLE_SPANS.name]
         self._index: dict[str, IndexRedactor] = {}
         self._clean_files: defaultdict[str, set[str]] = defaultdict(set)
@@ -409,6 +407,7 @@ class Erasures:
         return scan.report()
 
     def _run(self, record: ErasureRecord) -> ErasureReport:
+        self._throttle.start()
         if record.state == "finished":
             self._store.unmask(record.id, record.checked)  # a crash may have come between record and mask
             if record.id not in self._store.masking():
@@ -649,7 +648,7 @@ class Erasures:
 
     def _redactor(self, id: str) -> IndexRedactor:
         epoch = self._opened.repository.epoch()
-        return IndexRedactor(self._opened.key_value, self._opened.objects, epoch, id, self._pause)
+        return IndexRedactor(self._opened.key_value, self._opened.objects, epoch, id, self._throttle.pause)
 
     def _put(self, record: ErasureRecord, **changes: Any) -> ErasureRecord:
         """Change the record, and return it. Raises ContentionError if another process has changed it."""

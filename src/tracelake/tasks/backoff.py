@@ -27,10 +27,11 @@ MAINTENANCE_PAUSE_MAX_S: Final = 600.0
 """Longest backoff before failed compactions or merges are retried; the backoff doubles up to it."""
 
 _PIECE_MIN_S: Final = 0.05
+"""Shortest work after which a throttle looks for commits."""
 _BUSY_S: Final = 30.0
 """Time after a commit of others for which a throttle expects the next one."""
 _THROTTLE_MAX_S: Final = 60.0
-"""Longest pause of a throttle. Pieces of the work are shorter, unless the process was suspended."""
+"""Longest pause of a throttle, if a piece of the work took long or the process was suspended."""
 
 KeyT = TypeVar("KeyT", bound=Hashable)
 
@@ -165,16 +166,20 @@ class Throttle:
         self.commits = commits
         self._clock = clock
         self._sleep = sleep
+        self.start()
+
+    def start(self) -> None:
+        """Begin the work: earlier time and earlier commits do not count."""
         self._seen: int | None = None
         self._busy_until_s = -math.inf
-        self._resumed_s = clock()
+        self._resumed_s = self._clock()
 
     def pause(self) -> None:
         """Pause after a piece of the work, three times as long as it took, if others have committed lately."""
         now_s = self._clock()
         work_s = now_s - self._resumed_s
         if work_s < _PIECE_MIN_S:
-            return  # not worth the look
+            return
         commits, before = self.commits(), self._seen
         self._seen = commits
         if before is not None and commits != before:
