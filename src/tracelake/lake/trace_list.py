@@ -48,8 +48,9 @@ BUCKETS: Final = 60
 """Intervals of a chart."""
 _INT64_MAX: Final = (1 << 63) - 1
 _SHOWN_AGE_NS: Final = 3_000_000_000
-_ROUNDED_MAX_NS: Final = 60_000_000_000
 """Age from which on a page names the time of its statistics."""
+_ROUNDED_MAX_NS: Final = 60_000_000_000
+"""Longest time by which a range that ends now begins early."""
 
 
 @dataclass(frozen=True, slots=True)

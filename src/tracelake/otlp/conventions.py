@@ -408,7 +408,7 @@ def _count(number: Any) -> int | None:
 
 
 def _members(text: str, letter: str) -> dict[str, Any]:
-    """Return the members of a JSON object, or none of any other value."""
+    """Return the members of a JSON object. Any other value has none."""
     return _object(text) if letter in "sjr" else {}
 
 

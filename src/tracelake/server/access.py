@@ -135,7 +135,7 @@ class Provider:
     def __init__(self, openid: oidc.OpenId, clock: Callable[[], float] = time.monotonic) -> None:
         self.openid = openid
         self._clock = clock
-        self._metadata: dict[str, tuple[float, Any]] = {}
+        self._documents: dict[str, tuple[float, Any]] = {}
         self._places = anyio.CapacityLimiter(limits.PROVIDER_REQUESTS_MAX)
         self._tls = httpx.create_ssl_context()
 
@@ -145,7 +145,7 @@ class Provider:
         issuer = self.openid.issuer
         return await self._cached(
             issuer.rstrip("/") + _DISCOVERY,
-            lambda metadata_url: oidc.discover_endpoints(metadata_url, issuer),
+            lambda document: oidc.discover_endpoints(document, issuer),
             PROVIDER_KEPT_S,
         )
 
@@ -205,10 +205,10 @@ class Provider:
 
     async def _cached(self, url: str, checked: Callable[[dict[str, Any]], T], max_age_s: float) -> T:
         """Return the checked document at a URL, from the cache if it is recent."""
-        kept_s, value = self._metadata.get(url, (float("-inf"), None))
+        kept_s, value = self._documents.get(url, (float("-inf"), None))
         if self._clock() - kept_s > max_age_s:
             value = checked(await self._answer("GET", url))
-            self._metadata[url] = (self._clock(), value)
+            self._documents[url] = (self._clock(), value)
         return cast("T", value)
 
     async def _answer(self, method: str, url: str, **options: Any) -> dict[str, Any]:

@@ -111,7 +111,7 @@ class TableRedactor:
                 written = {part.path for part in rewritten.objects()} - {p.path for p in batch.objects()}
                 if self._shard.replace([ref], rewritten, written):
                     _count(result, batch, rewritten)
-                self._continue(lease)  # not within a batch, which a compaction may replace meanwhile
+                self._continue(lease)  # not within a batch: a compaction may replace it during the pause
         return result
 
     def _without(
